@@ -303,21 +303,14 @@ pub const SEAL_RETRY: Duration = Duration::from_secs(30);
 /// Timeout for opening a sled database that is still being closed.
 pub const INDEX_BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a value in sled. Sixteen rows of a leaf stay below a quarter of sled's segment size (128 KiB), beyond which sled
-/// keeps them in files that it does not sync.
-pub const INDEX_PAGE_BYTES: usize = 6 * 1024;
+/// Bytes of a page of a segment's index before compression. Looking up a job decodes a whole page.
+pub const INDEX_PAGE_BYTES: usize = 24 * 1024;
 
-/// Bytes of a page of an index before compression. Looking up a job decodes a whole page.
-pub const INDEX_PAGE_RAW_BYTES: usize = 24 * 1024;
+/// Bytes of a page of the state database before compression. Sixteen rows of a leaf stay below a quarter of sled's segment
+/// size (128 KiB), beyond which sled keeps them in files that it does not sync.
+pub const STATE_PAGE_BYTES: usize = 6 * 1024;
 
-/// Memory of sled for the open index of a sealed segment.
-pub const INDEX_CACHE_BYTES: u64 = 2 * 1024 * 1024;
-
-/// Memory of sled while it writes a segment's index.
-pub const INDEX_WRITE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
-
-/// Time ranges that summarise the jobs of a segment. At ten bytes each they fit into a value of sled beside
-/// the filter for free-form jids.
+/// Time ranges that summarise the jobs of a segment: 6 KiB, of which some ten bytes each are left once they are packed.
 pub const JID_RUNS_MAX: usize = 384;
 
 /// Bits of a segment's Bloom filter for free-form jids; with four bits each, 2,000 jids give one false positive in 50.

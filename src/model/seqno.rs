@@ -17,6 +17,9 @@ use std::fmt;
     Default,
     serde::Serialize,
     serde::Deserialize,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize,
 )]
 pub struct SeqNo(pub u64);
 

@@ -26,8 +26,8 @@ pub enum StoreError {
     },
     /// The directory was written by a release with another format.
     #[error(
-        "the state directory {} has format {found}, this release reads format {expected}: \
-         export it with the release that wrote it (`saltcellar export jsonl`) and import that file here \
+        "the state directory {} has format {found}, this build reads format {expected}: \
+         export it with the build that wrote it (`saltcellar export jsonl`), and import that file with this one \
          (`saltcellar import jsonl`) into an empty --state-dir",
         path.display()
     )]
@@ -65,12 +65,12 @@ pub enum StoreError {
         /// Found and expected values.
         what: String,
     },
-    /// Index rows are missing, or sled reported damage. The index can be rebuilt from the log.
+    /// Derived data is damaged, or belongs to another log. It can be rebuilt from the log.
     #[error("index {}: {what}", path.display())]
     Index {
-        /// The database's directory.
+        /// The table, or the directory of the state database.
         path: PathBuf,
-        /// sled's message.
+        /// What was found.
         what: String,
     },
     /// The request cannot be carried out; the text names the reason.

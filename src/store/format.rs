@@ -9,14 +9,13 @@
 //!   state/                    sled: data across segments (see `index::state`)
 //!   log/<class>/<first-seq>/  a segment; first-seq in 20 digits
 //!     log                     frames (see `log` and `frame`)
-//!     index/                  sled: the index of a sealed segment (see `index`)
+//!     index                   the index of a sealed segment, a table (see `index`)
 //! ```
 //!
 //! # Versions
 //!
-//! - 1 and 2: unreleased; not readable.
-//! - 3: a frame is valid at one offset of one log of one store; the store id is in `FORMAT` and in
-//!   the header of each log.
+//! - 1 to 3: unreleased; not readable.
+//! - 4: the index of a sealed segment is a table, bound to its log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -39,7 +38,7 @@ use crate::store::log::frame::LogId;
 use crate::wire::signed::sha256;
 
 /// Format version of the state directory.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// The directory of a class.
 pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
@@ -542,6 +541,10 @@ mod tests {
                 "saltcellar store, format 2\nstamp 0123456789abcdef\n",
                 "format 2",
             ),
+            (
+                "saltcellar store, format 3\nstore id 0123456789abcdef-01234567\n",
+                "format 3",
+            ),
             ("saltcellar store, format 7\n", "format 7"),
             (
                 "saltcellar store, format 8, FORMAT is not damaged\n",
@@ -552,7 +555,7 @@ mod tests {
             let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
             let text = [
                 found,
-                "format 3",
+                "format 4",
                 "saltcellar export",
                 "saltcellar import",
                 dir.path().to_str().unwrap(),
@@ -594,7 +597,7 @@ mod tests {
             .unwrap();
         }
         let path = dir.path().join("FORMAT");
-        for damaged in ["", "nonsense", "saltcellar store, format 3\nstore id 00\n"] {
+        for damaged in ["", "nonsense", "saltcellar store, format 4\nstore id 00\n"] {
             fs::write(&path, damaged).unwrap();
             assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "made again");

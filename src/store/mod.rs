@@ -6,8 +6,8 @@
 //!
 //! # Invariant
 //!
-//! The log is the only source of truth. All sled data is derived from it, and rebuilt when missing
-//! or damaged. Sequence numbers ascend, and an acknowledged entry never changes.
+//! The log is the only source of truth. Indexes and the state database are derived from it, and
+//! rebuilt when missing or damaged. Sequence numbers ascend, and an acknowledged entry never changes.
 //!
 //! # Modules, in reading order
 //!

@@ -81,8 +81,8 @@ fn kind(path: &Path, newest: &[PathBuf]) -> (String, bool) {
         "events"
     };
     let part = |of: &str| format!("{of}/{}", name.split('.').next().unwrap_or_default());
-    if text.contains("/index/") || text.contains("/index.tmp/") {
-        (part("index"), true)
+    if name.starts_with("index") {
+        ("index".to_owned(), true)
     } else if text.starts_with("state/") {
         (part("state"), true)
     } else if name.starts_with("log.cut-") {

@@ -91,7 +91,7 @@ impl Server {
         let segments = std::fs::read_dir(self.state_dir().join("log").join(class)).unwrap();
         segments
             .into_iter()
-            .any(|segment| segment.unwrap().path().join("index").is_dir())
+            .any(|segment| segment.unwrap().path().join("index").is_file())
     }
 
     fn socket(&self) -> PathBuf {

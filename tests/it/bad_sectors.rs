@@ -435,7 +435,7 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
     .map(|name| whole(dir.join("state").join(name)))
     .chain(spill.into_iter().map(whole))
     .collect();
-    cases.extend([whole(index.join("pages")), whole(index.join("db"))]);
+    cases.push(whole(index));
     for log in [&logs[0], logs.last().unwrap()] {
         cases.push(Bad {
             path: log.clone(),

@@ -28,6 +28,9 @@ pub(crate) fn micros(span: Duration) -> i64 {
     Default,
     serde::Serialize,
     serde::Deserialize,
+    rkyv::Archive,
+    rkyv::Serialize,
+    rkyv::Deserialize,
 )]
 pub struct Micros(pub i64);
 

@@ -58,7 +58,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // The newest segment of a class has its index in memory.
         let finished = segments.iter().filter(|segment| !segment.is_newest);
         let indexes = finished
-            .map(|segment| (segment.name(), segment.dir.join("index")))
+            .map(|segment| (segment.name(), segment.index()))
             .collect::<Vec<_>>();
 
         // The store is closed again: building was the purpose of opening it.

@@ -1,5 +1,5 @@
 //! The latest job per function and minion, in pages: the one with the newest jid (see
-//! [`super::newness`]). Segments sealed by early releases have the one stored last.
+//! [`super::newness`]).
 //!
 //! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, so that a forged return
 //! hides no other: the function of such a row has the prefix [`BUS_ONLY`].
@@ -23,7 +23,7 @@
 
 use super::super::error::StoreError;
 use super::newness;
-use super::page::{PageTree, PageWriter, Pages};
+use super::page::PageWriter;
 use crate::base::clock::Micros;
 use crate::model::{JidKey, SeqNo};
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_name, put_signed};
@@ -159,24 +159,51 @@ pub fn read(page: &[u8], wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Option<Vec<La
     Some(rows)
 }
 
-/// The rows whose function and minion `wanted` selects, in order.
+/// The rows of all pages whose function and minion `wanted` selects, in order; `None` if malformed.
 pub(crate) fn all(
-    pages: &Pages<impl PageTree + ?Sized>,
+    pages: &[Vec<u8>],
     wanted: &dyn Fn(&[u8], &[u8]) -> bool,
-) -> Result<Vec<LatestJob>, StoreError> {
+) -> Option<Vec<LatestJob>> {
     let mut rows = Vec::new();
-    for page in pages.all()? {
-        rows.extend(read(&page, wanted).ok_or_else(|| pages.broken())?);
+    for page in pages {
+        rows.extend(read(page, wanted)?);
     }
-    Ok(rows)
+    Some(rows)
 }
 
-pub(crate) fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
+/// The rows of a function, in `count` pages. `page` reads one by its number; `broken` is the error
+/// for a malformed one.
+pub(crate) fn of_function(
+    count: u32,
+    page: impl Fn(u32) -> Result<Vec<u8>, StoreError>,
+    broken: impl Fn() -> StoreError,
+    fun: &str,
+) -> Result<Vec<LatestJob>, StoreError> {
+    // A function may begin in the middle of a page, so the last page that begins with a smaller
+    // function is needed, not the first page with this one.
+    let (mut low, mut high) = (0, count);
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        // The first row has no predecessor, so it can be read alone.
+        let mut first = Before::default();
+        first
+            .read(
+                &mut FieldReader(&page(middle)?),
+                &|_, _| false,
+                &mut Vec::new(),
+            )
+            .ok_or_else(&broken)?;
+        if first.fun.as_deref() < Some(fun.as_bytes()) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+
     let mut found = Vec::new();
-    let mut number = first_page_of(pages, fun.as_bytes())?;
     // Rows of a function may continue in the following pages.
-    while let Some(page) = pages.get(&number.to_be_bytes())? {
-        for row in read(&page, &|_, _| true).ok_or_else(|| pages.broken())? {
+    for number in low..count {
+        for row in read(&page(number)?, &|_, _| true).ok_or_else(&broken)? {
             // Rows are sorted: nothing of this function follows.
             if row.fun.as_slice() > fun.as_bytes() {
                 return Ok(found);
@@ -185,51 +212,14 @@ pub(crate) fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, St
                 found.push(row);
             }
         }
-        number += 1;
     }
     Ok(found)
-}
-
-/// The number of the first page that may contain rows of a function.
-fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
-    // No pages: the caller finds none at number 0 either.
-    let Some((last, _)) = pages.before(None)? else {
-        return Ok(0);
-    };
-
-    let last = last
-        .first_chunk()
-        .map(|n| u32::from_be_bytes(*n))
-        .ok_or_else(|| pages.broken())?;
-    let count = last.checked_add(1).ok_or_else(|| pages.broken())?;
-
-    // A function may begin in the middle of a page, so the last page that begins with a smaller
-    // function is needed, not the first page with this one.
-    let (mut low, mut high) = (0, count);
-    while high - low > 1 {
-        let middle = low.midpoint(high);
-        let page = pages
-            .get(&middle.to_be_bytes())?
-            .ok_or_else(|| pages.broken())?;
-        // The first row has no predecessor, so it can be read alone.
-        let mut first = Before::default();
-        first
-            .read(&mut FieldReader(&page), &|_, _| false, &mut Vec::new())
-            .ok_or_else(|| pages.broken())?;
-        if first.fun.as_deref() < Some(fun) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    Ok(low)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::index::tree::CheckedTree;
-    use crate::store::index::tree::sled_guard::open_sled;
+    use crate::store::index::page::unpack;
 
     #[test]
     fn every_function_finds_its_own_minions() {
@@ -253,13 +243,14 @@ mod tests {
             }
         }
         rows.sort_unstable();
-        let dir = tempfile::tempdir().unwrap();
-        let db = open_sled(dir.path(), 1 << 20).unwrap();
         let mut writer = PageWriter::new().unwrap();
         write(&mut writer, &rows).unwrap();
-        let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
-        pages.0.put(writer.rows(), 0).unwrap();
-        assert!(pages.all().unwrap().len() > 5);
+        let pages: Vec<_> = writer
+            .pages()
+            .iter()
+            .map(|(_, page)| unpack(page).unwrap())
+            .collect();
+        assert!(pages.len() > 5);
         assert_eq!(all(&pages, &|_, _| true).unwrap(), rows);
         let wanted = |fun: &[u8], minion: &[u8]| fun == b"test" && minion.ends_with(b"7.example");
         let expected: Vec<_> = rows
@@ -268,14 +259,19 @@ mod tests {
             .cloned()
             .collect();
         assert_eq!(all(&pages, &wanted).unwrap(), expected);
+        let of_function = |fun: &str| {
+            let count = u32::try_from(pages.len()).unwrap();
+            let page = |n: u32| Ok(pages[n as usize].clone());
+            of_function(count, page, || StoreError::Broken("malformed"), fun).unwrap()
+        };
         for fun in funs {
             let expected: Vec<_> = rows
                 .iter()
                 .filter(|row| row.fun == fun.as_bytes())
                 .cloned()
                 .collect();
-            assert_eq!(of_function(&pages, fun).unwrap(), expected, "{fun}");
+            assert_eq!(of_function(fun), expected, "{fun}");
         }
-        assert!(of_function(&pages, "other").unwrap().is_empty());
+        assert!(of_function("other").is_empty());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # On disk
 //!
-//! Pages are numbered, u32 BE; records are sorted by minion.
+//! Tree `minion`: records sorted by minion; the key of a page is its first minion.
 //!
 //! ```text
 //! minion   length of the prefix shared with the previous minion in the page, number | the rest, bytes
@@ -12,18 +12,18 @@
 //!
 //! The shorter form is used.
 //!
-//! A table (see [`super::page::table`]) has the names a second time, without blocks: blocks are
-//! most of the bytes, and most searches are for few minions. Its page of minions has the first
-//! minion as key.
+//! Tree `name`, numbered pages, u32 BE: the names a second time, without blocks, because blocks are
+//! most of the bytes, and most searches are for few minions.
 //!
 //! ```text
-//! tree `name`, numbered pages; per page of minions: count, number | the names as in that page
+//! per page of `minion`: count, number | the names as in that page
 //! ```
 
 use std::io;
 
 use super::super::error::StoreError;
-use super::page::{Page, PageTree, PageWriter, Pages, joined, unpack};
+use super::page::table::Tree;
+use super::page::{Page, PageWriter};
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_name};
 
 const LISTED: u8 = 0;
@@ -118,16 +118,50 @@ fn skip_blocks(r: &mut FieldReader<'_>) -> Option<()> {
     Some(())
 }
 
-/// Writes minions, sorted, with their blocks, sorted, into pages.
-pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io::Result<()> {
+/// Packs minions, sorted, with their blocks, sorted: the pages of the trees `minion` and `name`.
+pub fn pages(minions: &[(&[u8], Vec<u32>)]) -> io::Result<[Vec<Page>; 2]> {
+    let mut writer = PageWriter::new()?;
+    let minion = |n: usize| minions.get(n).expect("a record of the list");
     // The names of a page are relative to each other, so each page starts over.
     let mut before: &[u8] = &[];
-    writer.fill_numbered(minions.len(), |n, is_first, out| {
-        let (minion, blocks) = minions.get(n).expect("a record of the list");
-        write_record(out, if is_first { b"" } else { before }, minion, blocks)?;
-        before = minion;
+    writer.fill(
+        minions.len(),
+        |n| minion(n).0.to_vec(),
+        |n, is_first, out| {
+            let (name, blocks) = minion(n);
+            write_record(out, if is_first { b"" } else { before }, name, blocks)?;
+            before = name;
+            Ok(())
+        },
+    )?;
+    let keyed = writer.pages();
+
+    // A record of names ends where the next page of minions begins.
+    let mut rest = minions;
+    let mut names = Vec::with_capacity(keyed.len());
+    for at in 1..=keyed.len() {
+        let next = keyed.get(at).map(|(first, _)| first.as_slice());
+        let count = next.map_or(rest.len(), |next| {
+            rest.partition_point(|(name, _)| *name < next)
+        });
+        let (of_page, after) = rest.split_at(count);
+        rest = after;
+
+        let mut record = Vec::new();
+        put(&mut record, of_page.len() as u64);
+        let mut before: &[u8] = &[];
+        for (name, _) in of_page {
+            put_name(&mut record, before, name);
+            before = name;
+        }
+        names.push(record);
+    }
+
+    writer.fill_numbered(names.len(), |n, _, out| {
+        out.extend_from_slice(names.get(n).expect("a record of the list"));
         Ok(())
-    })
+    })?;
+    Ok([keyed, writer.pages()])
 }
 
 #[derive(Clone, Copy)]
@@ -150,52 +184,10 @@ impl MinionSelection<'_> {
     }
 }
 
-/// The trees `minion` and `name` of a table, from the packed pages of tree `minion` in sled.
-pub(crate) fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed page of minions");
-    let (mut keyed, mut names) = (Vec::with_capacity(pages.len()), Vec::new());
-    // The numbered keys of sled are replaced: a reader of the table searches by name.
-    for (_, page) in pages {
-        let (first, listed) = unpack(&page)
-            .and_then(|raw| names_of(&raw))
-            .ok_or_else(malformed)?;
-        keyed.push((first, page));
-        names.push(listed);
-    }
-
-    let mut writer = PageWriter::new()?;
-    writer.fill_numbered(names.len(), |n, _, out| {
-        out.extend_from_slice(names.get(n).expect("a record of the list"));
-        Ok(())
-    })?;
-    Ok([keyed, joined(writer.rows()).ok_or_else(malformed)?])
-}
-
-/// The first minion of a page, and the record of tree `name`. `None` if malformed.
-fn names_of(page: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-    let (mut reader, mut minion, mut first) = (FieldReader(page), Vec::new(), None);
-
-    let (mut count, mut names) = (0, Vec::new());
-    while !reader.is_empty() {
-        // The names keep their encoding: they are relative to each other in the same order.
-        let before = reader.0;
-        reader.name(&mut minion)?;
-        names.extend_from_slice(before.get(..before.len() - reader.0.len())?);
-        skip_blocks(&mut reader)?;
-        first.get_or_insert_with(|| minion.clone());
-        count += 1;
-    }
-
-    let mut record = Vec::new();
-    put(&mut record, count);
-    record.append(&mut names);
-    Some((first?, record))
-}
-
-/// Pages of a table that contain all selected minions.
-pub(crate) fn table_pages(
-    pages: &Pages<impl PageTree + ?Sized>,
-    names: &Pages<impl PageTree + ?Sized>,
+/// The pages that contain all selected minions.
+pub(crate) fn selected_pages(
+    pages: &Tree,
+    names: &Tree,
     selection: MinionSelection<'_>,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     // One name is found by the keys alone.
@@ -272,7 +264,10 @@ pub(crate) fn blocks_with(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::SeqNo;
     use crate::store::index::page::table;
+    use crate::store::log::frame::LogId;
+    use crate::store::vfs::Disk;
     use proptest::prelude::*;
 
     proptest! {
@@ -300,21 +295,22 @@ mod tests {
             .map(|(name, n)| (name.as_bytes(), vec![n / 70, n / 70 + 50]))
             .collect();
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = PageWriter::new().unwrap();
-        write(&mut writer, &minions).unwrap();
-        let [keyed, listed] = table_trees(joined(writer.rows()).unwrap()).unwrap();
+        let [keyed, listed] = pages(&minions).unwrap();
         let count = keyed.len();
         assert!(count > 3, "{count}");
-        table::write(dir.path(), &[("minion", keyed), ("name", listed)]).unwrap();
-        let table = table::Table::open(&crate::store::vfs::Disk, dir.path())
-            .unwrap()
-            .unwrap();
-        let (pages, listed) = (
-            Pages(table.tree("minion").unwrap()),
-            Pages(table.tree("name").unwrap()),
+        let (path, id) = (
+            dir.path().join("index"),
+            LogId {
+                store_id: 7,
+                first_seq: SeqNo(1),
+            },
         );
+        let trees = [("minion", keyed), ("name", listed)];
+        table::write(&Disk, &path, (id, 0), &trees).unwrap();
+        let table = table::Table::open(&Disk, &path, id).unwrap();
+        let (pages, listed) = (table.tree("minion").unwrap(), table.tree("name").unwrap());
         let marked = |selection| {
-            let pages = table_pages(&pages, &listed, selection).unwrap();
+            let pages = selected_pages(&pages, &listed, selection).unwrap();
             let found = blocks_with(&pages, 400, selection).unwrap();
             (
                 (0..400).filter(|&n| found[n]).collect::<Vec<usize>>(),

@@ -1,10 +1,10 @@
 //! The index of a segment: positions of its blocks, and the entries of each job.
 //!
 //! The index of an active segment is in memory ([`MemIndex`]) and is rebuilt from the log at start.
-//! When the segment is sealed, the index is written to sled in one batch of pages ([`sealed`]): no
-//! event costs a sled write, and the commit path never waits for sled. Both forms support the same
-//! queries.
+//! When the segment is sealed, the index is written as a table, one immutable file ([`sealed`]): no
+//! event costs a write of an index. Both forms support the same queries.
 
+pub(crate) mod archive;
 pub mod job;
 pub mod latest;
 pub mod memory;
@@ -45,7 +45,9 @@ pub(crate) fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
 }
 
 /// Totals of a segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+)]
 pub struct Totals {
     /// Entries.
     pub entries: u64,

@@ -1,29 +1,22 @@
 //! Segment metadata: totals, times, and a filter of the jobs in the segment.
 //!
-//! # On disk
-//!
-//! ```text
-//! entries, raw bytes, log bytes, jobs                        numbers (see `code`)
-//! first seq, last seq less first                             numbers
-//! earliest arrival, latest less earliest                     signed number, number
-//! register: 0, or 1 + its seq                                number
-//! newest jid with a time: 0, or 1 + microseconds             number
-//! runs; each: microseconds since the end of the previous one, its length in microseconds    numbers
-//! length of the Bloom filter, and the filter                 for jids without a time; 0 if there are none
-//! ```
+//! On disk it is an rkyv archive of [`SegmentMetadata`].
 //!
 //! A run is an interval of time that contains jids of the segment. The smallest gaps between runs
 //! are closed until at most 384 runs are left (limits::JID_RUNS_MAX). A jid contains its time, so a
 //! job is searched for only if a run contains it.
 
-use super::Totals;
+use rkyv::util::AlignedVec;
+
+use super::{Totals, archive};
 use crate::base::clock::Micros;
 use crate::base::limits::{JID_FILTER_BITS, JID_RUNS_MAX};
 use crate::model::{JidKey, SeqNo};
-use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 
 /// Metadata of a segment.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+)]
 pub struct SegmentMetadata {
     /// Entries, bytes, sequence numbers, times.
     pub totals: Totals,
@@ -31,11 +24,18 @@ pub struct SegmentMetadata {
     pub jobs: u64,
     /// Sequence number of its newest Thorium register.
     pub register: Option<SeqNo>,
+    /// See [`Blocks::positions`](super::Blocks::positions).
+    pub(crate) positions: u64,
+    /// The parts of the log that the disk could not read when the index was made, which lacks the
+    /// entries in them: offsets of the first byte and after the last one, ascending.
+    pub(crate) unreadable: Vec<(u64, u64)>,
     jids: Jids,
 }
 
 /// A compact set of jids without false negatives.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
+)]
 struct Jids {
     /// The newest time in microseconds.
     newest: Option<i64>,
@@ -67,6 +67,8 @@ impl SegmentMetadata {
             totals,
             jobs,
             register,
+            positions: 0,
+            unreadable: Vec::new(),
             jids,
         }
     }
@@ -92,102 +94,24 @@ impl SegmentMetadata {
     }
 
     /// Encodes for disk.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let Totals {
-            entries,
-            raw_bytes,
-            log_bytes,
-            first_seq,
-            last_seq,
-            at_min,
-            at_max,
-        } = self.totals;
-
-        for n in [
-            entries,
-            raw_bytes,
-            log_bytes,
-            self.jobs,
-            first_seq.0,
-            last_seq.0.wrapping_sub(first_seq.0),
-        ] {
-            put(&mut out, n);
-        }
-
-        put_signed(&mut out, at_min.0);
-        put(&mut out, at_max.0.wrapping_sub(at_min.0).cast_unsigned());
-        put(
-            &mut out,
-            self.register.map_or(0, |seq| seq.0.saturating_add(1)),
-        );
-        put(
-            &mut out,
-            self.jids
-                .newest
-                .map_or(0, |at| at.cast_unsigned().saturating_add(1)),
-        );
-
-        put(&mut out, self.jids.runs.len() as u64);
-        let mut end = 0;
-        for &(from, to) in &self.jids.runs {
-            // The decoder needs the order, and a wrong run would hide a job.
-            assert!(end <= from && from <= to, "runs ascend");
-            put(&mut out, (from - end).cast_unsigned());
-            put(&mut out, (to - from).cast_unsigned());
-            end = to;
-        }
-
-        put_bytes(&mut out, &self.jids.filter);
-        out
+    pub fn to_bytes(&self) -> std::io::Result<AlignedVec> {
+        archive::write(self)
     }
 
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut r = FieldReader(bytes);
-        let [entries, raw_bytes, log_bytes, jobs] =
-            [r.number()?, r.number()?, r.number()?, r.number()?];
-        let first_seq = SeqNo(r.number()?);
-        let last_seq = SeqNo(first_seq.0.wrapping_add(r.number()?));
-        let at_min = Micros(r.signed()?);
-        let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
-
-        let register = r.number()?.checked_sub(1).map(SeqNo);
-        let newest = r.number()?.checked_sub(1).map(u64::cast_signed);
-
-        let mut runs = Vec::new();
-        let mut end = 0_i64;
-        for _ in 0..r.number()? {
-            let from = end.checked_add_unsigned(r.number()?)?;
-            end = from.checked_add_unsigned(r.number()?)?;
-            runs.push((from, end));
-        }
-
-        let filter = r.bytes()?.to_vec();
-        let totals = Totals {
-            entries,
-            raw_bytes,
-            log_bytes,
-            first_seq,
-            last_seq,
-            at_min,
-            at_max,
-        };
-        // Bytes that are left belong to a format of another release.
-        r.is_empty().then_some(Self {
-            totals,
-            jobs,
-            register,
-            jids: Jids {
-                newest,
-                runs,
-                filter,
-            },
-        })
+        archive::read::<Self>(bytes).filter(|metadata| metadata.jids.is_well_formed())
     }
 }
 
 impl Jids {
+    /// Whether the searches below find their way in it: a wrong order would hide a job.
+    fn is_well_formed(&self) -> bool {
+        let ascends = self.runs.iter().all(|(from, to)| from <= to)
+            && self.runs.is_sorted_by(|(_, end), (from, _)| end <= from);
+        ascends && [0, JID_FILTER_BITS / 8].contains(&self.filter.len())
+    }
+
     /// Adds a key; keys with a time must be added in ascending order.
     fn add(&mut self, key: JidKey) {
         // Its key is a hash, so only the filter can hold it.
@@ -344,7 +268,7 @@ mod tests {
                 let newest = keys.iter().copied().filter(|&key| bound.is_none_or(|b| key < b)).max();
                 prop_assert!(newest <= metadata.newest_below(bound));
             }
-            prop_assert_eq!(SegmentMetadata::from_bytes(&metadata.to_bytes()), Some(metadata));
+            prop_assert_eq!(SegmentMetadata::from_bytes(&metadata.to_bytes().unwrap()), Some(metadata));
         }
 
         #[test]

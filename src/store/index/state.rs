@@ -10,8 +10,9 @@
 //! state/               sled database of checked trees (see `tree`). The mark of `latest` grows
 //!                      with each change, and `segments` records it: an old `latest` is detected
 //!   tree "segments"    key    name of the class | 0 | first sequence number u64 BE
-//!                      value  metadata of the segment (see `index::segment_metadata`)
-//!   tree "latest"      the latest job per function and minion, in pages (see `index::latest`)
+//!                      value  a page (see `page`) with the metadata (see `index::segment_metadata`)
+//!   tree "latest"      key    number of a page, u32 BE
+//!                      value  the page: the latest job per function and minion (see `index::latest`)
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
@@ -20,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::base::limits::STATE_CACHE_BYTES;
+use crate::base::limits::{STATE_CACHE_BYTES, STATE_PAGE_BYTES};
 use crate::model::{JidKey, SeqNo};
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::remove_dir;
 use crate::store::index::latest::{self, LatestJob};
-use crate::store::index::page::{PageWriter, Pages};
+use crate::store::index::page::{PageWriter, unpack};
 use crate::store::index::tree::CheckedTree;
 use crate::store::index::tree::sled_guard::{
     flush_and_sync, guarded, open_in_memory, open_or_copy, open_sled,
@@ -46,7 +47,7 @@ pub(crate) struct StateDatabase {
 struct Database {
     db: sled::Db,
     segments: CheckedTree,
-    latest: Pages,
+    latest: CheckedTree,
     /// Whether it is in memory, because the disk is full: a copy, or empty. Read-only.
     is_copy: bool,
     /// Whether an I/O error occurred; sled needs a reopen then.
@@ -105,17 +106,17 @@ impl Database {
     fn read(db: sled::Db, is_copy: bool, dir: &Path) -> Result<Self, StoreError> {
         let tree = |name: &str| CheckedTree::open(&db, dir, name);
 
-        let (segments, latest) = (tree("segments")?, Pages(tree("latest")?));
+        let (segments, latest) = (tree("segments")?, tree("latest")?);
 
         // Both trees are written together. One that is new beside the other was lost.
-        if !segments.is_new() && latest.0.is_new() {
-            return Err(latest.0.damaged("it has lost everything"));
+        if !segments.is_new() && latest.is_new() {
+            return Err(latest.damaged("it has lost everything"));
         }
 
         // `segments` records the mark of `latest` after `latest` is durable, so it can only be
         // behind.
-        if latest.0.mark() < segments.mark() {
-            return Err(latest.0.damaged("it is older than tree `segments`"));
+        if latest.mark() < segments.mark() {
+            return Err(latest.damaged("it is older than tree `segments`"));
         }
 
         if is_copy {
@@ -219,10 +220,9 @@ impl StateDatabase {
             let mark = self.take_latest(open, fresh, |_| true)?;
             // The rows become durable before the segment counts as applied.
             flush_and_sync(&open.db, &self.dir)?;
-            open.segments.put(
-                [(segment_key(class_name, segment), metadata.to_bytes())],
-                mark,
-            )?;
+            let row = self.packed(metadata)?;
+            open.segments
+                .put([(segment_key(class_name, segment), row)], mark)?;
             flush_and_sync(&open.db, &self.dir)
         })
     }
@@ -237,7 +237,7 @@ impl StateDatabase {
         // Held until the tree is replaced: two merges of the same old rows would lose the rows of
         // one.
         let _changing = self.changing.lock();
-        let known = latest::all(&open.latest, &|_, _| true)?;
+        let known = latest_of_all(&open.latest, &|_, _| true)?;
 
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
         for LatestJob {
@@ -275,11 +275,23 @@ impl StateDatabase {
             })
             .collect();
 
-        let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
-        latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
-        let mark = open.latest.0.mark() + 1;
-        open.latest.0.replace(writer.rows(), mark)?;
+        let pages = PageWriter::with_page_bytes(STATE_PAGE_BYTES).and_then(|mut writer| {
+            latest::write(&mut writer, &rows)?;
+            Ok(writer.pages())
+        });
+        let mark = open.latest.mark() + 1;
+        open.latest
+            .replace(pages.map_err(io_at("pack rows for", &self.dir))?, mark)?;
         Ok(mark)
+    }
+
+    /// A row of the catalogue. Packed, because the times of a busy segment's jobs are many.
+    fn packed(&self, metadata: &SegmentMetadata) -> Result<Vec<u8>, StoreError> {
+        let packed = PageWriter::new().and_then(|mut writer| {
+            writer.page(b"", &metadata.to_bytes()?)?;
+            Ok(writer.pages().pop().unwrap_or_default().1)
+        });
+        packed.map_err(io_at("pack rows for", &self.dir))
     }
 
     /// Deletes dropped segments from the catalogue. Durable on return.
@@ -320,7 +332,7 @@ impl StateDatabase {
     }
 
     fn known(segments: &CheckedTree) -> Result<Vec<Known>, StoreError> {
-        let rows = segments.with_prefix(b"")?;
+        let rows = segments.rows()?;
         let known = |(key, value): &crate::store::index::tree::Row| {
             // Class names contain no zero byte.
             let (name, seq) = key.split_last_chunk::<8>()?;
@@ -328,7 +340,7 @@ impl StateDatabase {
             Some((
                 name.to_owned(),
                 SeqNo(u64::from_be_bytes(*seq)),
-                SegmentMetadata::from_bytes(value)?,
+                SegmentMetadata::from_bytes(&unpack(value)?)?,
             ))
         };
 
@@ -337,7 +349,16 @@ impl StateDatabase {
     }
 
     pub(crate) fn latest_of(&self, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
-        self.with(false, |open| latest::of_function(&open.latest, fun))
+        self.with(false, |open| {
+            let latest = &open.latest;
+            let broken = || latest.damaged("malformed page");
+            let page = |number: u32| {
+                let packed = latest.get(&number.to_be_bytes())?;
+                packed.and_then(|page| unpack(&page)).ok_or_else(broken)
+            };
+            let count = u32::try_from(latest.len()).map_err(|_| broken())?;
+            latest::of_function(count, page, broken, fun)
+        })
     }
 
     pub(crate) fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
@@ -349,8 +370,23 @@ impl StateDatabase {
         &self,
         wanted: &dyn Fn(&[u8], &[u8]) -> bool,
     ) -> Result<Vec<LatestJob>, StoreError> {
-        self.with(false, |open| latest::all(&open.latest, wanted))
+        self.with(false, |open| latest_of_all(&open.latest, wanted))
     }
+}
+
+/// The rows of tree `latest` that `wanted` selects.
+fn latest_of_all(
+    latest: &CheckedTree,
+    wanted: &dyn Fn(&[u8], &[u8]) -> bool,
+) -> Result<Vec<LatestJob>, StoreError> {
+    let pages: Option<Vec<_>> = latest
+        .rows()?
+        .iter()
+        .map(|(_, page)| unpack(page))
+        .collect();
+    pages
+        .and_then(|pages| latest::all(&pages, wanted))
+        .ok_or_else(|| latest.damaged("malformed page"))
 }
 
 fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
@@ -440,6 +476,44 @@ mod tests {
             "the copy is replaced by the database on disk before a write"
         );
         assert!(state.segments().unwrap().is_empty());
+    }
+
+    /// sled does not sync the files in `blobs/`.
+    #[test]
+    fn the_database_has_no_data_in_unsynced_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDatabase::open(dir.path()).unwrap();
+        // Incompressible, as long as names get.
+        let noise = |n: u64, len: u64| {
+            let words = (0..len.div_ceil(16)).map(|i| {
+                let bytes = [n, i].map(u64::to_le_bytes).concat();
+                format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes))
+            });
+            words.collect::<String>()
+        };
+        let mut rows: Vec<_> = (0..3_000)
+            .map(|n| LatestJob {
+                fun: noise(n % 50, 50).into_bytes(),
+                minion: noise(n, 250).into_bytes(),
+                seq: SeqNo(n),
+                jid: noise(n, 400),
+            })
+            .collect();
+        rows.sort();
+        // As many intervals of jids as there may be, and jids of any form.
+        let mut keys: Vec<_> = (0..1_000)
+            .map(|n: i64| JidKey::from_time(crate::base::clock::Micros(n * n * 7_919_173), None))
+            .chain((0..2_000).map(|n| JidKey::of(&noise(n, 40))))
+            .collect();
+        keys.sort_unstable();
+        let metadata = SegmentMetadata::new(Default::default(), None, keys.into_iter());
+        for first in 1..60 {
+            state.apply("jobs", SeqNo(first), &metadata, &rows).unwrap();
+        }
+        assert_eq!(state.latest().unwrap(), rows);
+        assert_eq!(state.segments().unwrap().len(), 59);
+        let blobs = std::fs::read_dir(dir.path().join("blobs"));
+        assert_eq!(blobs.map_or(0, Iterator::count), 0);
     }
 
     #[test]

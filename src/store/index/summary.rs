@@ -2,28 +2,26 @@
 //!
 //! # On disk
 //!
-//! Records in pages of tree `block`; the key of a page is the number of its first block, u32 BE.
-//! Differences are relative to the previous block in the page.
+//! Tree `block`: per 2,048 blocks, in their order, a page with an rkyv archive of their positions,
+//! bounds and template bits.
 //!
-//! ```text
-//! offset less the end of the previous frame: signed | bytes of the frame | bytes of its head | entries
-//! first seq less the previous last one: signed | last seq less first, less entries, plus 1
-//! earliest arrival: signed difference | latest less earliest | template bits, u64 LE
-//! ```
-//!
-//! Tree `shape`, key zero, u32 BE: all tag templates of the segment, as bytes, in the order of
+//! Tree `shape`: an rkyv archive of all tag templates of the segment, in the order of
 //! their numbers. Template *n* sets bit *n* of a block if *n* is below 48, else one of the next 15
 //! bits (48 + *n* mod 15). Bit 63 means that the block has templates that did not fit the list. A
 //! template that is only the placeholder of a jid marks blocks with a jid that is not derived from
 //! a time.
 
-use super::EntryPosition;
-use crate::base::clock::Micros;
+use std::io;
+
+use rkyv::util::AlignedVec;
+use rkyv::{Archive, Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{EntryPosition, archive};
 use crate::base::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use crate::model::SeqNo;
 use crate::store::index::memory::names::Names;
-use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
-use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
+use crate::store::log::file::BlockMeta;
 
 /// The bit of templates that are not listed.
 pub(crate) const UNLISTED: u64 = 1 << 63;
@@ -80,19 +78,16 @@ impl TagTemplates {
     }
 
     /// Encodes all templates as one record.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.each()
-            .for_each(|(template, _)| put_bytes(&mut out, template));
-        out
+    pub fn to_bytes(&self) -> io::Result<AlignedVec> {
+        let templates: Vec<Vec<u8>> = self.each().map(|(template, _)| template.to_vec()).collect();
+        archive::write(&templates)
     }
 
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut reader = FieldReader(bytes);
         let mut names = Names::default();
-        while !reader.is_empty() {
-            names.number(reader.bytes()?).ok()?;
+        for template in archive::read::<Vec<Vec<u8>>>(bytes)? {
+            names.number(&template).ok()?;
         }
         Some(Self(names))
     }
@@ -165,75 +160,52 @@ impl Blocks {
         found.then(|| u32::try_from(block).ok())?
     }
 
-    /// Appends the record of block `n`; `before` is the previous block in the page.
-    pub fn write(&self, n: usize, before: Option<usize>, out: &mut Vec<u8>) {
-        let meta = self.metas.get(n).expect("a block of this segment");
-        // Readers search blocks by these bounds.
-        assert!(
-            meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max,
-            "bounds of a block are ordered"
-        );
-
-        let (end, seq, at) = before
-            .and_then(|n| self.metas.get(n))
-            .map_or(START, Self::anchor);
-
-        put_signed(out, meta.offset.wrapping_sub(end).cast_signed());
-        for number in [meta.len, meta.head_len, meta.count] {
-            put(out, u64::from(number));
+    /// A hash of the positions and the numbers of all blocks: it tells the index of one log from
+    /// that of another, also of the same segment before its blocks were merged.
+    pub(crate) fn positions(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        for meta in &self.metas {
+            hash.update(&meta.offset.to_le_bytes());
+            hash.update(&meta.len.to_le_bytes());
+            hash.update(&meta.count.to_le_bytes());
+            hash.update(&meta.first_seq.0.to_le_bytes());
+            hash.update(&meta.last_seq.0.to_le_bytes());
         }
-
-        put_signed(out, meta.first_seq.0.wrapping_sub(seq).cast_signed());
-        let span = meta.last_seq.0.wrapping_sub(meta.first_seq.0);
-        // Consecutive numbers, the usual case, become a zero.
-        put(
-            out,
-            span.wrapping_sub(u64::from(meta.count)).wrapping_add(1),
-        );
-
-        put_signed(out, meta.at_min.0.wrapping_sub(at));
-        put(
-            out,
-            meta.at_max.0.wrapping_sub(meta.at_min.0).cast_unsigned(),
-        );
-        out.extend_from_slice(&self.templates(n).to_le_bytes());
+        hash.digest()
     }
 
-    fn anchor(meta: &BlockMeta) -> (u64, u64, i64) {
-        (meta.end(), meta.last_seq.0, meta.at_min.0)
+    /// The pages of all blocks.
+    pub fn pages(&self) -> impl Iterator<Item = io::Result<AlignedVec>> {
+        let rows: Vec<BlockRow> = self
+            .metas
+            .iter()
+            .zip(&self.templates)
+            .map(|(meta, templates)| {
+                // Readers search blocks by these bounds.
+                assert!(
+                    meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max,
+                    "bounds of a block are ordered"
+                );
+                BlockRow {
+                    meta: *meta,
+                    templates: *templates,
+                }
+            })
+            .collect();
+
+        let pages: Vec<_> = rows
+            .chunks(BLOCKS_PER_PAGE)
+            .map(|page| archive::write(&page.to_vec()))
+            .collect();
+        pages.into_iter()
     }
 
     /// Appends the blocks of a page; `None` if malformed.
     pub fn read(&mut self, page: &[u8]) -> Option<()> {
-        let mut r = FieldReader(page);
-
-        let (mut end, mut seq, mut at) = START;
-        while !r.is_empty() {
-            let offset = end.wrapping_add(r.signed()?.cast_unsigned());
-            let (len, head_len, count) = (r.small()?, r.small()?, r.small()?);
-            let first_seq = SeqNo(seq.wrapping_add(r.signed()?.cast_unsigned()));
-            let span = r.number()?.wrapping_add(u64::from(count)).wrapping_sub(1);
-            let at_min = Micros(at.wrapping_add(r.signed()?));
-            let at_max = Micros(at_min.0.wrapping_add(r.number()?.cast_signed()));
-            let templates = u64::from_le_bytes(*r.take(8)?.first_chunk()?);
-
-            let last_seq = SeqNo(first_seq.0.wrapping_add(span));
-            let meta = BlockMeta {
-                offset,
-                len,
-                head_len,
-                count,
-                first_seq,
-                last_seq,
-                at_min,
-                at_max,
-            };
-
-            // Wrapping arithmetic accepts any bytes, so the results are checked instead.
-            offset.checked_add(u64::from(len))?;
-            (first_seq <= last_seq && at_min <= at_max).then_some(())?;
-
-            (end, seq, at) = Self::anchor(&meta);
+        for BlockRow { meta, templates } in archive::read::<Vec<BlockRow>>(page)? {
+            // What an archive validates is its shape, not what the numbers mean.
+            meta.offset.checked_add(u64::from(meta.len))?;
+            (meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max).then_some(())?;
             self.push(meta, templates);
         }
         Some(())
@@ -246,12 +218,20 @@ impl Blocks {
     }
 }
 
-/// The base of the first block in a page: end of the previous frame, last seq, arrival.
-const START: (u64, u64, i64) = (FILE_HEADER_LEN as u64, 0, 0);
+/// A block, as archived.
+#[derive(Debug, Clone, Copy, Archive, Serialize, Deserialize)]
+struct BlockRow {
+    meta: BlockMeta,
+    templates: u64,
+}
+
+/// Blocks in a page: some 130 KiB before compression.
+const BLOCKS_PER_PAGE: usize = 2_048;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::Micros;
 
     #[test]
     fn templates_beyond_the_list_set_the_last_bit() {
@@ -266,7 +246,7 @@ mod tests {
             templates.bits(&[template(TAG_TEMPLATES_MAX), template(3)]),
             UNLISTED | 8
         );
-        let read = TagTemplates::from_bytes(&templates.to_bytes()).unwrap();
+        let read = TagTemplates::from_bytes(&templates.to_bytes().unwrap()).unwrap();
         assert!(read.each().eq(templates.each()));
         assert!(TagTemplates::from_bytes(&[5, 1]).is_none());
     }
@@ -274,7 +254,7 @@ mod tests {
     #[test]
     fn blocks_are_read_as_they_were_written() {
         let mut blocks = Blocks::default();
-        for n in 0..50_u32 {
+        for n in 0..5_000_u32 {
             let offset = 64 + u64::from(n) * 1000 + u64::from(n / 20) * 48;
             let first = u64::from(n) * 110;
             blocks.push(
@@ -291,13 +271,14 @@ mod tests {
                 u64::from(n),
             );
         }
-        let mut page = Vec::new();
-        (0..50).for_each(|n: usize| blocks.write(n, n.checked_sub(1), &mut page));
+        let pages: Vec<_> = blocks.pages().map(Result::unwrap).collect();
+        assert_eq!(pages.len(), 3);
         let mut read = Blocks::default();
-        read.read(&page).unwrap();
+        pages.iter().for_each(|page| read.read(page).unwrap());
+        assert_eq!(read.positions(), blocks.positions());
         assert_eq!(
             (read.metas(), read.entries(), read.templates(7)),
-            (blocks.metas(), 5_000, 7)
+            (blocks.metas(), 500_000, 7)
         );
         assert_eq!(read.position(0), Some(EntryPosition { block: 0, at: 0 }));
         assert_eq!(
@@ -308,10 +289,11 @@ mod tests {
             (
                 read.block_of(SeqNo(220)),
                 read.block_of(SeqNo(218)),
-                read.block_of(SeqNo(9_999))
+                read.block_of(SeqNo(999_999))
             ),
             (Some(2), None, None)
         );
+        let page = &pages[0];
         assert!(read.read(&page[..page.len() - 3]).is_none());
     }
 }

@@ -7,10 +7,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{Entry, Flags, JidKey, Kind, Source};
 use crate::store::StoreError;
-use crate::store::index::page::table;
 use crate::store::log::file::BlockMeta;
+use crate::store::log::frame::LogId;
 use crate::store::read::job_summary::JobSummary;
+use crate::store::vfs::Disk;
 use crate::wire::msgpack::Writer;
+
+/// The log of the tests.
+const ID: LogId = LogId {
+    store_id: 7,
+    first_seq: SeqNo(11),
+};
 
 /// The random part of an entry: kind, job, minion, function.
 type Drawn = (u8, u16, u16, u8);
@@ -122,18 +129,9 @@ proptest! {
         let mut index = MemIndex::new(SeqNo(11));
         let model = feed(&mut index, &blocks);
         let dir = tempfile::tempdir().unwrap();
-        let metadata = sealed::write(&index, None, dir.path()).unwrap();
-        let table = std::fs::read(dir.path().join(table::FILE)).unwrap();
-        let open = [
-            SealedIndex::open_table(&crate::store::vfs::Disk, dir.path()).unwrap().unwrap(),
-            SealedIndex::open_database(dir.path()).unwrap(),
-        ];
-        for open in open {
-            compare(&index, &model, &metadata, &open)?;
-        }
-        std::fs::remove_file(dir.path().join(table::FILE)).unwrap();
-        compare(&index, &model, &metadata, &SealedIndex::open(&crate::store::vfs::Disk, dir.path()).unwrap())?;
-        prop_assert_eq!(std::fs::read(dir.path().join(table::FILE)).unwrap(), table);
+        let path = dir.path().join("index");
+        let metadata = sealed::write(&Disk, &path, (&index, None), ID, Vec::new()).unwrap();
+        compare(&index, &model, &metadata, &SealedIndex::open(&Disk, &path, ID).unwrap())?;
         let wanted = |name: &[u8]| name.ends_with(b"7");
         let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| (drawn.2 % 300) % 10 == 7);
         let expected = blocks.iter().map(of_block).collect::<Vec<_>>();
@@ -154,8 +152,8 @@ proptest! {
         let mut index = MemIndex::new(SeqNo(11));
         let model = feed(&mut index, &blocks);
         let dir = tempfile::tempdir().unwrap();
-        sealed::write(&index, None, dir.path()).unwrap();
-        let path = dir.path().join(table::FILE);
+        let path = dir.path().join("index");
+        sealed::write(&Disk, &path, (&index, None), ID, Vec::new()).unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         match cut {
             Some(cut) => bytes.truncate(cut.index(bytes.len())),
@@ -163,9 +161,8 @@ proptest! {
         }
         std::fs::write(&path, &bytes).unwrap();
         let is_damage = |error: &StoreError| matches!(error, StoreError::Index { .. });
-        let open = match SealedIndex::open_table(&crate::store::vfs::Disk, dir.path()) {
-            Ok(Some(open)) => open,
-            Ok(None) => return Ok(()),
+        let open = match SealedIndex::open(&Disk, &path, ID) {
+            Ok(open) => open,
             Err(error) => {
                 prop_assert!(is_damage(&error), "{error}");
                 return Ok(());
@@ -234,7 +231,7 @@ fn compare(
 }
 
 #[test]
-fn sled_stores_no_index_data_in_unsynced_files() {
+fn entries_with_very_long_names_are_sealed() {
     // Incompressible values, long jids without a time, a job with very many entries, long minion ids.
     let mut index = MemIndex::new(SeqNo(1));
     let noise = |n: u64, len: usize| {
@@ -298,16 +295,16 @@ fn sled_stores_no_index_data_in_unsynced_files() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    sealed::write(&index, None, dir.path()).unwrap();
-    let open = SealedIndex::open(&crate::store::vfs::Disk, dir.path()).unwrap();
+    let path = dir.path().join("index");
+    sealed::write(&Disk, &path, (&index, None), ID, Vec::new()).unwrap();
+    let open = SealedIndex::open(&Disk, &path, ID).unwrap();
     assert_eq!(
         open.positions(JidKey::of("20261121030955000000"))
             .unwrap()
             .len(),
         300 * 50
     );
-    let blobs = std::fs::read_dir(dir.path().join("blobs")).map_or(0, std::iter::Iterator::count);
-    assert_eq!(blobs, 0, "sled does not sync files in blobs/");
+    assert_eq!(open.latest().unwrap(), index.latest());
 }
 
 #[test]
@@ -375,8 +372,7 @@ fn postings_that_do_not_ascend_are_rejected() {
             .is_err()
     );
     for blocks in [vec![3, 3], vec![3, 2], vec![1, 5, 4]] {
-        let mut writer = super::page::PageWriter::new().unwrap();
-        assert!(super::minion::write(&mut writer, &[(b"web1", blocks)]).is_err());
+        assert!(super::minion::pages(&[(b"web1", blocks)]).is_err());
     }
 }
 

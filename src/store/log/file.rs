@@ -61,7 +61,7 @@ const SEARCH_BYTES: usize = 4096;
 const SEARCH_BYTES_MAX: usize = 1 << 20;
 
 /// The position of a block and its bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 pub struct BlockMeta {
     /// Offset of the frame in the file.
     pub offset: u64,
@@ -284,14 +284,14 @@ impl LogFile {
             return Ok(None);
         }
 
-        let holds = |crc_at: usize| {
-            crc32fast::hash(bytes.get(..crc_at).unwrap_or_default()) == u32_at(&bytes, crc_at)
-        };
+        // A version counts only if the checksum holds. Otherwise the field itself may be damaged.
+        let checked = bytes.get(..CRC_AT).unwrap_or_default();
+        if crc32fast::hash(checked) != u32_at(&bytes, CRC_AT) {
+            return Ok(None);
+        }
 
-        // A version counts only if a checksum holds. Otherwise the field itself may be damaged.
         let version = u32_at(&bytes, 8);
-        // Headers of formats 1 and 2 had 64 bytes, with their checksum at 60.
-        if version != FORMAT_VERSION && (holds(CRC_AT) || holds(60)) {
+        if version != FORMAT_VERSION {
             let (path, found) = (self.path.clone(), version.to_string());
             return Err(StoreError::Version {
                 path,
@@ -299,7 +299,7 @@ impl LogFile {
                 expected: FORMAT_VERSION,
             });
         }
-        Ok(holds(CRC_AT).then_some(Header { bytes }))
+        Ok(Some(Header { bytes }))
     }
 
     /// The file's path.
@@ -331,6 +331,15 @@ impl LogFile {
     /// Reads and checks only the head of a frame's block; its bodies read as errors.
     pub fn head(&self, meta: &BlockMeta) -> Result<BlockView, StoreError> {
         self.view(meta, false)
+    }
+
+    /// Whether the header of a frame with these bounds is where it should be.
+    pub(in crate::store) fn has_frame(&self, meta: &BlockMeta) -> Result<bool, StoreError> {
+        let header = self.header_at(meta.offset)?;
+        Ok(header.is_some_and(|header| {
+            (header.end(), header.first_seq, header.last_seq)
+                == (meta.end(), meta.first_seq, meta.last_seq)
+        }))
     }
 
     /// Reads a frame with a valid header and an unchecked payload; `None` if there is no such
@@ -815,16 +824,16 @@ mod tests {
             store_id: 1,
             first_seq: SeqNo(7),
         };
-        let mut old = [file_header("jobs", id, Micros(1)), [0; FILE_HEADER_LEN]].concat();
-        put(&mut old, 8, &2_u32.to_le_bytes());
-        let crc = crc32fast::hash(&old[..60]);
-        put(&mut old, 60, &crc.to_le_bytes());
+        let mut old = file_header("jobs", id, Micros(1));
+        put(&mut old, 8, &3_u32.to_le_bytes());
+        let crc = crc32fast::hash(&old[..CRC_AT]);
+        put(&mut old, CRC_AT, &crc.to_le_bytes());
         std::fs::write(&path, old).unwrap();
         let error = LogFile::open(&crate::store::vfs::Disk, &path, "jobs", id)
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("format 2") && error.contains("saltcellar import"),
+            error.contains("format 3") && error.contains("saltcellar import"),
             "{error}"
         );
     }

@@ -325,13 +325,13 @@ impl StoreInner {
         // A growing segment's ids are tested again when it has twice as many blocks: a search of the newest blocks needs no test of ids.
         let room = match ready {
             Ready::Memory(_) => count.next_power_of_two().max(16),
-            Ready::Sled(_) => count,
+            Ready::Sealed(_) => count,
         };
         let entries: u64 = (ready.blocks().metas().iter())
             .map(|meta| u64::from(meta.count))
             .sum();
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
-        let is_sealed = matches!(ready, Ready::Sled(_));
+        let is_sealed = matches!(ready, Ready::Sealed(_));
         drop(ready);
 
         let key = (limits.clone(), numbering);

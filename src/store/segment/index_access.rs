@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! Damaged sled data is rebuilt from the log: damage costs time, never a result. Rebuilt indexes
+//! Derived data that is damaged is rebuilt from the log: damage costs time, never a result. Rebuilt indexes
 //! stay in memory until the sealer has written them.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ impl StoreInner {
 
             if let Some(index) = segment.opened() {
                 segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
-                return Ok(Ready::Sled(index));
+                return Ok(Ready::Sealed(index));
             }
 
             match segment.open_index(self.believed_below())? {
@@ -52,7 +52,7 @@ impl StoreInner {
         }
     }
 
-    /// Queries a segment's index in memory or in sled. An index that proves damaged is rebuilt and
+    /// Queries a segment's index in memory or on disk. An index that proves damaged is rebuilt and
     /// queried again.
     pub(in crate::store) fn query_index<T>(
         &self,
@@ -66,7 +66,7 @@ impl StoreInner {
         loop {
             match self.ready(segment)? {
                 Ready::Memory(index) => return Ok(memory(&index)),
-                Ready::Sled(index) => match sealed(&index) {
+                Ready::Sealed(index) => match sealed(&index) {
                     // The other form cannot show damage: it was made from the log.
                     Err(error @ StoreError::Index { .. }) => {
                         // False if another thread has replaced it. Then that index is queried.
@@ -323,12 +323,20 @@ impl StoreInner {
             return Ok(None);
         }
 
-        if segment.index_is_outdated()? {
-            tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log can be read again, rebuilding its index");
-            return Ok(None);
-        }
+        // Nothing that the disk can read again stays hidden.
+        let outdated = |metadata: &SegmentMetadata| -> Result<bool, StoreError> {
+            let outdated = segment.index_is_outdated(metadata)?;
+            if outdated {
+                tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log can be read again, rebuilding its index");
+            }
+            Ok(outdated)
+        };
+
         // The usual case at a start: no index is opened.
         if let Some(metadata) = known {
+            if outdated(&metadata)? {
+                return Ok(None);
+            }
             // A log longer than indexed: the disk lost a truncation that was reported as durable.
             let size = segment.log().size()?;
             let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
@@ -338,7 +346,7 @@ impl StoreInner {
         // An index that opens may still have damaged pages, and a page is verified when it is read:
         // the rows that are needed now are read.
         let found = segment
-            .read_index()
+            .read_index(self.reserved_at_start)
             .and_then(|index| Ok((index.metadata().clone(), index.latest()?)));
 
         let (metadata, latest) = match found {
@@ -347,10 +355,14 @@ impl StoreInner {
             Err(error @ StoreError::Index { .. }) => {
                 tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
                 self.metrics.indexes_rebuilt.add(1);
+                segment.put_index_aside()?;
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
+        if outdated(&metadata)? {
+            return Ok(None);
+        }
         // Not all segments are known yet, so rows about latest jobs are kept even if their entries
         // are not found.
         let applied = self.with_state(|state| {

@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! Queries return the same in each state of the index (in memory, open in sled, closed). A damaged
+//! Queries return the same in each state of the index (in memory, open on disk, closed). A damaged
 //! index is never an error to readers: it is rebuilt from the log. Totals and times of the entries
 //! are known in each state: retention decides by them.
 //!
@@ -19,7 +19,6 @@ pub(in crate::store) mod rewrite;
 pub mod seal;
 pub mod usage;
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -29,12 +28,10 @@ use parking_lot::{
 };
 
 use super::error::StoreError;
-use super::format::{
-    class_dir, make_dir, new_name, read_small, remove_dir, segment_name, sync_dir,
-};
+use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
 use super::index::sealed;
 use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, TagTemplates, Totals};
-use super::vfs::{Disk, Fs};
+use super::vfs::Fs;
 use crate::model::SeqNo;
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
@@ -42,34 +39,21 @@ use crate::store::log::walk::{Bounds, Walked, walk};
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::write::class::Class;
 
+/// Name of a sealed segment's index.
+pub(in crate::store) const INDEX: &str = "index";
+
 /// Name of an index that `store rebuild` has put aside until the new one is complete.
 pub(in crate::store) const INDEX_ASIDE: &str = "index.old";
 
-/// Name of a file in an index: the parts of the log that could not be read when the index was made.
-/// One per line: offset of the first byte, space, offset after the last one.
-const UNREADABLE: &str = "unreadable";
-
-fn unreadable_text(parts: &[Range<u64>]) -> String {
-    let lines = parts
-        .iter()
-        .map(|part| format!("{} {}\n", part.start, part.end));
-    lines.collect()
-}
-
-fn unreadable_parts(text: &str) -> Option<Vec<Range<u64>>> {
-    let part = |line: &str| {
-        let (from, to) = line.split_once(' ')?;
-        Some(from.parse().ok()?..to.parse().ok()?)
-    };
-    text.lines().map(part).collect()
-}
+/// Name of an index that was damaged, or made from another log, kept for diagnosis.
+pub(in crate::store) const INDEX_DAMAGED: &str = "index.damaged";
 
 /// The state of a segment's index. Either form has the totals of the entries.
 #[derive(Debug)]
 enum Index {
     /// In memory: the segment is active or waits to be sealed.
     Memory(Box<MemIndex>),
-    /// In sled, and open while in use. The metadata stay in memory.
+    /// On disk, and open while in use. The metadata stay in memory.
     Sealed {
         metadata: Arc<SegmentMetadata>,
         open: Option<Arc<SealedIndex>>,
@@ -105,10 +89,12 @@ pub(crate) struct Segment {
     dir: PathBuf,
     log: LogFile,
     index: RwLock<Index>,
-    /// The open sealed index, while in use. Locked during opening: sled allows a database to be
-    /// opened once.
+    /// The open sealed index, while in use. Locked during opening, so that one thread opens it for
+    /// all.
     shared_index: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
+    /// Whether the index on disk was compared with the log.
+    fits_log: AtomicBool,
     /// Whether the committer writes to it.
     active: AtomicBool,
     /// Held while the sealer or retention works on the whole segment. True once it is replaced or
@@ -142,6 +128,7 @@ impl Segment {
             index: RwLock::new(Index::Memory(Box::new(MemIndex::new(first_seq)))),
             shared_index: Mutex::default(),
             used: AtomicU64::new(0),
+            fits_log: AtomicBool::new(false),
             active: AtomicBool::new(false),
             work: Mutex::default(),
             usage: OnceLock::new(),
@@ -297,14 +284,65 @@ impl Segment {
         noted.map(|()| (index, walked))
     }
 
-    /// Reads the sealed index on disk, for a start: the segment is not visible yet.
-    pub(super) fn read_index(&self) -> Result<SealedIndex, StoreError> {
-        SealedIndex::open(&*self.fs, &self.dir.join("index"))
+    /// Reads the sealed index on disk. One that was not made from this log is
+    /// [`StoreError::Index`], as a damaged one. Only numbers below `below` are believed.
+    pub(super) fn read_index(&self, below: SeqNo) -> Result<SealedIndex, StoreError> {
+        let index = SealedIndex::open(&*self.fs, &self.index_path(), self.log.id())?;
+        // The catalogue knows which index was written last.
+        let known = self.metadata();
+        if known.is_some_and(|known| known.positions != index.metadata().positions) {
+            return Err(self.not_of_log("the state database knows other blocks"));
+        }
+
+        // Once: a log of a sealed segment does not change.
+        if !self.fits_log.load(Ordering::Acquire) {
+            self.check_fits_log(&index, below)?;
+            self.fits_log.store(true, Ordering::Release);
+        }
+        Ok(index)
+    }
+
+    /// Compares the positions in an index with the log.
+    fn check_fits_log(&self, index: &SealedIndex, below: SeqNo) -> Result<(), StoreError> {
+        let metas = index.blocks().metas();
+        // The usual case costs one read. A frame is valid at one place of one log, so another log
+        // has none of these bounds there.
+        if let Some(last) = metas.last()
+            && self.log.has_frame(last)?
+        {
+            return Ok(());
+        }
+
+        // Either the log is damaged there, and readers report it, or the index is not of this log,
+        // and would hide the blocks that it does not know.
+        let mut unknown = None;
+        let bounds = Bounds::of_log(self.log.size()?).below(below);
+        walk(&self.log, bounds, true, |meta, _| {
+            let place = metas.partition_point(|known| known.offset < meta.offset);
+            if metas.get(place) != Some(meta) {
+                unknown.get_or_insert(meta.offset);
+            }
+            None
+        })?;
+        unknown.map_or(Ok(()), |offset| {
+            Err(self.not_of_log(&format!("it lacks the block at byte {offset}")))
+        })
+    }
+
+    fn not_of_log(&self, what: &str) -> StoreError {
+        StoreError::Index {
+            path: self.index_path(),
+            what: format!("made from another log: {what}"),
+        }
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.dir.join(INDEX)
     }
 
     /// Opens the sealed index. A damaged one is replaced by one that is rebuilt from the log.
     pub(in crate::store) fn open_index(&self, below: SeqNo) -> Result<IndexOpened, StoreError> {
-        // Held while the index is opened: sled can open a database only once in a process.
+        // Held while the index is opened.
         let mut shared_index = self.shared_index.lock();
 
         // Looked at under the lock, so it stays as it is but for being sealed.
@@ -315,7 +353,7 @@ impl Segment {
         // A reader may still use it, although it was closed.
         let index = match shared_index
             .upgrade()
-            .map_or_else(|| self.read_index().map(Arc::new), Ok)
+            .map_or_else(|| self.read_index(below).map(Arc::new), Ok)
         {
             Ok(index) => index,
             Err(error @ StoreError::Index { .. }) => {
@@ -350,15 +388,25 @@ impl Segment {
 
     /// Removes the index on disk, if any: the segment counts as not sealed.
     pub(super) fn remove_index(&self) -> Result<(), StoreError> {
-        remove_dir(&Disk, &self.dir.join("index"))
+        remove_file(self.fs(), &self.index_path())
     }
 
-    /// Replaces the sealed index by one that is rebuilt from the log, in memory, and removes the one
-    /// on disk, so that the segment counts as not sealed. For the holder of `shared_index`.
+    /// Puts a damaged index aside, if there is any: the segment counts as not sealed.
+    pub(super) fn put_index_aside(&self) -> Result<(), StoreError> {
+        let (path, aside) = (self.index_path(), self.dir.join(INDEX_DAMAGED));
+        match self.fs.rename(&path, &aside) {
+            // Removed by an administrator.
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            renamed => renamed.map_err(super::error::io_at("rename", &path)),
+        }
+    }
+
+    /// Replaces the sealed index by one that is rebuilt from the log, in memory, and puts the one
+    /// on disk aside, so that the segment counts as not sealed. For the holder of `shared_index`.
     fn rebuild_index(&self, below: SeqNo) -> Result<(), StoreError> {
         // Read first: if the log cannot be read now, the damaged index stays for another attempt.
         let (index, _) = self.walk(below)?;
-        self.remove_index()?;
+        self.put_index_aside()?;
 
         // In one step, so that the totals are known at any time: what came from the damaged index
         // goes when the rebuilt one is there.
@@ -405,55 +453,52 @@ impl Segment {
     }
 
     /// Whether the index was made while a part of the log could not be read that can be read now.
-    pub(super) fn index_is_outdated(&self) -> Result<bool, StoreError> {
-        let path = self.dir.join("index").join(UNREADABLE);
-
-        let Some(content) = read_small(self.fs(), &path)? else {
+    pub(super) fn index_is_outdated(&self, metadata: &SegmentMetadata) -> Result<bool, StoreError> {
+        // The usual case: nothing was unreadable.
+        if metadata.unreadable.is_empty() {
             return Ok(false);
-        };
-        match unreadable_parts(&String::from_utf8_lossy(&content.bytes)) {
-            // A damaged list may have named anything.
-            Some(parts) => self.log.can_read(&parts),
-            None => Ok(true),
         }
+        let parts: Vec<_> = metadata.unreadable.iter().map(|&(a, b)| a..b).collect();
+        self.log.can_read(&parts)
     }
 
     /// Whether there is a sealed index on disk.
     pub(crate) fn has_index(&self) -> bool {
-        self.dir.join("index").is_dir()
+        self.index_path().is_file()
     }
 
     /// Writes the index to disk, atomically. Durable on return.
     pub(crate) fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
-        let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
-        // Left by an attempt that was interrupted.
-        remove_dir(self.fs(), &temporary)?;
-
-        let metadata = sealed::write(index, None, &temporary).inspect_err(|_| {
-            // A partial index may occupy the space that is missing.
-            let _ = self.fs.remove_dir_all(&temporary);
+        let unreadable = self.log.unreadable();
+        let unreadable = unreadable.iter().map(|part| (part.start, part.end));
+        let path = self.index_path();
+        let metadata = sealed::write(
+            self.fs(),
+            &path,
+            (index, None),
+            self.log.id(),
+            unreadable.collect(),
+        )
+        .inspect_err(|error| {
+            // Derived data may occupy the space that is missing.
+            if error.is_no_space() {
+                let _ = self.fs.remove_file(&self.dir.join(INDEX_DAMAGED));
+            }
         })?;
 
-        let unreadable = self.log.unreadable();
-        if !unreadable.is_empty() {
-            // The index lacks the entries in these parts.
-            let path = temporary.join(UNREADABLE);
-            self.fs
-                .write_whole(&path, unreadable_text(&unreadable).as_bytes())
-                .map_err(super::error::io_at("write", &path))?;
-        }
-
+        // It was made from this log.
+        self.fits_log.store(true, Ordering::Release);
         // Only now that the new one is complete.
-        for old in [&place, &self.dir.join(INDEX_ASIDE)] {
-            remove_dir(self.fs(), old)?;
-        }
-
-        self.fs
-            .rename(&temporary, &place)
-            .map_err(super::error::io_at("rename to", &place))?;
-
-        sync_dir(self.fs(), &self.dir)?;
+        remove_file(self.fs(), &self.dir.join(INDEX_ASIDE))?;
         Ok(metadata)
+    }
+}
+
+/// Removes a file, if it exists.
+pub(in crate::store) fn remove_file(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
+    match fs.remove_file(path) {
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(super::error::io_at("remove", path)),
     }
 }
 
@@ -461,22 +506,22 @@ impl Segment {
 pub(crate) enum Ready<'a> {
     /// In memory, locked for reading.
     Memory(MappedRwLockReadGuard<'a, MemIndex>),
-    /// In sled.
-    Sled(Arc<SealedIndex>),
+    /// On disk.
+    Sealed(Arc<SealedIndex>),
 }
 
 impl Ready<'_> {
     pub(crate) fn blocks(&self) -> &Blocks {
         match self {
             Ready::Memory(index) => index.blocks(),
-            Ready::Sled(index) => index.blocks(),
+            Ready::Sealed(index) => index.blocks(),
         }
     }
 
     pub(crate) fn templates(&self) -> &TagTemplates {
         match self {
             Ready::Memory(index) => index.templates(),
-            Ready::Sled(index) => index.templates(),
+            Ready::Sealed(index) => index.templates(),
         }
     }
 }

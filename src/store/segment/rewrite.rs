@@ -37,7 +37,7 @@ use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset, file_header};
 use crate::store::log::walk::{Bounds, walk};
 use crate::store::log::writer::LogWriter;
-use crate::store::segment::Segment;
+use crate::store::segment::{INDEX, Segment};
 use crate::store::vfs::Fs;
 
 pub(in crate::store) const SEALING: &str = "sealing";
@@ -145,7 +145,8 @@ fn write_to(
         return Ok(None);
     };
 
-    let metadata = sealed::write(index, Some(&layout), &dir.join("index"))?;
+    let (path, layout) = (dir.join(INDEX), (index, Some(&layout)));
+    let metadata = sealed::write(fs, &path, layout, segment.log().id(), Vec::new())?;
     // The names in `.sealing`, before it is renamed.
     sync_dir(fs, dir)?;
     Ok(Some(metadata))

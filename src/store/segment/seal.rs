@@ -1,7 +1,7 @@
-//! Sealing: the index of a finished segment moves from memory to sled, and small blocks of its log
+//! Sealing: the index of a finished segment moves from memory to disk, and small blocks of its log
 //! are merged.
 //!
-//! The thread seals segments in order: it writes `index/`, applies the segment to the state
+//! The thread seals segments in order: it writes `index`, applies the segment to the state
 //! database, and then drops the index in memory. After a crash in between, the next start seals the
 //! segment again. Readers rebuild damaged indexes in memory and queue them here.
 

@@ -229,7 +229,7 @@ fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
     };
     let class = format::class_dir(Path::new(""), "jobs");
     let new = name(&sealed.path().join(&class));
-    assert!(new.join("index").is_dir());
+    assert!(new.join("index").is_file());
     let old = name(&grown.path().join(&class));
     assert!(
         fs::metadata(new.join("log")).unwrap().len() * 2
@@ -254,7 +254,7 @@ fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
         copy_dir(&old, &at.with_extension(of_old));
         copy_dir(&new, &at.with_extension(of_new));
         if !complete {
-            fs::remove_dir_all(at.with_extension(of_new).join("index")).unwrap();
+            fs::remove_file(at.with_extension(of_new).join("index")).unwrap();
             fs::write(at.with_extension(of_new).join("log"), b"SALTCLOG").unwrap();
         }
         for _ in 0..2 {

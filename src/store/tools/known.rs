@@ -8,7 +8,6 @@ use super::layout::SegmentFiles;
 use super::verify::seqs::SeqSet;
 use crate::model::SeqNo;
 use crate::store::format;
-use crate::store::index::Totals;
 use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
 use crate::store::index::tree::sled_guard::DatabaseCopy;
@@ -62,9 +61,9 @@ impl FoundNumbers {
 }
 
 /// The segments of a store of which more is known than their logs. Derived data that cannot be read
-/// is left out: it is checked elsewhere. `databases` is whether no daemon has the databases open.
+/// is left out: it is checked elsewhere. `databases` is whether no daemon has the state database open.
 pub(crate) fn known_segments(
-    dir: &Path,
+    (dir, store_id): (&Path, u64),
     segments: &[SegmentFiles],
     databases: bool,
     stopped: Option<&Stopped>,
@@ -88,7 +87,10 @@ pub(crate) fn known_segments(
     };
 
     for segment in segments.iter().filter(|segment| segment.is_sealed) {
-        if let Some(totals) = totals(&segment.dir.join("index"), databases) {
+        // One of another segment knows nothing about this one.
+        let id = segment.id(store_id);
+        if let Ok(index) = SealedIndex::open(&Disk, &segment.index(), id) {
+            let totals = index.metadata().totals;
             let (class, first) = (&segment.class_name, segment.first_seq);
             add(class, first, totals.entries, totals.last_seq);
         }
@@ -115,20 +117,4 @@ pub(crate) fn known_segments(
     }
 
     known.into_values().collect()
-}
-
-/// The totals in an index, from its table, or from its database.
-fn totals(index: &Path, databases: bool) -> Option<Totals> {
-    // A table needs no copy: reading it changes nothing.
-    if let Ok(Some(table)) = SealedIndex::open_table(&Disk, index) {
-        return Some(table.metadata().totals);
-    }
-
-    if !databases || !index.join("db").is_file() {
-        return None;
-    }
-    // sled writes to a database on opening, and a tool changes nothing that it reads.
-    let copy = DatabaseCopy::of(index, &std::env::temp_dir()).ok()?;
-    let database = SealedIndex::open_database(&copy.0).ok()?;
-    Some(database.metadata().totals)
 }

@@ -9,8 +9,8 @@ use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
 use crate::store::format::{FoundId, name_of};
 use crate::store::log::frame::LogId;
-use crate::store::segment::INDEX_ASIDE;
 use crate::store::segment::rewrite::SEALED;
+use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
 use crate::store::stopped::STOPPED;
 use crate::store::vfs::{Disk, open_to_read};
 use crate::store::write::seqno::SEQUENCE;
@@ -185,6 +185,10 @@ impl SegmentFiles {
         self.dir.join("log")
     }
 
+    pub(crate) fn index(&self) -> PathBuf {
+        self.dir.join(INDEX)
+    }
+
     /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon
     /// may replace it by the sealed form meanwhile (`rewrite`); for a moment only a directory with
     /// the suffix `.sealed` exists. Afterwards `dir` is where the log was found.
@@ -349,7 +353,7 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
                 continue;
             }
 
-            let is_sealed = path.join("index").is_dir();
+            let is_sealed = path.join(INDEX).is_file();
             of_class.push(SegmentFiles {
                 class_name: class_name.clone(),
                 first_seq,
@@ -382,7 +386,7 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
                 continue;
             };
 
-            let is_sealed = path.join("index").is_dir();
+            let is_sealed = path.join(INDEX).is_file();
             let class_name = class_name.clone();
             let mut segment = SegmentFiles {
                 class_name,
@@ -438,7 +442,7 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
                 let name = name_of(path);
                 matches!(
                     name,
-                    "log" | "index" | "log.tmp" | "index.tmp" | INDEX_ASIDE
+                    "log" | "log.tmp" | INDEX | "index.tmp" | INDEX_ASIDE | INDEX_DAMAGED
                 ) || name.starts_with("log.cut-")
             };
             found.extend(

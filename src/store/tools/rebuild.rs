@@ -8,8 +8,7 @@ use std::path::PathBuf;
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::store::error::io_at;
-use crate::store::format::remove_dir;
-use crate::store::segment::{INDEX_ASIDE, removal};
+use crate::store::segment::{INDEX_ASIDE, removal, remove_file};
 use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{Opened, Options, Store, StoreError, format};
 
@@ -74,27 +73,27 @@ pub(crate) fn rebuild(
         .collect();
     let asides: Vec<_> = sealed
         .iter()
-        .map(|segment| (segment.dir.join("index"), segment.dir.join(INDEX_ASIDE)))
+        .map(|segment| (segment.index(), segment.dir.join(INDEX_ASIDE)))
         .collect();
 
     for (index, aside) in &asides {
         // Left by an interrupted run; it must not be put back instead of this one.
-        remove_dir(&Disk, aside)?;
+        remove_file(&Disk, aside)?;
         Disk.rename(index, aside).map_err(io_at("rename", index))?;
     }
 
     let indexes = sealed
         .iter()
-        .map(|segment| (segment.name(), segment.dir.join("index")))
+        .map(|segment| (segment.name(), segment.index()))
         .collect::<Vec<_>>();
 
     let opened = open_locked(options, lock.clone(), &indexes, watch);
     // A segment whose blocks were merged has a new directory; one that could not be sealed still
     // needs its old index.
     for (index, aside) in asides {
-        if index.is_dir() {
-            remove_dir(&Disk, &aside)?;
-        } else if opened.is_err() && aside.is_dir() {
+        if index.is_file() {
+            remove_file(&Disk, &aside)?;
+        } else if opened.is_err() && aside.is_file() {
             Disk.rename(&aside, &index)
                 .map_err(io_at("rename", &aside))?;
         }
@@ -143,8 +142,8 @@ fn open_locked(
 
         // The progress is what can be seen from outside: opening a store does not report any.
         while !opening.is_finished() {
-            let done = indexes.iter().filter(|(_, index)| index.is_dir()).count() as u64;
-            let next = indexes.iter().find(|(_, index)| !index.is_dir());
+            let done = indexes.iter().filter(|(_, index)| index.is_file()).count() as u64;
+            let next = indexes.iter().find(|(_, index)| !index.is_file());
             watch.step(
                 done,
                 total,

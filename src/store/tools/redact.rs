@@ -26,7 +26,7 @@ use crate::store::log::file::{LogFile, cut_offset};
 use crate::store::log::frame::{ALIGN, FrameHeader, LogId, Position, place_frame};
 use crate::store::log::walk::{self, Bounds};
 use crate::store::log::writer::LogWriter;
-use crate::store::segment::{removal, rewrite};
+use crate::store::segment::{INDEX, INDEX_DAMAGED, removal, remove_file, rewrite};
 use crate::store::vfs::Disk;
 use crate::store::{Opened, Options, Store, StoreError, format};
 
@@ -149,8 +149,9 @@ fn redact_once(
                 .len();
             files::check_free_space(dir, size)?;
             // Derived data contains parts of entries, so it is removed before the log changes.
-            for derived in [dir.join("state"), segment.dir.join("index")] {
-                removal::discard(&Disk, dir, &derived)?;
+            removal::discard(&Disk, dir, &dir.join("state"))?;
+            for index in [INDEX, INDEX_DAMAGED] {
+                remove_file(&Disk, &segment.dir.join(index))?;
             }
             rewrite_segment(segment, segment.id(store_id), clean)?;
             // By the log, because several passes may change one segment.

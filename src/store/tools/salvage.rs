@@ -21,7 +21,7 @@ use crate::store::format::name_of;
 use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
-use crate::store::segment::INDEX_ASIDE;
+use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
 use crate::store::stopped::Stopped;
 use crate::store::tools::backup::manifest::Manifest;
 use crate::store::tools::verify::seqs::SeqSet;
@@ -171,7 +171,7 @@ pub(crate) fn salvage(
     let stopped = Stopped::read(from)?;
     let segments = layout::segments(from)?;
     let known = known_segments(
-        from,
+        (from, store_id),
         &segments,
         true,
         stopped.as_ref().and_then(Option::as_ref),
@@ -359,9 +359,8 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .map_err(io_at("read the metadata of", &path))?
             .file_type();
         if kind.is_dir() {
-            // By their names, or by the files that every database has.
-            let is_sled = matches!(name, "index" | "index.tmp" | INDEX_ASIDE)
-                || path.join("conf").is_file() && path.join("db").is_file();
+            // By the files that every database has.
+            let is_sled = path.join("conf").is_file() && path.join("db").is_file();
             // Copied whole, not searched.
             let is_copied = dir == root && matches!(name, layout::SINKS_DIR | layout::SPILL_DIR);
             if !is_sled && name != "trash" && !is_copied {
@@ -369,8 +368,10 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             }
             continue;
         }
+        // An index has no entries, only where they are.
+        let is_index = matches!(name, INDEX | "index.tmp" | INDEX_ASIDE | INDEX_DAMAGED);
         // Devices and links have no data of a log.
-        if !kind.is_file() || dir == root && is_small(name) {
+        if is_index || !kind.is_file() || dir == root && is_small(name) {
             continue;
         }
 
@@ -577,7 +578,7 @@ impl Salvager {
 
         let is_known = self.known.contains(&path);
         // The end of another log without a next one may be an unfinished write.
-        let is_finished = path.with_file_name("index").is_dir() || header.is_none();
+        let is_finished = path.with_file_name(INDEX).is_file() || header.is_none();
         let before = next.or(self.end.filter(|_| is_in_place && is_finished));
 
         if let Some(tail) = &mut scanned.tail {

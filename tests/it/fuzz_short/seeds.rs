@@ -234,10 +234,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     }
     keys.sort_unstable();
     keys.dedup();
-    let mut metas = Vec::new();
-    for n in 0..views.len() {
-        blocks.write(n, n.checked_sub(1), &mut metas);
-    }
+    let metas = blocks.pages().next().unwrap().unwrap().to_vec();
     let sums = Totals {
         entries: 9,
         raw_bytes: 999,
@@ -268,16 +265,12 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
             .unwrap();
     }
 
-    let mut writer = PageWriter::new().unwrap();
     let many: Vec<u32> = (0..300).collect();
-    minion::write(
-        &mut writer,
-        &[
-            (b"db1", vec![1, 5, 900]),
-            (b"web1", many),
-            (b"web2", vec![]),
-        ],
-    )
+    let [minions, names] = minion::pages(&[
+        (b"db1", vec![1, 5, 900]),
+        (b"web1", many),
+        (b"web2", vec![]),
+    ])
     .unwrap();
     let row = |fun: &[u8], minion: &[u8], seq, jid: &str| LatestJob {
         fun: fun.to_vec(),
@@ -290,12 +283,20 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         row(b"state.apply", b"web2", 4, "20261121000000000001_77"),
         row(b"test.ping", b"db1", 9, "a custom jid"),
     ];
-    // Pages of another tree: the keys of one writer's pages ascend.
     let mut latest_writer = PageWriter::new().unwrap();
     latest::write(&mut latest_writer, &rows).unwrap();
-    let mut seeds = vec![metas, templates.to_bytes(), facts.to_bytes(), jobs];
+    let mut seeds = vec![
+        metas,
+        templates.to_bytes().unwrap().to_vec(),
+        facts.to_bytes().unwrap().to_vec(),
+        jobs,
+    ];
     // A page has its codec in front: 0, as it is; or 1, a length and a frame of zstd.
-    for (_, page) in writer.rows().into_iter().chain(latest_writer.rows()) {
+    for (_, page) in minions
+        .into_iter()
+        .chain(names)
+        .chain(latest_writer.pages())
+    {
         let records = match page[0] {
             0 => page[1..].to_vec(),
             _ => zstd::bulk::decompress(&page[5..], 1 << 20).unwrap(),
@@ -304,7 +305,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     }
     let log = "log jobs 7 log/jobs/7-0 64 05 64 -3 9 growing";
     let text =
-        "saltcellar backup, format 1\nstore format 3\nmade 1 by saltcellar 0.1.0\nsequence 12";
+        "saltcellar backup, format 1\nstore format 4\nmade 1 by saltcellar 0.1.0\nsequence 12";
     seeds.push(format!("{text}\n{log}\nsmall HOLDS HOLDS-1 1 02\nend 6 0\n").into_bytes());
     seeds
 }

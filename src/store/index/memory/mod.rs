@@ -253,8 +253,8 @@ impl MemIndex {
             .expect("the job was found or added");
         let rank = job_summary::rank(entry.kind);
 
-        // A segment of an earlier release may span more than 32 bits of sequence numbers. Beyond
-        // that only their order matters, which saturation preserves.
+        // A salvaged segment may span more than 32 bits of sequence numbers. Beyond that only their
+        // order matters, which saturation preserves.
         let since =
             u32::try_from(seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
 
@@ -752,11 +752,10 @@ impl MemIndex {
     }
 
     pub(crate) fn metadata(&self, jobs: &Jobs<'_>) -> SegmentMetadata {
-        SegmentMetadata::new(
-            self.totals,
-            self.register,
-            jobs.order.iter().filter_map(|&at| self.key_of(at)),
-        )
+        let keys = jobs.order.iter().filter_map(|&at| self.key_of(at));
+        let mut metadata = SegmentMetadata::new(self.totals, self.register, keys);
+        metadata.positions = self.blocks.positions();
+        metadata
     }
 
     /// Sequence number of the newest register.

@@ -1,27 +1,26 @@
-//! A table: the pages of an index in one file, for readers.
+//! A table: the index of a sealed segment in one immutable file, in trees of pages.
 //!
-//! Opening a sled database costs milliseconds and some hundred KiB of memory. A table is opened
-//! with two reads, and a page is read and verified when it is needed. It is written with the index,
-//! or from its sled database if it is missing.
+//! A table is opened with two reads, and a page is read and verified when it is needed.
 //!
 //! # On disk
 //!
 //! ```text
-//! header      `SALTPAGE` | version u32 LE: 1 | bytes of the directory u32 LE | xxh3-64 of the version, the length and the directory, u64 LE
+//! header, 48 bytes
+//!   0  `SALTPAGE`
+//!   8  version: 2                                   u32 LE
+//!  12  bytes of the directory                       u32 LE
+//!  16  store id                                     u64 LE
+//!  24  first sequence number of the segment         u64 LE
+//!  32  hash of the positions of its blocks          u64 LE (see `summary`)
+//!  40  XXH3-64 of bytes 0..40 and the directory     u64 LE
 //! directory   per tree: its name, bytes | its pages, number (see `code`)
 //!             per page: key, bytes | length, number | xxh3-64, u64 LE
-//! pages       in the order of the directory, as in sled, but not in parts
+//! pages       in the order of the directory (see `page`)
 //! ```
 //!
-//! Trees and keys are those of the sled database, except:
-//!
-//! ```text
-//! `minion`    key of a page: its first minion
-//! `name`      one page, key zero, u32 BE: per page of `minion` the number of its minions, and their names as in that page
-//! ```
+//! The store id, the first number and the hash bind a table to the log that it was made from.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,17 +28,16 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::code::{FieldReader, put, put_bytes};
-use super::{Page, PageTree};
+use super::{Page, unpack};
 use crate::store::error::{StoreError, derived_at, io_at};
+use crate::store::log::frame::LogId;
 use crate::store::vfs::{Fs, FsFile};
 
 const MAGIC: &[u8; 8] = b"SALTPAGE";
-const VERSION: u32 = 1;
-const HEADER_LEN: usize = 24;
-
-/// Name of the file in the directory of an index.
-pub(crate) const FILE: &str = "pages";
-const TEMPORARY: &str = "pages.tmp";
+const VERSION: u32 = 2;
+const HEADER_LEN: usize = 48;
+/// Bytes of the header before its checksum.
+const CHECKED_LEN: usize = HEADER_LEN - 8;
 
 #[derive(Debug)]
 struct Place {
@@ -51,25 +49,31 @@ struct Place {
 
 #[derive(Debug)]
 pub(crate) struct Table {
-    dir: PathBuf,
+    path: PathBuf,
     file: Box<dyn FsFile>,
+    positions: u64,
     trees: Vec<(String, Range<usize>)>,
     places: Vec<Place>,
 }
 
+/// A tree of a table: pages, sorted by key.
 #[derive(Debug)]
-pub(crate) struct TableTree {
+pub(crate) struct Tree {
     table: Arc<Table>,
     name: &'static str,
     places: Range<usize>,
 }
 
-/// Writes a table into the directory of an index; atomic, and durable once the directory is synced.
-/// Pages are packed; their keys ascend in a tree.
-pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), StoreError> {
+/// Writes a table; atomic, and durable on return. `positions` is the hash of the positions of the
+/// log's blocks. Pages are packed; their keys ascend in a tree.
+pub(crate) fn write(
+    fs: &dyn Fs,
+    path: &Path,
+    (id, positions): (LogId, u64),
+    trees: &[(&str, Vec<Page>)],
+) -> Result<(), StoreError> {
     // The directory comes first, with the length and hash of each page, so that opening needs no
     // page.
-    let (temporary, place) = (dir.join(TEMPORARY), dir.join(FILE));
     let mut directory = Vec::new();
     for (name, pages) in trees {
         put_bytes(&mut directory, name.as_bytes());
@@ -83,96 +87,97 @@ pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), Store
 
     let len = crate::store::error::fits(directory.len(), "a directory of pages exceeds 4 GiB")?;
     let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &len.to_le_bytes()].concat();
-    bytes.extend_from_slice(&hash_of(len, &directory).to_le_bytes());
+    for word in [id.store_id, id.first_seq.0, positions] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.extend_from_slice(&hash_of(&bytes, &directory).to_le_bytes());
     bytes.append(&mut directory);
 
     for (_, page) in trees.iter().flat_map(|(_, pages)| pages) {
         bytes.extend_from_slice(page);
     }
 
-    // Written elsewhere and renamed: a reader sees the whole table or none. Not through `Fs`: like
-    // the files of sled it is derived data, which simulated power losses leave out.
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(&bytes)?;
-        file.sync_data()?;
-        std::fs::rename(&temporary, &place)
-    });
-    written.map_err(|why| {
-        // A partial file may occupy the space that is missing.
-        let _ = std::fs::remove_file(&temporary);
-        io_at("write", &place)(why)
-    })
+    // Renamed when it is complete: a reader sees the whole table or none.
+    fs.write_whole(path, &bytes).map_err(io_at("write", path))
 }
 
-fn hash_of(len: u32, directory: &[u8]) -> u64 {
+fn hash_of(header: &[u8], directory: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
-    hash.update(&VERSION.to_le_bytes());
-    hash.update(&len.to_le_bytes());
+    hash.update(header);
     hash.update(directory);
     hash.digest()
 }
 
 impl Table {
-    /// Opens the table of an index and verifies its directory. `None` if it is missing or of
-    /// another version.
-    pub(crate) fn open(fs: &dyn Fs, dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
-        let path = dir.join(FILE);
-        // An index of a release up to 0.1 has none: the caller writes it.
-        let file = match fs.open(&path) {
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(derived_at("open", &path))?,
+    /// Opens the table of a log and verifies its directory. A table that is missing, damaged or of
+    /// another log is [`StoreError::Index`].
+    pub(crate) fn open(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Arc<Self>, StoreError> {
+        let file = match fs.open(path) {
+            // Removed by an administrator. The log has all of it.
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                return Err(damaged(path, "the file is missing"));
+            }
+            opened => opened.map_err(derived_at("open", path))?,
         };
-
-        let size = file.size().map_err(derived_at("read the size of", &path))?;
 
         // Only the methods that read and report damage are used until the directory is known.
         let mut table = Self {
-            dir: dir.to_owned(),
+            path: path.to_owned(),
             file,
+            positions: 0,
             trees: Vec::new(),
             places: Vec::new(),
         };
 
+        let size = table
+            .file
+            .size()
+            .map_err(derived_at("read the size of", path))?;
         let header = table.read(0, HEADER_LEN, size)?;
         let mut rest = FieldReader(&header);
-        let damaged = || table.damaged("header damaged");
-        let magic = rest.take(MAGIC.len()).ok_or_else(damaged)?;
-        let mut word = |len| rest.take(len).ok_or_else(damaged);
-
-        let (version, len, hash) = (
-            fixed(word(4)?),
-            fixed(word(4)?),
-            u64::from_le_bytes(fixed(word(8)?)),
-        );
-        let (version, len) = (u32::from_le_bytes(version), u32::from_le_bytes(len));
+        let broken = || table.damaged("header damaged");
+        let magic = rest.take(MAGIC.len()).ok_or_else(broken)?;
+        let mut small = || Some(u32::from_le_bytes(fixed(rest.take(4)?)));
+        let (version, len) = (small().ok_or_else(broken)?, small().ok_or_else(broken)?);
+        let mut word = || Some(u64::from_le_bytes(fixed(rest.take(8)?)));
+        let mut next = || word().ok_or_else(broken);
+        let (store_id, first_seq, positions, hash) = (next()?, next()?, next()?, next()?);
 
         if magic != MAGIC {
-            return Err(damaged());
+            return Err(broken());
         }
-        // The caller writes the table again from sled, as if it were missing.
         if version != VERSION {
-            return Ok(None);
+            return Err(table.damaged(&format!("version {version} instead of {VERSION}")));
         }
 
         // The length is checked against the file before anything is allocated for it.
         let directory = table.read(HEADER_LEN as u64, len as usize, size)?;
-        if hash_of(len, &directory) != hash {
+        if hash_of(header.get(..CHECKED_LEN).unwrap_or_default(), &directory) != hash {
             return Err(table.damaged("directory damaged"));
         }
 
+        // Intact, but of another segment: its positions would be those of other entries.
+        if store_id != id.store_id {
+            return Err(table.damaged("it belongs to another store"));
+        }
+        if first_seq != id.first_seq.0 {
+            return Err(table.damaged(&format!("it belongs to segment {first_seq}")));
+        }
+
         let begin = HEADER_LEN as u64 + u64::from(len);
-        let (trees, places) = read_directory(&directory, begin).ok_or_else(damaged)?;
+        let (trees, places) = read_directory(&directory, begin).ok_or_else(broken)?;
 
         // A truncated file is found here instead of by some later reader.
-        if places
-            .last()
-            .is_some_and(|last| last.offset.saturating_add(u64::from(last.len)) != size)
-        {
+        let end = places.last().map_or(begin, |last| {
+            last.offset.saturating_add(u64::from(last.len))
+        });
+        if end != size {
             return Err(table.damaged("the file has another length than its pages"));
         }
 
         (table.trees, table.places) = (trees, places);
-        Ok(Some(Arc::new(table)))
+        table.positions = positions;
+        Ok(Arc::new(table))
     }
 
     /// Reads a part of the file, which has `size` bytes.
@@ -188,21 +193,26 @@ impl Table {
             Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(self.damaged("the file is truncated"))
             }
-            Err(why) => Err(derived_at("read", &self.dir.join(FILE))(why)),
+            Err(why) if why.kind() == io::ErrorKind::IsADirectory => {
+                Err(self.damaged("it is a directory"))
+            }
+            Err(why) => Err(derived_at("read", &self.path)(why)),
         }
     }
 
-    fn damaged(&self, what: &str) -> StoreError {
-        StoreError::Index {
-            path: self.dir.clone(),
-            what: format!("file `{FILE}`: {what}"),
-        }
+    pub(crate) fn damaged(&self, what: &str) -> StoreError {
+        damaged(&self.path, what)
     }
 
-    pub(crate) fn tree(self: &Arc<Self>, name: &'static str) -> Result<TableTree, StoreError> {
+    /// The hash of the positions of the blocks in the log that the table was made from.
+    pub(crate) fn positions(&self) -> u64 {
+        self.positions
+    }
+
+    pub(crate) fn tree(self: &Arc<Self>, name: &'static str) -> Result<Tree, StoreError> {
         let found = self.trees.iter().find(|(found, _)| found == name);
         let (_, places) = found.ok_or_else(|| self.damaged(&format!("tree `{name}` missing")))?;
-        Ok(TableTree {
+        Ok(Tree {
             table: self.clone(),
             name,
             places: places.clone(),
@@ -215,6 +225,13 @@ impl Table {
             .iter()
             .map(|place| size_of::<Place>() + place.key.len().max(16))
             .sum()
+    }
+}
+
+fn damaged(path: &Path, what: &str) -> StoreError {
+    StoreError::Index {
+        path: path.to_owned(),
+        what: what.to_owned(),
     }
 }
 
@@ -254,12 +271,38 @@ fn read_directory(bytes: &[u8], begin: u64) -> Option<Directory> {
     Some((trees, places))
 }
 
-impl TableTree {
+impl Tree {
     fn places(&self) -> &[Place] {
         self.table
             .places
             .get(self.places.clone())
             .unwrap_or_default()
+    }
+
+    /// The page that would contain a key's record: the last one whose key is not greater.
+    pub(crate) fn of(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
+        self.last_of(self.places().partition_point(|place| *place.key <= *key))
+    }
+
+    /// The last page with a key below `key`, or the last page overall.
+    pub(crate) fn before(&self, key: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
+        let places = self.places();
+        self.last_of(key.map_or(places.len(), |key| {
+            places.partition_point(|place| *place.key < *key)
+        }))
+    }
+
+    /// The page with exactly this key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self
+            .of(key)?
+            .filter(|(found, _)| found == key)
+            .map(|(_, page)| page))
+    }
+
+    /// All pages, ascending.
+    pub(crate) fn all(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.places().iter().map(|place| self.page(place)).collect()
     }
 
     /// The last of the first `count` pages.
@@ -276,43 +319,37 @@ impl TableTree {
             .table
             .read(place.offset, place.len as usize, u64::MAX)?;
         // On every read: the page cache may hold what the disk returned wrongly.
-        if xxh3_64(&page) == place.hash {
-            Ok(page)
-        } else {
-            Err(self.damaged("page damaged"))
+        if xxh3_64(&page) != place.hash {
+            return Err(self.damaged("page damaged"));
         }
-    }
-}
-
-impl PageTree for TableTree {
-    fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
-        let places = self.places();
-        self.last_of(upper.map_or(places.len(), |upper| {
-            places.partition_point(|place| *place.key < *upper)
-        }))
-    }
-
-    fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
-        self.last_of(self.places().partition_point(|place| *place.key <= *key))
-    }
-
-    fn packed(&self) -> Result<Vec<Page>, StoreError> {
-        self.places()
-            .iter()
-            .map(|place| Ok((place.key.to_vec(), self.page(place)?)))
-            .collect()
+        unpack(&page).ok_or_else(|| self.broken())
     }
 
     fn damaged(&self, what: &str) -> StoreError {
         self.table.damaged(&format!("tree `{}`: {what}", self.name))
+    }
+
+    /// The error for a malformed page; the index must be rebuilt.
+    pub(crate) fn broken(&self) -> StoreError {
+        self.damaged("malformed page")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::index::page::Pages;
+    use crate::model::SeqNo;
+    use crate::store::vfs::Disk;
     use proptest::prelude::*;
+
+    const ID: LogId = LogId {
+        store_id: 7,
+        first_seq: SeqNo(1),
+    };
+
+    fn write_to(path: &Path, trees: &[(&str, Vec<Page>)]) {
+        write(&Disk, path, (ID, 9), trees).unwrap();
+    }
 
     proptest! {
         #[test]
@@ -328,38 +365,52 @@ mod tests {
     #[test]
     fn a_directory_whose_keys_do_not_ascend_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
         for keys in ["ba", "aa"] {
             let pages = keys
                 .bytes()
                 .map(|key| (vec![key], b"\0".to_vec()))
                 .collect();
-            write(dir.path(), &[("t", pages)]).unwrap();
-            assert!(
-                matches!(
-                    Table::open(&crate::store::vfs::Disk, dir.path()),
-                    Err(StoreError::Index { .. })
-                ),
-                "{keys}"
-            );
+            write_to(&path, &[("t", pages)]);
+            let opened = Table::open(&Disk, &path, ID);
+            assert!(matches!(opened, Err(StoreError::Index { .. })), "{keys}");
         }
         let pages = |key: u8| vec![(vec![key], b"\0".to_vec())];
-        write(dir.path(), &[("s", pages(b'b')), ("t", pages(b'a'))]).unwrap();
+        write_to(&path, &[("s", pages(b'b')), ("t", pages(b'a'))]);
         assert!(
-            Table::open(&crate::store::vfs::Disk, dir.path())
-                .unwrap()
-                .is_some(),
+            Table::open(&Disk, &path, ID).is_ok(),
             "trees are independent"
         );
     }
 
     #[test]
+    fn a_table_of_another_log_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        write_to(&path, &[]);
+        assert_eq!(Table::open(&Disk, &path, ID).unwrap().positions(), 9);
+        let others = [
+            (LogId { store_id: 8, ..ID }, "another store"),
+            (
+                LogId {
+                    first_seq: SeqNo(2),
+                    ..ID
+                },
+                "segment 1",
+            ),
+        ];
+        for (other, expected) in others {
+            let error = Table::open(&Disk, &path, other).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
     fn pages_are_found_by_key_and_backwards() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(
-            Table::open(&crate::store::vfs::Disk, dir.path())
-                .unwrap()
-                .is_none()
-        );
+        let path = dir.path().join("index");
+        let error = Table::open(&Disk, &path, ID).unwrap_err().to_string();
+        assert!(error.contains("missing"), "{error}");
         // Keys of different lengths, some of them prefixes of others.
         let keys = ["a", "ab", "abc", "abd", "b", "b\u{1}", "c"];
         let pages: Vec<Page> = keys
@@ -371,14 +422,12 @@ mod tests {
                 )
             })
             .collect();
-        write(dir.path(), &[("empty", Vec::new()), ("t", pages)]).unwrap();
-        let table = Table::open(&crate::store::vfs::Disk, dir.path())
-            .unwrap()
-            .unwrap();
+        write_to(&path, &[("empty", Vec::new()), ("t", pages)]);
+        let table = Table::open(&Disk, &path, ID).unwrap();
         assert!(table.tree("x").is_err());
-        let empty = Pages(table.tree("empty").unwrap());
+        let empty = table.tree("empty").unwrap();
         assert!(empty.before(None).unwrap().is_none() && empty.all().unwrap().is_empty());
-        let tree = Pages(table.tree("t").unwrap());
+        let tree = table.tree("t").unwrap();
         let key_of = |page: Option<Page>| {
             page.map(|(key, page)| {
                 let key = String::from_utf8(key).unwrap();

@@ -12,7 +12,7 @@
 //! ```text
 //! key    empty
 //! value  rows u64 LE | sum of xxh3-64(key length u32 LE, key, value) over all rows, wrapping, u64 LE
-//!        | mark u64 LE; without it the mark is 0
+//!        | mark u64 LE
 //! ```
 
 pub mod sled_guard;
@@ -60,12 +60,10 @@ impl Sum {
                 .ok()
                 .map(u64::from_le_bytes)
         };
-        // Trees of the first release had no mark.
-        let mark = if bytes.len() == 16 { 0 } else { word(16)? };
         Some(Self {
             rows: word(0)?,
             hashes: word(8)?,
-            mark,
+            mark: word(16)?,
         })
     }
 }
@@ -239,29 +237,22 @@ impl CheckedTree {
         }
     }
 
-    /// The rows whose keys start with `prefix`, ascending.
-    pub(crate) fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, StoreError> {
-        let rows = guarded(&self.dir, || {
-            self.tree
-                .scan_prefix(prefix)
-                .collect::<sled::Result<Vec<_>>>()
-        })?;
-        Ok(rows
-            .into_iter()
-            .filter(|(key, _)| !key.is_empty())
-            .collect())
-    }
-
-    /// Up to `limit` rows with keys below `key`, or of the whole tree, descending.
-    pub(crate) fn before(&self, key: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, StoreError> {
-        let upper = key.map_or(Bound::Unbounded, Bound::Excluded);
+    /// All rows, ascending.
+    pub(crate) fn rows(&self) -> Result<Vec<Row>, StoreError> {
         guarded(&self.dir, || {
             self.tree
-                .range::<&[u8], _>((Bound::Excluded(SUM_KEY), upper))
-                .rev()
-                .take(limit)
+                .range::<&[u8], _>((Bound::Excluded(SUM_KEY), Bound::Unbounded))
                 .collect()
         })
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
+        guarded(&self.dir, || self.tree.get(key))
+    }
+
+    /// Number of rows.
+    pub(crate) fn len(&self) -> u64 {
+        self.sum.lock().rows
     }
 }
 
@@ -277,9 +268,8 @@ mod tests {
         let tree = CheckedTree::open(&db, dir.path(), "t").unwrap();
         tree.put([row(1), row(2)], 1).unwrap();
         tree.put([(vec![2], b"other".to_vec()), row(3)], 7).unwrap();
-        assert_eq!(tree.before(None, 9).unwrap().len(), 3);
-        assert_eq!(tree.with_prefix(b"").unwrap().len(), 3);
-        assert_eq!(tree.before(Some(&[3]), 1).unwrap()[0].0.as_ref(), [2]);
+        assert_eq!((tree.rows().unwrap().len(), tree.len()), (3, 3));
+        assert_eq!(tree.get(&[2]).unwrap().unwrap().as_ref(), b"other");
         drop(tree);
         assert_eq!(CheckedTree::open(&db, dir.path(), "t").unwrap().mark(), 7);
         let raw = db.open_tree("t").unwrap();

@@ -228,7 +228,7 @@ fn an_index_that_is_being_sealed_again_delays_no_reader_of_another() {
     let [damaged, other] = [0, 1].map(|n| rig.store.0.segments(Class::JOBS).swap_remove(n));
 
     // Opened, found damaged by a query, and in memory now.
-    let segment::Ready::Sled(index) = rig.store.0.ready(&damaged).unwrap() else {
+    let segment::Ready::Sealed(index) = rig.store.0.ready(&damaged).unwrap() else {
         panic!("it is sealed");
     };
     assert!(damaged.replace_index(&index, SeqNo(u64::MAX)).unwrap());

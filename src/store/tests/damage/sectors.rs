@@ -168,7 +168,7 @@ fn a_store_opens_with_any_of_its_files_unreadable() {
     let made = tempfile::tempdir().unwrap();
     let logs = store(made.path(), 18);
     let mut names = vec!["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS", "CLOCK"];
-    let pages = logs[0].with_file_name("index").join("pages");
+    let pages = logs[0].with_file_name("index");
     let relative = |path: &Path| {
         let path = path.strip_prefix(made.path()).unwrap();
         path.to_str().unwrap().to_owned()
@@ -323,7 +323,7 @@ fn a_log_that_cannot_be_read_now_is_not_too_old() {
         ..Fault::lasting(Act::Read, Errno::IO)
     });
     // Without it the start does not read the log.
-    fs::remove_dir_all(log.with_file_name("index")).unwrap();
+    fs::remove_file(log.with_file_name("index")).unwrap();
     let rig = Rig::open_with(&options);
     let segment = rig.store.0.segments(Class::EVENTS).swap_remove(0);
     assert_eq!(segment.totals().entries, 0);

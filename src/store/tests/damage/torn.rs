@@ -145,7 +145,7 @@ fn bytes_cut_from_a_log_survive_the_rewrite_of_its_segment() {
     let metrics = rig.metrics.clone();
     rig.close();
     assert!(
-        log.with_file_name("index").is_dir() && metrics.segments_rewritten.get() > 0,
+        log.with_file_name("index").is_file() && metrics.segments_rewritten.get() > 0,
         "it was merged"
     );
     assert_eq!(

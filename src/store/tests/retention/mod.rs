@@ -548,7 +548,7 @@ fn a_reader_of_a_dropped_segment_finishes() {
     let segments = shared.segments(Class::JOBS);
     let (open, closed) = (&segments[0], &segments[1]);
     let index = match shared.ready(open).unwrap() {
-        segment::Ready::Sled(index) => index,
+        segment::Ready::Sealed(index) => index,
         segment::Ready::Memory(_) => panic!("sealed"),
     };
     let meta = index.blocks().metas()[0];
@@ -747,7 +747,11 @@ impl Fs for LimitedSpace {
         self.disk.rename(from, to)
     }
     fn remove_file(&self, path: &Path) -> std::io::Result<()> {
-        self.disk.remove_file(path)
+        use std::os::unix::fs::MetadataExt as _;
+        let bytes = std::fs::metadata(path).map_or(0, |about| about.blocks() * 512);
+        self.disk.remove_file(path)?;
+        self.available.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
     }
     fn remove_dir_all(&self, path: &Path) -> std::io::Result<()> {
         let bytes = crate::store::segment::usage::disk_bytes(path);

@@ -137,9 +137,7 @@ fn without_indexes_and_database_a_loss_is_bounded_by_sequence_numbers() {
         copy(&state, &hurt);
         let path = hurt.join(log.strip_prefix(&state).unwrap());
         fs::remove_dir_all(hurt.join("state")).unwrap();
-        for file in walk(&path.with_file_name("index")).into_keys() {
-            fs::write(file, "damaged").unwrap();
-        }
+        fs::write(path.with_file_name("index"), "damaged").unwrap();
         damage(&path);
         let report = check(&hurt);
         let lost = 199 - report.entries;

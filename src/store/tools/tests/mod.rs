@@ -377,11 +377,10 @@ fn an_index_that_differs_from_its_log_is_found_and_rebuilt() {
     let (one, two) = (&segments[0], &segments[1]);
     assert_eq!(one.class_name, two.class_name);
     // An intact index of another segment.
-    fs::remove_dir_all(one.dir.join("index")).unwrap();
-    copy(&two.dir.join("index"), &one.dir.join("index"));
+    fs::copy(two.index(), one.index()).unwrap();
     let report = check(&state);
     assert_eq!(report.problems.len(), 1, "{report:#?}");
-    assert_eq!(report.problems[0].path, one.dir.join("index"));
+    assert_eq!(report.problems[0].path, one.index());
     assert_eq!(report.problems[0].entries_lost, 0);
     let before = report.entries;
     let which = SegmentSelector { name: one.name() };

@@ -19,6 +19,7 @@ use crate::base::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::SeqNo;
 use crate::store::format::{self, FORMAT_VERSION};
 use crate::store::index::SegmentMetadata;
+use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
 use crate::store::index::tree::sled_guard::DatabaseCopy;
 use crate::store::log::block::BlockView;
@@ -169,7 +170,7 @@ fn verify_once(
     // Derived data is compared only if it does not change meanwhile.
     let databases = holder.is_none() && !options.quick;
     let known = known_segments(
-        dir,
+        (dir, store_id),
         &segments,
         databases,
         stopped.as_ref().and_then(Option::as_ref),
@@ -720,7 +721,7 @@ fn indexes(
         compared += 1;
         let means = "no entry is lost: the daemon rebuilds it from the log on the next use; \
                      `saltcellar store rebuild` does so now";
-        let path = segment.dir.join("index");
+        let path = segment.index();
         let known = match compare(dir, store_id, segment) {
             Ok((known, None)) => Some(known),
             // A damaged index and one that differs are repaired in the same way.
@@ -795,19 +796,19 @@ fn catalogue(
     Ok(())
 }
 
-/// The first difference between a sealed index and its log, and the metadata in the index. Works on
-/// a copy, because sled writes to a database on opening.
+/// The first difference between a sealed index and its log, and the metadata in the index.
 fn compare(
     dir: &Path,
     store_id: u64,
     segment: &SegmentFiles,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
-    let copy = DatabaseCopy::of(&segment.dir.join("index"), &std::env::temp_dir())?;
+    let index = SealedIndex::open(&Disk, &segment.index(), segment.id(store_id))?;
     // The class number does not matter: nothing is written.
     let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
     let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id))?;
 
     let (expected, _) = segment.walk(SeqNo(u64::MAX))?;
-    compare::difference(&copy.0, &expected)
+    let difference = compare::difference(&index, &expected)?;
+    Ok((index.metadata().clone(), difference))
 }

@@ -18,7 +18,7 @@
 //! Data of a failed sync is lost, as with a kernel that drops dirty pages: a later successful sync
 //! does not make it durable.
 //!
-//! The directories of sled (`state`, `index`) bypass the [`Fs`]. A cut omits them, keeps them, or
+//! The directory of sled (`state`) bypasses the [`Fs`]. A cut omits them, keeps them, or
 //! keeps them damaged.
 
 mod space;
@@ -228,8 +228,7 @@ impl CountOperation for MutexGuard<'_, DiskState> {
 }
 
 fn is_sled(name: &OsStr) -> bool {
-    name.to_str()
-        .is_some_and(|name| name.starts_with("state") || name.starts_with("index"))
+    name.to_str().is_some_and(|name| name.starts_with("state"))
 }
 
 impl DiskState {
@@ -490,7 +489,7 @@ impl DiskState {
             }
         }
 
-        // sled's directories exist only in the real directory.
+        // sled's directory exists only in the real directory.
         let Some(real) = self.path_of(id) else { return };
         for item in fs::read_dir(real)
             .into_iter()

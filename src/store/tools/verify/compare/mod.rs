@@ -4,39 +4,22 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault};
 use std::path::Path;
 
-use crate::model::{JidKey, SeqNo};
+use crate::model::SeqNo;
 use crate::store::StoreError;
 use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
 use crate::store::index::summary::{OWN_BITS, UNLISTED};
-use crate::store::index::{LatestJob, MemIndex, MinionSelection, SegmentMetadata};
-use crate::store::vfs::Disk;
+use crate::store::index::{MemIndex, MinionSelection, SegmentMetadata};
 
 /// Number of groups in which minions are compared.
 const MINION_GROUPS: u64 = 64;
 
-/// Describes the first difference between the index of a sealed segment, its database and its
-/// table, and its log; `None` if they agree. Also returns the metadata in the index.
+/// Describes the first difference between the index of a sealed segment and its log; `None` if they
+/// agree.
 pub(crate) fn difference(
-    index: &Path,
+    sealed: &SealedIndex,
     log: &MemIndex,
-) -> Result<(SegmentMetadata, Option<String>), StoreError> {
-    // Both forms: readers use the table, and a new table would be made from the database.
-    let mut difference = None;
-    if let Some(table) = SealedIndex::open_table(&Disk, index)? {
-        difference = first_difference(&table, log)?;
-    }
-
-    let database = SealedIndex::open_database(index)?;
-    // The first difference is enough for a report.
-    if difference.is_none() {
-        difference = first_difference(&database, log)?;
-    }
-
-    Ok((database.metadata().clone(), difference))
-}
-
-fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<String>, StoreError> {
+) -> Result<Option<String>, StoreError> {
     let (found, expected) = (sealed.blocks(), log.blocks());
     if found.metas().len() != expected.metas().len() {
         let (found, expected) = (found.metas().len(), expected.metas().len());
@@ -58,7 +41,11 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
     }
 
     let jobs = log.jobs();
-    let metadata = log.metadata(&jobs);
+    // What could not be read when the index was made is no difference; that it lacks a block is.
+    let mut metadata = log.metadata(&jobs);
+    metadata
+        .unreadable
+        .clone_from(&sealed.metadata().unreadable);
     if *sealed.metadata() != metadata {
         return Ok(Some(format!(
             "the totals are {:?} in the index and {:?} in the log",
@@ -121,24 +108,8 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
         }
     }
 
-    let expected = log.latest();
-    let found = sealed.latest()?;
-    let same = found.len() == expected.len()
-        && found
-            .iter()
-            .zip(&expected)
-            .all(|(a, b)| a == b || was_stored_last(a, b, log));
-    Ok((!same).then(|| "the latest jobs per function differ between index and log".to_owned()))
-}
-
-/// Early releases kept the job stored last instead of the one with the newest jid; such an index is
-/// valid, too.
-fn was_stored_last(found: &LatestJob, newest: &LatestJob, log: &MemIndex) -> bool {
-    found.pair() == newest.pair()
-        && found.seq > newest.seq
-        && log
-            .row(JidKey::of(&found.jid))
-            .is_some_and(|row| row.jid == found.jid)
+    Ok((sealed.latest()? != log.latest())
+        .then(|| "the latest jobs per function differ between index and log".to_owned()))
 }
 
 /// Whether the index has every tag template of a block. Templates that share a bit cannot be
@@ -199,6 +170,3 @@ pub(crate) enum CatalogueDifference {
     Unknown,
     SegmentMetadata,
 }
-
-#[cfg(test)]
-mod tests;
