@@ -1,12 +1,15 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, connecting to unix sockets, short forms of numbers, unreadable files, text from bytes, users and groups,
-//! programs that may be run as root.
+//! Used by all modules: the time, every limit, every counter, the stop signal, pauses between attempts, repeated lines of the log, connecting to unix sockets, short forms of numbers, unreadable files, text from bytes, users and groups,
+//! threads, programs that may be run as root.
 
+pub(crate) mod backoff;
 pub mod clock;
 pub(crate) mod connect;
 pub(crate) mod file_fault;
 pub mod limits;
+pub(crate) mod log_once;
 pub mod metrics;
 pub mod shutdown;
+pub(crate) mod threads;
 pub mod trusted;
 pub mod units;
 pub(crate) mod users;

@@ -32,6 +32,7 @@ pub(crate) mod program;
 pub(crate) mod runtime;
 pub(crate) mod secret;
 pub(crate) mod settings;
+mod supervised;
 pub mod template;
 pub(crate) mod transport;
 

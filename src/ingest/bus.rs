@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use super::gap::{Cause, Gap};
 use super::patience::Patience;
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
+use crate::base::backoff::Backoff;
 use crate::base::clock::Micros;
 use crate::base::limits::{
     BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE,
@@ -205,7 +206,7 @@ impl Bus {
     }
 
     fn connect_and_read(&mut self) {
-        let mut pause = BUS_RECONNECT_MIN;
+        let mut backoff = Backoff::new(BUS_RECONNECT_MIN, BUS_RECONNECT_MAX);
         let mut logged = false;
         while !self.deps.drain.is_stopping() {
             // Looked up for each attempt, because a master or minion may create its socket later.
@@ -238,11 +239,9 @@ impl Bus {
                         .change(|s| (s.connected, s.framing) = (false, None));
 
                     // Connections that end at once must not be retried at full speed.
-                    pause = if connection.settled {
-                        BUS_RECONNECT_MIN
-                    } else {
-                        (pause * 2).min(BUS_RECONNECT_MAX)
-                    };
+                    if connection.settled {
+                        backoff.reset();
+                    }
 
                     self.ended(&path, &connection, end);
                 }
@@ -253,11 +252,10 @@ impl Bus {
                         tracing::info!(bus = %path.display(), %error, "event bus not available, waiting for it");
                         logged = true;
                     }
-                    pause = (pause * 2).min(BUS_RECONNECT_MAX);
                 }
             }
 
-            self.deps.drain.wait(pause);
+            self.deps.drain.wait(backoff.next());
         }
     }
 

@@ -17,17 +17,15 @@
 //! Loads, minions of syndics, end times and Thorium's register are never dropped, only redacted, because Salt requires them
 //! (an unknown jid ends `salt '*' test.ping` at once). Gap records bypass the policy.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use super::master_keys::{Cleaned, MasterKeys};
 use super::redact::{Redacted, Redactor};
 use crate::base::clock::{Clock, Micros, digits};
 use crate::base::limits::{SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::model::{
     Action, Entry, Fingerprints, Kind, RedactRule, Replaced, Scope, Source, chained,
@@ -107,7 +105,7 @@ pub struct Policy {
     entry_bytes_max: usize,
     clock: Clock,
     metrics: Arc<Metrics>,
-    logged: Mutex<HashMap<&'static str, Micros>>,
+    logged: LogOnce<&'static str>,
 }
 
 impl Policy {
@@ -134,7 +132,7 @@ impl Policy {
             entry_bytes_max,
             clock,
             metrics,
-            logged: Mutex::default(),
+            logged: LogOnce::every(SOURCE_LOG_INTERVAL),
         }
     }
 
@@ -501,17 +499,7 @@ impl Policy {
 
     /// Logs, unless the same kind was logged recently.
     fn log(&self, about: &'static str, write: impl FnOnce()) {
-        let now = self.clock.now();
-        let pause = i64::try_from(SOURCE_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
-
-        let mut logged = self.logged.lock();
-        let due = logged
-            .get(about)
-            .is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
-        if due {
-            logged.insert(about, now);
-            // Without the lock, so that a slow log does not block other sources.
-            drop(logged);
+        if self.logged.is_due(about, self.clock.monotonic()) {
             write();
         }
     }

@@ -10,6 +10,7 @@ mod read_limits;
 mod right;
 mod seqno;
 mod settings;
+mod throttle;
 
 pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Source};
 pub(crate) use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
@@ -34,3 +35,4 @@ pub use settings::reaction::{
 };
 pub use settings::rule::{Action, Builtin, Pattern, RedactRule, RetcodePattern, Scope};
 pub use settings::word;
+pub(crate) use throttle::Throttle;

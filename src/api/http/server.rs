@@ -2,7 +2,6 @@
 //! log after.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -14,7 +13,6 @@ use axum::routing::{get, post};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -34,6 +32,7 @@ use crate::base::limits::{
     HTTP_CALLS_OF_ONE, HTTP_LOG_INTERVAL, HTTP_PEERS_OF_ONE, HTTP_PROCESSOR_TIME, HTTP_STREAMS_MAX,
     HTTP_STREAMS_OF_ONE, METRICS_ANSWER_BYTES, METRICS_CALLS_MAX, METRICS_CALLS_OF_ONE,
 };
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::Counter;
 use crate::config::HttpConfig;
 use crate::wire::call::CallError;
@@ -64,7 +63,7 @@ pub(super) struct HttpServer {
     /// Turns true when the daemon stops.
     pub(super) stop: watch::Receiver<bool>,
     highstates: Option<Highstates>,
-    logged: Mutex<HashMap<&'static str, Instant>>,
+    logged: LogOnce<&'static str>,
 }
 
 /// The state of handlers.
@@ -100,7 +99,7 @@ impl HttpServer {
             attention: page::Attention::default(),
             stop,
             highstates: config.minion_metrics.then(Highstates::default),
-            logged: Mutex::default(),
+            logged: LogOnce::every(HTTP_LOG_INTERVAL),
         }
     }
 
@@ -173,12 +172,7 @@ impl HttpServer {
 
         // The counter has every rejection. The log has one of each kind per interval, so that a
         // flood of bad requests does not fill the journal.
-        let mut logged = self.logged.lock();
-        if logged
-            .get(error.code)
-            .is_none_or(|last| last.elapsed() >= HTTP_LOG_INTERVAL)
-        {
-            logged.insert(error.code, Instant::now());
+        if self.logged.is_due(error.code, self.ctx.clock.monotonic()) {
             let status = error.status.as_u16();
             tracing::warn!(%peer, request, status, error = error.message, "HTTP request rejected");
         }

@@ -22,7 +22,7 @@ use salt_sls::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{engines, permissions, reload, threads, watchdog, zeromq};
+use super::{engines, permissions, reload, watchdog, zeromq};
 use crate::api::call::config::RunningConfig;
 use crate::api::call::{Ctx, JidMaker, Rights};
 use crate::api::http;
@@ -34,6 +34,7 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
+use crate::base::threads;
 use crate::config::Config;
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::engines::program::script::{self, Scripts};

@@ -6,7 +6,6 @@ mod fire;
 mod logs;
 mod permissions;
 mod reload;
-mod threads;
 mod watchdog;
 pub(super) mod zeromq;
 

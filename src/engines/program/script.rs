@@ -18,8 +18,8 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
 use parking_lot::Mutex;
@@ -29,18 +29,18 @@ use serde_json::Value as Json;
 
 use super::{Variables, check_command, end, read_lines, signal, spawn, start};
 use crate::base::clock::Clock;
-use crate::base::limits::{
-    FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SINK_STOP_TIMEOUT, SOURCE_LOG_INTERVAL,
-};
+use crate::base::limits::{FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SOURCE_LOG_INTERVAL};
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
+use crate::base::threads;
 use crate::config::{Config, ConfigError, Invalid, read_options, within};
 use crate::engines::per_name::PerName;
-use crate::engines::runtime::backoff::{Backoff, Throttle};
 use crate::engines::secret::Revealed;
 use crate::engines::settings::{RetrySettings, check_name, check_retry};
+use crate::engines::supervised::{Engine, Supervised};
 use crate::engines::transport::shortened;
-use crate::model::Rate;
 use crate::model::word::{self, Word};
+use crate::model::{Rate, Throttle};
 use crate::wire::json::from_json;
 use crate::wire::salt_codec::check_whole;
 
@@ -223,24 +223,15 @@ impl ScriptMonitor {
 
 pub(crate) struct Scripts {
     deps: Dependencies,
-    running: Mutex<State>,
+    scripts: Supervised<Running>,
     /// Held by the thread of a name that works.
     turns: PerName<Mutex<()>>,
 }
 
-#[derive(Default)]
-struct State {
-    list: BTreeMap<String, Running>,
-    /// Threads of removed and replaced scripts whose program may not have ended, with the name.
-    ending: Vec<(String, JoinHandle<()>)>,
-    /// Number of threads started, for their names.
-    started: usize,
-}
-
 struct Running {
     source: Json,
-    stop: Stop,
-    thread: JoinHandle<()>,
+    /// `None` if it could not start.
+    thread: Option<(Stop, JoinHandle<()>)>,
 }
 
 /// Dropping it asks the thread to end; nothing is sent.
@@ -252,7 +243,7 @@ impl Scripts {
     pub(crate) fn start(deps: Dependencies, settings: Vec<ScriptSettings>) -> Self {
         let scripts = Self {
             deps,
-            running: Mutex::default(),
+            scripts: Supervised::new("script"),
             turns: PerName::default(),
         };
         scripts.apply(settings);
@@ -261,56 +252,41 @@ impl Scripts {
 
     /// Starts new scripts, restarts changed ones, and stops removed ones.
     pub(crate) fn apply(&self, settings: Vec<ScriptSettings>) {
-        let mut state = self.running.lock();
-
-        let mut before = std::mem::take(&mut state.list);
-        state.ending.retain(|(_, thread)| !thread.is_finished());
-
-        for settings in settings {
-            let name = settings.name.clone();
-            match before.remove(&name) {
-                Some(same) if same.source == settings.source && !same.thread.is_finished() => {
-                    state.list.insert(name, same);
-                    continue;
-                }
-                Some(changed) => state.ending.push((name.clone(), changed.end())),
-                None => {}
-            }
-
-            state.started += 1;
-            // The kernel cuts longer names off.
-            let thread_name = format!("sc-script-{}", (state.started - 1) % 1_000);
-
+        let removed = self.scripts.apply(settings, |settings, thread_name| {
+            let (name, source) = (settings.name.clone(), settings.source.clone());
             // Before its thread, which changes it.
             let fresh = ScriptStatus::default();
             self.deps.monitor.0.lock().insert(name.clone(), fresh);
 
-            match self.start_one(settings, thread_name) {
-                Ok(running) => _ = state.list.insert(name, running),
-                Err(error) => {
-                    tracing::error!(script = name, %error, "script not started");
-                    self.deps.monitor.change(&name, |status| {
-                        status.phase = ScriptPhase::Failed;
-                        status.error = Some(error.to_string());
-                    });
-                }
+            let thread = self.start_one(settings, thread_name).inspect_err(|error| {
+                tracing::error!(script = name, %error, "script not started");
+                self.deps.monitor.change(&name, |status| {
+                    status.phase = ScriptPhase::Failed;
+                    status.error = Some(error.to_string());
+                });
+            });
+            Running {
+                source,
+                thread: thread.ok(),
             }
-        }
+        });
 
-        for (name, removed) in before {
+        for name in removed {
             tracing::info!(script = name, "script removed");
             self.deps.monitor.0.lock().remove(&name);
-            state.ending.push((name, removed.end()));
         }
     }
 
-    fn start_one(&self, settings: ScriptSettings, thread_name: String) -> std::io::Result<Running> {
+    fn start_one(
+        &self,
+        settings: ScriptSettings,
+        thread_name: &str,
+    ) -> std::io::Result<(Stop, JoinHandle<()>)> {
         let (sender, stop) = bounded(0);
         let made = self
             .turns
             .get(&settings.name, || Ok::<_, Infallible>(Mutex::new(())));
         let Ok(turn) = made;
-        let source = settings.source.clone();
 
         let script = Script {
             settings,
@@ -324,43 +300,36 @@ impl Scripts {
             script.run();
         };
 
-        let thread = thread::Builder::new().name(thread_name).spawn(work)?;
-        Ok(Running {
-            source,
-            stop: Stop { _sender: sender },
-            thread,
-        })
+        let thread = threads::spawn(thread_name, work)?;
+        Ok((Stop { _sender: sender }, thread))
     }
 
     /// Stops all scripts. Lines that were not fired are lost.
     pub(crate) fn stop(&self) {
-        let State {
-            list, mut ending, ..
-        } = std::mem::take(&mut *self.running.lock());
-        // All at once, so that they share the time, also with those that a reload has removed.
-        ending.extend(
-            list.into_iter()
-                .map(|(name, running)| (name, running.end())),
-        );
-
-        let until = Instant::now() + SINK_STOP_TIMEOUT;
-        for (name, thread) in ending {
-            while !thread.is_finished() && Instant::now() < until {
-                thread::sleep(Duration::from_millis(5));
-            }
-            if !thread.is_finished() {
-                tracing::warn!(script = name, "script does not end, it is left behind");
-            }
+        for name in self.scripts.stop() {
+            tracing::warn!(script = name, "script does not end, it is left behind");
         }
     }
 }
 
-impl Running {
-    /// Asks the thread to stop.
-    fn end(self) -> JoinHandle<()> {
+impl Engine for Running {
+    type Settings = ScriptSettings;
+
+    fn name(settings: &ScriptSettings) -> &str {
+        &settings.name
+    }
+
+    fn runs(&self, settings: &ScriptSettings) -> bool {
+        let is_working = self
+            .thread
+            .as_ref()
+            .is_some_and(|(_, thread)| !thread.is_finished());
+        is_working && self.source == settings.source
+    }
+
+    fn end(&mut self) -> Option<JoinHandle<()>> {
         // Dropping the sender is the request.
-        drop(self.stop);
-        self.thread
+        self.thread.take().map(|(_stop, thread)| thread)
     }
 }
 
@@ -396,10 +365,11 @@ impl Script {
         } = self.settings.options;
 
         let name = self.settings.name.as_str();
-        let mut backoff = Backoff::new(retry);
+        let mut backoff = retry.backoff();
         let mut output = Output {
-            throttle: Throttle::new(rate),
-            logged: None,
+            rate,
+            throttle: Throttle::default(),
+            rejections: LogOnce::every(SOURCE_LOG_INTERVAL),
         };
 
         // Replaced before its turn came.
@@ -443,7 +413,7 @@ impl Script {
                 }
                 Ended::Failure(reason) => {
                     self.deps.metrics.script_failures.add(1);
-                    let pause = backoff.next(None);
+                    let pause = backoff.next();
                     tracing::warn!(
                         script = name,
                         reason,
@@ -573,12 +543,13 @@ impl Script {
         };
 
         // The rate bounds a loop from an event over a sink and a script to the next event.
-        if self.is_stopped_within(output.throttle.pause(self.deps.clock.monotonic(), 1)) {
+        let now = self.deps.clock.monotonic();
+        if self.is_stopped_within(output.throttle.pause(output.rate, now, 1)) {
             return false;
         }
 
         let bus = self.settings.options.bus.as_ref().and_then(Word::show);
-        let mut backoff = Backoff::new(self.settings.options.retry);
+        let mut backoff = self.settings.options.retry.backoff();
         let mut is_logged = false;
 
         loop {
@@ -595,7 +566,7 @@ impl Script {
                         let script = self.settings.name.as_str();
                         tracing::warn!(script, reason, "event of a script not fired, retrying");
                     }
-                    if self.is_stopped_within(backoff.next(None)) {
+                    if self.is_stopped_within(backoff.next()) {
                         return false;
                     }
                 }
@@ -609,13 +580,7 @@ impl Script {
         let count = |status: &mut ScriptStatus| status.rejected_lines += 1;
         self.deps.monitor.change(name, count);
 
-        let now = self.deps.clock.monotonic();
-        // A program that writes something else would fill the journal.
-        if output
-            .logged
-            .is_none_or(|last| now.saturating_sub(last) >= SOURCE_LOG_INTERVAL)
-        {
-            output.logged = Some(now);
+        if output.rejections.is_due((), self.deps.clock.monotonic()) {
             tracing::warn!(
                 script = self.settings.name,
                 reason,
@@ -626,9 +591,10 @@ impl Script {
 }
 
 struct Output {
+    rate: Rate,
     throttle: Throttle,
-    /// Last time when a rejected line was logged.
-    logged: Option<Duration>,
+    /// A program that writes something else would fill the journal.
+    rejections: LogOnce,
 }
 
 /// The next line; `None` at the end.

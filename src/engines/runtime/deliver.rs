@@ -12,18 +12,21 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Shared;
-use super::backoff::{Backoff, Throttle};
+
 use super::state::{Interrupt, SinkState};
+use crate::base::backoff::Backoff;
 use crate::base::clock::Clock;
 use crate::engines::event::Event;
 use crate::engines::settings::{SinkOrder, SinkSettings};
 use crate::engines::transport::{DeliverError, Item, Rejected, RequestLimits, Transport};
+use crate::model::Throttle;
+use std::time::Duration;
 
 pub(super) struct DeliverContext {
     pub(super) settings: Arc<SinkSettings>,
     pub(super) state: Arc<SinkState>,
     pub(super) shared: Arc<Shared>,
-    pub(super) throttle: Option<Mutex<Throttle>>,
+    pub(super) throttle: Mutex<Throttle>,
     pub(super) clock: Clock,
 }
 
@@ -77,7 +80,7 @@ impl DeliverContext {
         batch: &Batch,
         items: Vec<Item>,
     ) -> Result<(), Interrupt> {
-        let mut backoff = Backoff::new(self.settings.retry);
+        let mut backoff = self.settings.retry.backoff();
         let mut pending = requests(items, self.settings.limits);
 
         while let Some(request) = pending.pop_front() {
@@ -188,12 +191,11 @@ impl DeliverContext {
     }
 
     fn throttle(&self, batch: &Batch, items: usize) -> Result<(), Interrupt> {
-        let pause = self
-            .throttle
-            .as_ref()
-            .map(|throttle| throttle.lock().pause(self.clock.monotonic(), items));
-        self.state
-            .wait(&self.clock, pause.unwrap_or_default(), batch.moves)
+        let now = self.clock.monotonic();
+        let pause = self.settings.rate.map_or(Duration::ZERO, |rate| {
+            self.throttle.lock().pause(rate, now, items)
+        });
+        self.state.wait(&self.clock, pause, batch.moves)
     }
 
     /// Notes a failed attempt and waits for the next one.
@@ -202,9 +204,10 @@ impl DeliverContext {
         batch: &Batch,
         reason: &str,
         backoff: &mut Backoff,
-        after: Option<std::time::Duration>,
+        after: Option<Duration>,
     ) -> Result<(), Interrupt> {
-        let pause = backoff.next(after);
+        // At least as long as the destination requests.
+        let pause = backoff.next().max(after.unwrap_or_default());
         // Only the first failure after a success is logged; the status shows the others.
         if self.state.failed(self.clock.now(), reason) {
             tracing::warn!(
@@ -230,7 +233,7 @@ impl DeliverContext {
             return Ok(());
         }
 
-        let mut backoff = Backoff::new(self.settings.retry);
+        let mut backoff = self.settings.retry.backoff();
         loop {
             match self
                 .shared

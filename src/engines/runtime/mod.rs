@@ -5,7 +5,6 @@
 //! A sink that cannot start, fails or panics affects no other sink. At any time at most one thread
 //! of a sink's name works, and all of them know the same dead letters ([`Shared`]).
 
-pub(super) mod backoff;
 mod deliver;
 mod reader;
 mod sink;
@@ -19,12 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
-use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use self::backoff::Throttle;
 use self::deliver::DeliverContext;
 use self::reader::Reader;
 use self::sink::Sink;
@@ -37,7 +33,7 @@ use super::settings::SinkSettings;
 use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
-use crate::base::limits::SINK_STOP_TIMEOUT;
+use crate::engines::supervised::{Engine, Supervised};
 use crate::model::{Entry, RedactRule, Replaced};
 use crate::store::vfs::Fs;
 
@@ -95,15 +91,10 @@ pub(crate) struct TestResult {
 
 pub(crate) struct Engines {
     deps: Dependencies,
-    /// Locked during a whole reload, before the other fields.
-    running: Mutex<IndexMap<String, Running>>,
+    sinks: Supervised<Running>,
     /// The names of the configured sinks, and during a reload also those of the sinks before it.
     names: Mutex<HashSet<String>>,
     shared: PerName<Shared>,
-    /// Threads of removed and replaced sinks that may still deliver, with the sink's name.
-    ending: Mutex<Vec<(String, JoinHandle<()>)>>,
-    /// Number of threads started, for their names.
-    started: Mutex<usize>,
 }
 
 /// What the threads of one sink's name share, and calls about it.
@@ -135,11 +126,9 @@ impl Engines {
     pub(crate) fn start(deps: Dependencies, settings: Vec<SinkSettings>) -> Self {
         let engines = Self {
             deps,
-            running: Mutex::default(),
+            sinks: Supervised::new("sink"),
             names: Mutex::default(),
             shared: PerName::default(),
-            ending: Mutex::default(),
-            started: Mutex::new(0),
         };
         engines.apply(settings);
         engines
@@ -148,37 +137,14 @@ impl Engines {
     /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and
     /// connections of the others.
     pub(crate) fn apply(&self, settings: Vec<SinkSettings>) {
-        // Held until all sinks are as configured: two reloads at once must not start a sink twice.
-        let mut running = self.running.lock();
-        let mut before = std::mem::take(&mut *running);
-
         let names: HashSet<_> = settings.iter().map(|one| one.name.clone()).collect();
         // Before a feed is opened: its consumer must not be changeable as one without a sink.
         self.names.lock().extend(names.iter().cloned());
 
-        for settings in settings {
-            let old = before.shift_remove(&settings.name);
-
-            let one = match old {
-                Some(same) if same.settings.source == settings.source && same.is_running() => {
-                    same.state.reopen();
-                    same
-                }
-                // The new thread waits for its turn, so that it starts after the delivery in
-                // flight.
-                old => {
-                    // Held until the new one has it: the old thread may end before, and the retries
-                    // of dead letters are nowhere else.
-                    let _shared = old.map(|old| self.end(&settings.name, old));
-                    self.start_one(settings)
-                }
-            };
-
-            running.insert(one.settings.name.clone(), one);
-        }
-
-        for (name, removed) in before {
-            self.end(&name, removed);
+        let removed = self.sinks.apply(settings, |settings, thread| {
+            self.start_one(settings, thread)
+        });
+        for name in removed {
             tracing::info!(
                 sink = name,
                 "sink removed, its position is kept: `saltcellar consumers delete` forgets it"
@@ -188,24 +154,9 @@ impl Engines {
         *self.names.lock() = names;
     }
 
-    /// Asks a sink to stop, without a wait for its delivery in flight. Returns what it shares with
-    /// the next one of its name, if it had started.
-    fn end(&self, name: &str, sink: Running) -> Option<Arc<Shared>> {
-        sink.state.stop();
-        if let Ok(parts) = &sink.parts {
-            parts.feed.wake();
-        }
-
-        let mut ending = self.ending.lock();
-        ending.retain(|(_, thread)| !thread.is_finished());
-        ending.extend(sink.thread.map(|thread| (name.to_owned(), thread)));
-
-        sink.parts.ok().map(|parts| parts.shared)
-    }
-
-    fn start_one(&self, settings: SinkSettings) -> Running {
+    fn start_one(&self, settings: SinkSettings, thread_name: &str) -> Running {
         let settings = Arc::new(settings);
-        match self.try_start(&settings) {
+        match self.try_start(&settings, thread_name) {
             Ok(running) => running,
             // A sink that cannot start is still listed, with the reason.
             Err(error) => {
@@ -224,7 +175,11 @@ impl Engines {
         }
     }
 
-    fn try_start(&self, settings: &Arc<SinkSettings>) -> Result<Running, String> {
+    fn try_start(
+        &self,
+        settings: &Arc<SinkSettings>,
+        thread_name: &str,
+    ) -> Result<Running, String> {
         let deps = &self.deps;
         let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
 
@@ -243,19 +198,11 @@ impl Engines {
         let state = SinkState::new(is_paused);
 
         let around = transport::Dependencies::new(&deps.clock, &deps.fs);
-        // A number and not the name: a sink's name is longer than the kernel's limit of 15 bytes.
-        let number = {
-            let mut started = self.started.lock();
-            *started += 1;
-            // The kernel cuts longer names off.
-            (*started - 1) % 1_000
-        };
-
         let context = DeliverContext {
             settings: settings.clone(),
             state: state.clone(),
             shared: shared.clone(),
-            throttle: settings.rate.map(|rate| Mutex::new(Throttle::new(rate))),
+            throttle: Mutex::default(),
             clock: deps.clock.clone(),
         };
 
@@ -274,7 +221,7 @@ impl Engines {
         let sink = Sink {
             reader,
             lanes,
-            thread_name: format!("sc-sink-{number}"),
+            thread_name: thread_name.to_owned(),
             ahead: None,
         };
 
@@ -291,7 +238,7 @@ impl Engines {
     /// Status of all sinks, in the order of the configuration.
     pub(crate) fn list(&self) -> Vec<SinkStatus> {
         // Copied, because a position is read from the store, which must not happen under the lock.
-        let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
+        let all: Vec<_> = self.sinks.lock().values().map(Running::parts).collect();
 
         all.into_iter()
             .map(|(settings, state, parts)| SinkStatus {
@@ -309,7 +256,7 @@ impl Engines {
 
     /// Files of dead letters with content that is ignored.
     pub(crate) fn file_faults(&self) -> Vec<FileFault> {
-        let running = self.running.lock();
+        let running = self.sinks.lock();
         let opened = running.values().filter_map(|one| one.parts.as_ref().ok());
         opened
             .filter_map(|parts| parts.shared.dead_letters.fault())
@@ -322,7 +269,7 @@ impl Engines {
     }
 
     fn find(&self, name: &str) -> Result<FoundSink, SinkError> {
-        let running = self.running.lock();
+        let running = self.sinks.lock();
         let Some(one) = running.get(name) else {
             let known = running.keys().cloned().collect::<Vec<_>>().join(", ");
             let known = if known.is_empty() {
@@ -418,7 +365,7 @@ impl Engines {
 
     /// Checks that the destination of each sink is reachable: name, and what was found.
     pub(crate) fn check(&self) -> Vec<(String, Result<String, String>)> {
-        let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
+        let all: Vec<_> = self.sinks.lock().values().map(Running::parts).collect();
         let around = transport::Dependencies::new(&self.deps.clock, &self.deps.fs);
         let check = |settings: &SinkSettings, parts: Result<Parts, String>| {
             parts?;
@@ -464,36 +411,44 @@ impl Engines {
 
     /// Stops all sinks. A delivery that does not end in time is repeated by the next start.
     pub(crate) fn stop(&self) {
-        let all = std::mem::take(&mut *self.running.lock());
-        // All at once, so that they share the time, also with those that a reload has removed.
-        for (name, one) in all {
-            self.end(&name, one);
-        }
-        let ending = std::mem::take(&mut *self.ending.lock());
-
-        let until = Instant::now() + SINK_STOP_TIMEOUT;
-        for (name, thread) in ending {
-            while !thread.is_finished() && Instant::now() < until {
-                thread::sleep(Duration::from_millis(5));
-            }
-
-            if !thread.is_finished() {
-                tracing::warn!(
-                    sink = name,
-                    "delivery still in progress, it is repeated after the next start"
-                );
-            }
+        for name in self.sinks.stop() {
+            tracing::warn!(
+                sink = name,
+                "delivery still in progress, it is repeated after the next start"
+            );
         }
     }
 }
 
-impl Running {
-    fn is_running(&self) -> bool {
-        self.thread
-            .as_ref()
-            .is_some_and(|thread| !thread.is_finished())
+impl Engine for Running {
+    type Settings = SinkSettings;
+
+    fn name(settings: &SinkSettings) -> &str {
+        &settings.name
     }
 
+    fn runs(&self, settings: &SinkSettings) -> bool {
+        let is_working = self
+            .thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished());
+        is_working && self.settings.source == settings.source
+    }
+
+    fn kept(&self) {
+        self.state.reopen();
+    }
+
+    fn end(&mut self) -> Option<JoinHandle<()>> {
+        self.state.stop();
+        if let Ok(parts) = &self.parts {
+            parts.feed.wake();
+        }
+        self.thread.take()
+    }
+}
+
+impl Running {
     fn parts(&self) -> (Arc<SinkSettings>, Arc<SinkState>, Result<Parts, String>) {
         (
             self.settings.clone(),

@@ -9,10 +9,10 @@ use std::io;
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use super::backoff::Backoff;
 use super::deliver::{Batch, DeliverContext};
 use super::reader::{Ahead, Encoded, Reader};
 use super::state::{Interrupt, Phase};
+use crate::base::backoff::Backoff;
 use crate::base::limits::SINK_IDLE;
 use crate::engines::feed::FeedError;
 use crate::engines::transport::Transport;
@@ -30,7 +30,7 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn run(mut self) {
-        let mut backoff = Backoff::new(self.reader.context.settings.retry);
+        let mut backoff = self.reader.context.settings.retry.backoff();
         loop {
             // Read before everything else of the step: a seek after this point voids what the step
             // fetches.
@@ -124,7 +124,7 @@ impl Sink {
             tracing::warn!(sink = settings.name, %error, "events not available, retrying");
         }
 
-        state.wait(clock, backoff.next(None), moves)
+        state.wait(clock, backoff.next(), moves)
     }
 
     /// Delivers dead letters again. Those that are rejected again stay.

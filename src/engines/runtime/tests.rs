@@ -1,6 +1,7 @@
 //! Sinks over a feed in memory and a destination that a test controls.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 use serde_json::json;

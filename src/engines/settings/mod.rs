@@ -13,6 +13,7 @@ use super::encoder::{ENCODERS, Encoder};
 use super::framing::Framing;
 use super::preset;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
+use crate::base::backoff::Backoff;
 use crate::base::limits::{
     SINK_BATCH_BYTES_MAX, SINK_BATCH_EVENTS_MAX, SINK_CONCURRENCY_MAX, SINKS_MAX,
 };
@@ -69,6 +70,12 @@ pub(crate) struct RetrySettings {
     /// Percentage by which a pause varies at random.
     #[serde(with = "word")]
     pub(crate) jitter: u32,
+}
+
+impl RetrySettings {
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff::new(self.backoff, self.max).with_jitter(self.jitter)
+    }
 }
 
 impl Default for RetrySettings {

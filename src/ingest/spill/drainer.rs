@@ -8,11 +8,13 @@ use super::file::{DiskQueue, Hole};
 use super::{
     BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, dir_of, offer,
 };
+use crate::base::backoff::{Backoff, Retry};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_INTERVAL, SOURCE_LOG_INTERVAL,
     SPILL_ABOVE_BYTES, SPILL_AFTER, SPILL_RETRY, SPILL_RETRY_MAX, SPILL_STOP_TIMEOUT, STOP_CHECK,
 };
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::ingest::gap::{Cause, Gap};
 use crate::ingest::master_keys::MasterKeys;
@@ -32,15 +34,16 @@ pub(crate) struct SpillDrainer {
     /// A batch read from disk that did not fit into the intake.
     piece: Option<PendingBatch>,
     disk_rests_until: Option<Instant>,
-    /// After a failed read: the time of the next attempt, and the pause before it.
-    reads_rest_until: Option<(Instant, Duration)>,
-    pub(super) retry_at: Option<(Instant, Duration)>,
+    /// Of a read that failed. The pause doubles, so that a broken disk is not read all the time.
+    reads: Retry,
+    /// Of a batch that the store rejected.
+    pub(super) offers: Retry,
     /// The store's count of stored entries at the first rejection of the current batch.
     stored_before: u64,
     seen: (Option<Micros>, u64),
     seen_at: Option<Instant>,
     seen_file: Option<Box<dyn FsFile>>,
-    logged_at: Option<Instant>,
+    log: LogOnce,
     logged_rejection: bool,
     /// Batches that the store accepted, and the time of the last progress.
     accepted: u64,
@@ -159,13 +162,13 @@ impl SpillDrainer {
             bytes_max,
             piece: None,
             disk_rests_until: None,
-            reads_rest_until: None,
-            retry_at: None,
+            reads: Retry::new(Backoff::new(SPILL_RETRY, SPILL_RETRY_MAX)),
+            offers: Retry::new(Backoff::new(REFUSED_PAUSE_MIN, REFUSED_PAUSE_MAX)),
             stored_before: 0,
             seen: (None, 0),
             seen_at: None,
             seen_file: None,
-            logged_at: None,
+            log: LogOnce::every(SOURCE_LOG_INTERVAL),
             logged_rejection: false,
             accepted: 0,
             accepted_at: Instant::now(),
@@ -281,8 +284,7 @@ impl SpillDrainer {
             return true;
         }
 
-        let now = Instant::now();
-        self.retry_at.is_none_or(|(at, _)| now >= at)
+        self.offers.is_due()
     }
 
     /// Requeues rejected batches once the store has responded to all batches in flight.
@@ -297,7 +299,7 @@ impl SpillDrainer {
 
         if state.flights.is_empty() {
             if !state.held {
-                self.retry_at = None;
+                self.offers.succeeded();
             }
             if !state.held && self.logged_rejection {
                 self.logged_rejection = false;
@@ -342,17 +344,9 @@ impl SpillDrainer {
             state.back.push_front(pending_batch);
         }
 
-        let pause = self
-            .retry_at
-            .map_or(REFUSED_PAUSE_MIN, |(_, pause)| pause * 2)
-            .min(REFUSED_PAUSE_MAX);
-        self.retry_at = Some((Instant::now() + pause, pause));
-
-        if self
-            .logged_at
-            .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
-        {
-            (self.logged_at, self.logged_rejection) = (Some(Instant::now()), true);
+        self.offers.failed();
+        if self.log.is_due((), shared.clock.monotonic()) {
+            self.logged_rejection = true;
             tracing::warn!(
                 bus = %shared.bus().display(), why = state.reason,
                 "the store rejects bus events; they wait in the spill"
@@ -383,10 +377,7 @@ impl SpillDrainer {
 
     /// Reads the next chunk from disk; false if that has to wait.
     fn read_disk(&mut self) -> bool {
-        if self
-            .reads_rest_until
-            .is_some_and(|(until, _)| Instant::now() < until)
-        {
+        if !self.reads.is_due() {
             return false;
         }
 
@@ -405,7 +396,7 @@ impl SpillDrainer {
 
         match piece {
             Ok(Some(piece)) => {
-                self.reads_rest_until = None;
+                self.reads.succeeded();
                 let at = piece
                     .batch
                     .entry(0)
@@ -452,12 +443,8 @@ impl SpillDrainer {
             Err(error) => {
                 self.shared.metrics.spill_reads_failed.add(1);
 
-                // The file stays in place. The pause doubles, so that a broken disk is not read all
-                // the time.
-                let pause = self
-                    .reads_rest_until
-                    .map_or(SPILL_RETRY, |(_, pause)| (pause * 2).min(SPILL_RETRY_MAX));
-                self.reads_rest_until = Some((Instant::now() + pause, pause));
+                // The file stays in place.
+                self.reads.failed();
                 self.log_failure("read", &error);
                 false
             }
@@ -550,11 +537,7 @@ impl SpillDrainer {
     }
 
     fn log_failure(&mut self, act: &str, error: &std::io::Error) {
-        if self
-            .logged_at
-            .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
-        {
-            self.logged_at = Some(Instant::now());
+        if self.log.is_due((), self.shared.clock.monotonic()) {
             let dir = self.disk.dir().display();
             tracing::error!(%dir, %error, "cannot {act} the spill; its events stay in memory");
         }

@@ -48,6 +48,7 @@ use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
     BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER,
 };
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::model::Batch;
@@ -143,7 +144,6 @@ struct SpillState {
     disk: (u64, u64),
     lost: u64,
     gaps: u64,
-    logged_loss: Option<Instant>,
 }
 
 impl SpillState {
@@ -203,6 +203,7 @@ pub(crate) struct Shared {
     bus: Mutex<PathBuf>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    losses: LogOnce,
 }
 
 impl Shared {
@@ -359,6 +360,7 @@ impl SpillWriter {
             bus: Mutex::new(bus.to_owned()),
             clock,
             metrics,
+            losses: LogOnce::every(SOURCE_LOG_INTERVAL),
         };
 
         Self {
@@ -465,11 +467,7 @@ impl SpillWriter {
         gap.end = at;
         gap.lost = gap.lost.map(|lost| lost + events);
 
-        if state
-            .logged_loss
-            .is_none_or(|at| at.elapsed() >= SOURCE_LOG_INTERVAL)
-        {
-            state.logged_loss = Some(Instant::now());
+        if self.shared.losses.is_due((), self.shared.clock.monotonic()) {
             tracing::error!(
                 bus = %self.shared.bus().display(), events,
                 "neither store nor spill accept bus events: events are lost"

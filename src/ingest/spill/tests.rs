@@ -550,9 +550,7 @@ fn retry(spill_drainer: &mut SpillDrainer, metrics: &Metrics) {
 
 /// Delivers as if the pause before a retry were over; its length is kept.
 fn come_due(spill_drainer: &mut SpillDrainer) {
-    if let Some((at, _)) = &mut spill_drainer.retry_at {
-        *at = Instant::now();
-    }
+    spill_drainer.offers.come_due();
     spill_drainer.deliver();
 }
 
@@ -609,7 +607,7 @@ fn the_pause_before_a_rejected_batch_grows_and_ends_with_the_rejection() {
 
     let pauses = [(); 6].map(|()| {
         retry(&mut spill_drainer, &metrics);
-        spill_drainer.retry_at.unwrap().1
+        spill_drainer.offers.pause().unwrap()
     });
     assert_eq!(
         pauses,
@@ -622,7 +620,7 @@ fn the_pause_before_a_rejected_batch_grows_and_ends_with_the_rejection() {
         shared.refused().is_none().then_some(())
     });
     spill_drainer.deliver();
-    assert!(spill_drainer.retry_at.is_none());
+    assert_eq!(spill_drainer.offers.pause(), None);
 }
 
 #[test]

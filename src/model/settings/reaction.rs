@@ -6,6 +6,7 @@ use std::time::Duration;
 use salt_sls::Glob;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
+use crate::base::backoff::doubled;
 use crate::base::limits::{
     REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_BUDGET, REACTOR_BUDGET_PER, REACTOR_DEPTH_MAX,
     REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
@@ -170,14 +171,7 @@ impl RuleOptions {
 
     /// The pause after `tried` attempts.
     pub(crate) fn pause(&self, tried: u32) -> Duration {
-        // Twenty doublings of a second are twelve days, far beyond the limit below.
-        let doubled = 1_u32
-            .checked_shl(tried.saturating_sub(1).min(20))
-            .unwrap_or(u32::MAX);
-
-        self.backoff
-            .saturating_mul(doubled)
-            .min(REACTOR_BACKOFF_MAX)
+        doubled(self.backoff, REACTOR_BACKOFF_MAX, tried.saturating_sub(1))
     }
 }
 

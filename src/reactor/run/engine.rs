@@ -25,6 +25,7 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
+use crate::base::threads;
 use crate::model::{EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
 use crate::reactor::rules::lease::{EngineReport, Lease};
 use crate::reactor::run::watch::ShadowDifference;
@@ -259,25 +260,15 @@ impl Reactor {
 
         // A thread that waits for the master cannot be interrupted; its event stays open.
         let until = Instant::now() + REACTOR_STOP_TIMEOUT;
-        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-
-        let (ended, held_up): (Vec<_>, Vec<_>) =
-            threads.into_iter().partition(JoinHandle::is_finished);
-        if !held_up.is_empty() {
-            let threads = held_up.len();
+        let held_up = threads
+            .into_iter()
+            .filter_map(|thread| threads::join_until(thread, until))
+            .count();
+        if held_up > 0 {
             tracing::warn!(
-                threads,
+                threads = held_up,
                 "reactions still wait for the master, they continue after the next start"
             );
-        }
-
-        for thread in ended {
-            let name = thread.thread().name().unwrap_or_default().to_owned();
-            if thread.join().is_err() {
-                tracing::error!(thread = name, "thread panicked");
-            }
         }
 
         // Gives up the intake, for which the store waits when it stops.

@@ -17,6 +17,7 @@ use crate::base::clock::Clock;
 use crate::base::limits::{
     FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOG_INTERVAL, GUARD_NEAR, GUARD_POLL,
 };
+use crate::base::log_once::LogOnce;
 use crate::store::vfs::Fs;
 
 /// Configured thresholds in bytes; `None` means a default derived from the size of the file system.
@@ -74,8 +75,7 @@ pub(crate) struct FreeSpaceGuard {
     free: AtomicU64,
     total: AtomicU64,
     checked_at: AtomicI64,
-    /// When the level was last logged.
-    logged_at: AtomicI64,
+    logged: LogOnce,
 }
 
 impl FreeSpaceGuard {
@@ -91,7 +91,7 @@ impl FreeSpaceGuard {
             free: AtomicU64::new(u64::MAX),
             total: AtomicU64::new(u64::MAX),
             checked_at: AtomicI64::new(0),
-            logged_at: AtomicI64::new(i64::MIN),
+            logged: LogOnce::every(GUARD_LOG_INTERVAL),
         };
 
         guard.check();
@@ -150,20 +150,18 @@ impl FreeSpaceGuard {
         self.room.store(room as u8, Ordering::Release);
         let (dir, free, low, min) = (self.dir.display(), status.free, status.low, status.min);
 
-        let now = self.clock.now().0;
-        let pause = i64::try_from(GUARD_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
-        let logged_at = self.logged_at.load(Ordering::Relaxed);
+        if before == room {
+            return SpaceStatus { room, ..status };
+        }
 
         // What concerns the intake is logged each time. Otherwise the level changes with every
         // segment near the limit.
         let concerns_intake = before == SpaceLevel::Full || room == SpaceLevel::Full;
-        if before == room
-            || (!concerns_intake && (logged_at..logged_at.saturating_add(pause)).contains(&now))
-        {
+        let is_due = self.logged.is_due((), self.clock.monotonic());
+        if !is_due && !concerns_intake {
             return SpaceStatus { room, ..status };
         }
 
-        self.logged_at.store(now, Ordering::Relaxed);
         match (before, room) {
             (_, SpaceLevel::Full) => {
                 tracing::error!(%dir, free, min, "disk full, new entries are rejected");

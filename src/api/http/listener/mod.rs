@@ -20,7 +20,7 @@ use axum::Router;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 pub(super) use self::connection::{Connection, ConnectionServer};
 pub(super) use self::permits::{BatchInFlight, Permit};
@@ -34,6 +34,7 @@ use crate::base::limits::{
     HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX,
     HTTPS_IDLE, HTTPS_PEERS_MAX, HTTPS_POLL, PEER_TIMEOUT,
 };
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::{Counter, Metrics};
 use crate::config::HttpTls;
 
@@ -173,7 +174,7 @@ impl NetworkListener {
         let tls = files.map(|files| CertificateState {
             files,
             current: None,
-            logged_at: None,
+            expiry_logged: LogOnce::every(HTTPS_EXPIRED_LOG_INTERVAL),
         });
 
         let server = Arc::new(ConnectionServer {
@@ -305,11 +306,11 @@ impl NetworkListener {
     }
 }
 
-/// The current certificate, and the time of the last log line about it.
+/// The current certificate.
 struct CertificateState {
     files: Files,
     current: Option<Certificate>,
-    logged_at: Option<Instant>,
+    expiry_logged: LogOnce,
 }
 
 impl CertificateState {
@@ -323,7 +324,8 @@ impl CertificateState {
                 monitor.set(ListenerState::Open);
                 monitor.0.lock().0.certificate_until = certificate.not_after;
 
-                (self.current, self.logged_at) = (Some(certificate), None);
+                self.current = Some(certificate);
+                self.expiry_logged.reset();
             }
             CertificateChange::Bad(why) => {
                 server.ctx.metrics.https_certificates_bad.add(1);
@@ -362,15 +364,11 @@ impl CertificateState {
         let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
         let (now, listener) = (server.ctx.clock.now(), server.kind.name);
         // The check runs every few seconds, the warning is logged at a longer interval.
-        if until.0.saturating_sub(now.0) > soon
-            || self
-                .logged_at
-                .is_some_and(|at| at.elapsed() < HTTPS_EXPIRED_LOG_INTERVAL)
-        {
+        let monotonic = server.ctx.clock.monotonic();
+        if until.0.saturating_sub(now.0) > soon || !self.expiry_logged.is_due((), monotonic) {
             return;
         }
 
-        self.logged_at = Some(Instant::now());
         if until < now {
             server.ctx.metrics.https_certificates_expired.add(1);
             tracing::error!(

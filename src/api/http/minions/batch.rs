@@ -3,7 +3,6 @@
 //! Checks run in order of cost: accepted key, clock, connection, signature, batch number; only then
 //! the payload is read.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +10,6 @@ use std::time::Duration;
 use axum::body::Body;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -28,6 +26,7 @@ use crate::base::limits::{
     HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES,
     HTTPS_SMALL_BYTES_IN_FLIGHT, PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
 };
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::{Counter, Metrics};
 use crate::config::{HttpsConfig, MinionsRead};
 use crate::model::{FrameBatch, ReadLimits};
@@ -68,7 +67,7 @@ pub(in crate::api::http) struct Minions {
     large: Arc<Semaphore>,
     asking: Arc<Semaphore>,
     answers: AnswerRoom,
-    logged: Mutex<HashMap<&'static str, Instant>>,
+    logged: LogOnce<&'static str>,
 }
 
 impl Minions {
@@ -83,7 +82,7 @@ impl Minions {
             large: lane(HTTPS_LARGE_BYTES_IN_FLIGHT),
             asking: Arc::new(Semaphore::new(HTTPS_ASKING_MAX)),
             answers: AnswerRoom::new(HTTPS_ANSWER_BYTES),
-            logged: Mutex::default(),
+            logged: LogOnce::every(HTTPS_BAD_LOG_INTERVAL),
         }
     }
 
@@ -395,12 +394,8 @@ impl SignedRequest<'_> {
 
     /// Logs with an interval per kind, because anyone can send batches.
     fn log(&self, kind: &'static str, why: &str) {
-        let mut logged = self.server.logged.lock();
-        if logged
-            .get(kind)
-            .is_none_or(|last| last.elapsed() >= HTTPS_BAD_LOG_INTERVAL)
-        {
-            logged.insert(kind, Instant::now());
+        let now = self.server.ctx.clock.monotonic();
+        if self.server.logged.is_due(kind, now) {
             tracing::warn!(from = %self.connection.peer, why, "batch of a minion rejected");
         }
     }

@@ -17,19 +17,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
 
-use super::threads;
 use crate::api::zeromq::ZmqSocketStatus;
+use crate::base::backoff::Backoff;
 use crate::base::limits::{
     ZMQ_CHILD_BYTES_MAX, ZMQ_RESTART_PAUSE, ZMQ_RESTART_PAUSE_MAX, ZMQ_STABLE, ZMQ_STOP_TIMEOUT,
 };
 use crate::base::metrics::Metrics;
+use crate::base::threads;
 use crate::config::{Config, IpcPath, Mode};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
@@ -239,31 +240,25 @@ impl Supervised {
         // Before the signal: a supervisor that starts a process in between looks here afterwards.
         // It may have ended already.
         let _ = self.stop.try_send(());
-        self.signal(Signal::TERM);
+        signal(&self.process, Signal::TERM);
 
-        let deadline = Instant::now() + ZMQ_STOP_TIMEOUT;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            // `JoinHandle` has no join with a timeout.
-            std::thread::sleep(Duration::from_millis(5));
-        }
-
-        if !self.thread.is_finished() {
+        let until = Instant::now() + ZMQ_STOP_TIMEOUT;
+        if let Some(thread) = threads::join_until(self.thread, until) {
             tracing::warn!(
                 kind = self.status.kind,
                 "the ZeroMQ process does not stop, killing it"
             );
-            self.signal(Signal::KILL);
+            signal(&self.process, Signal::KILL);
+            threads::join(thread);
         }
-
-        threads::join(self.thread);
     }
+}
 
-    fn signal(&self, signal: Signal) {
-        if let Some(process) = &*self.process.lock()
-            && let Err(error) = pidfd_send_signal(process, signal)
-        {
-            tracing::debug!(%error, ?signal, "the ZeroMQ process has ended");
-        }
+fn signal(process: &Mutex<Option<OwnedFd>>, signal: Signal) {
+    if let Some(process) = &*process.lock()
+        && let Err(error) = pidfd_send_signal(process, signal)
+    {
+        tracing::debug!(%error, ?signal, "the ZeroMQ process has ended");
     }
 }
 
@@ -282,11 +277,17 @@ struct ChildProcess {
 impl ChildProcess {
     /// Runs the process until the daemon stops.
     fn supervise(&self) {
-        let mut pause = ZMQ_RESTART_PAUSE;
+        let mut backoff = Backoff::new(ZMQ_RESTART_PAUSE, ZMQ_RESTART_PAUSE_MAX);
         loop {
             let started = Instant::now();
             let ended = self.run_once();
             let socket = self.kind.name();
+
+            // A process that ran for long is no sign of a lasting problem.
+            if started.elapsed() > ZMQ_STABLE {
+                backoff.reset();
+            }
+            let pause = backoff.next();
 
             match ended {
                 Ok(status) if self.stopped.try_recv().is_ok() => {
@@ -306,16 +307,9 @@ impl ChildProcess {
             self.metrics.zmq_restarts.add(1);
             self.status.count_restart();
 
-            // A process that ran for long is no sign of a lasting problem.
-            if started.elapsed() > ZMQ_STABLE {
-                pause = ZMQ_RESTART_PAUSE;
-            }
-
             if self.stopped.recv_timeout(pause).is_ok() {
                 return;
             }
-
-            pause = (pause * 2).min(ZMQ_RESTART_PAUSE_MAX);
         }
     }
 

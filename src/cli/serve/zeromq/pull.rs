@@ -13,7 +13,7 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,10 +21,12 @@ use tokio::time::{sleep, timeout};
 use zeromq::{PullSocket, Socket as _, SocketRecv as _, ZmqMessage};
 
 use crate::api::client::{Client, ClientError};
+use crate::base::clock::Clock;
 use crate::base::limits::{
     WIRE_FRAME_BYTES_MAX, ZMQ_ANSWER_TIMEOUT, ZMQ_BATCH_BYTES, ZMQ_BATCH_EVENTS, ZMQ_LOG_INTERVAL,
     ZMQ_QUIET, ZMQ_RETRY,
 };
+use crate::base::log_once::LogOnce;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event;
 
@@ -32,24 +34,30 @@ use crate::wire::salt_event;
 const CALL_BYTES: usize = 1024;
 
 /// Messages that were not passed on, since the last report.
-#[derive(Default)]
 struct Ignored {
     malformed: u64,
     too_large: u64,
     /// Connections that ended with an error.
     peers: u64,
-    log: LogInterval,
+    log: Log,
 }
 
-/// Writes at most one line in [`ZMQ_LOG_INTERVAL`], because thousands of messages can have the same
-/// problem.
-#[derive(Default)]
-struct LogInterval(Option<Instant>);
+/// Writes a line to the daemon's log, unless it is about what has just been logged.
+struct Log {
+    once: LogOnce,
+    clock: Clock,
+}
 
-impl LogInterval {
-    fn line(&mut self, line: impl FnOnce() -> String) {
-        if self.0.is_none_or(|at| at.elapsed() >= ZMQ_LOG_INTERVAL) {
-            self.0 = Some(Instant::now());
+impl Log {
+    fn new() -> Self {
+        Self {
+            once: LogOnce::every(ZMQ_LOG_INTERVAL),
+            clock: Clock::real(),
+        }
+    }
+
+    fn line(&self, line: impl FnOnce() -> String) {
+        if self.once.is_due((), self.clock.monotonic()) {
             eprintln!("saltcellar: zeromq pull: {}", line());
         }
     }
@@ -60,7 +68,7 @@ impl LogInterval {
 struct Daemon {
     path: PathBuf,
     client: Option<Client>,
-    log: LogInterval,
+    log: Log,
 }
 
 impl Daemon {
@@ -68,7 +76,7 @@ impl Daemon {
         Self {
             path: path.to_owned(),
             client: None,
-            log: LogInterval::default(),
+            log: Log::new(),
         }
     }
 
@@ -118,7 +126,7 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     socket.bind_listener(listener).await.context("listen")?;
 
     let mut daemon = Daemon::new(daemon);
-    let mut ignored = Ignored::default();
+    let mut ignored = Ignored::new();
     let mut stopping = false;
 
     loop {
@@ -151,6 +159,15 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
 }
 
 impl Ignored {
+    fn new() -> Self {
+        Self {
+            malformed: 0,
+            too_large: 0,
+            peers: 0,
+            log: Log::new(),
+        }
+    }
+
     /// Adds a message to the batch, or counts the reason against it.
     fn sort(&mut self, received: zeromq::ZmqResult<ZmqMessage>, batch: &mut Batch) {
         let message = match received {

@@ -6,58 +6,14 @@ use std::sync::Arc;
 
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_ONCE_MAX;
-use crate::model::{Rate, RuleOptions};
-
-/// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible
-/// after a pause. A changed rate resets the state.
-#[derive(Debug, Clone, Copy, Default)]
-struct Gcra {
-    rate: Option<Rate>,
-    even: i64,
-}
-
-impl Gcra {
-    /// Takes a turn now; otherwise returns the time of the next one.
-    fn take(&mut self, rate: Rate, now: Micros) -> Result<(), Micros> {
-        let before = *self;
-        let at = self.queue(rate, now);
-        if at > now {
-            *self = before;
-            return Err(at);
-        }
-        Ok(())
-    }
-
-    /// Reserves the next turn and returns its time.
-    fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
-        // At most a quarter of the range, which leaves room for the sums below.
-        let per = i64::try_from(rate.per.as_micros())
-            .unwrap_or(i64::MAX / 4)
-            .max(1);
-        let each = (per / i64::from(rate.times.max(1))).max(1);
-
-        let even = if self.rate == Some(rate) {
-            self.even.max(now.0)
-        } else {
-            now.0
-        };
-
-        *self = Self {
-            rate: Some(rate),
-            even: even.saturating_add(each),
-        };
-
-        // A burst of `times` may start that much before evenly spaced turns.
-        Micros(even - (per - each)).max(now)
-    }
-}
+use crate::model::{RuleOptions, Throttle};
 
 #[derive(Debug, Default)]
 struct RuleThrottle {
-    rate: Gcra,
+    rate: Throttle,
     /// In shadow: the delays that a rate would cause.
-    queue: Gcra,
-    budget: Gcra,
+    queue: Throttle,
+    budget: Throttle,
     /// By minion: time of the event that counted, and end of its window.
     once: HashMap<String, (Micros, Micros)>,
 }
@@ -167,7 +123,7 @@ impl Throttles {
         let throttle = self.of(rule);
         let at = options
             .rate
-            .map_or(now, |rate| throttle.queue.queue(rate, now));
+            .map_or(now, |rate| throttle.queue.queue(rate, now, 1));
 
         options
             .budget

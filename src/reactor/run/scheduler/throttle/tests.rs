@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::model::Rate;
 
 const SECOND: i64 = 1_000_000;
 

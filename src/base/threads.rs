@@ -3,8 +3,9 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
-pub(super) fn spawn(
+pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
@@ -15,7 +16,7 @@ pub(super) fn spawn(
 
 /// Starts a named critical thread: if it panics, the process exits, so that
 /// systemd can restart it.
-pub(super) fn spawn_critical(
+pub(crate) fn spawn_critical(
     name: &'static str,
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
@@ -29,9 +30,38 @@ pub(super) fn spawn_critical(
 }
 
 /// Waits for a thread. A panic has been printed to standard error.
-pub(super) fn join(handle: JoinHandle<()>) {
+pub(crate) fn join(handle: JoinHandle<()>) {
     let name = handle.thread().name().unwrap_or("sc-?").to_owned();
     if handle.join().is_err() {
         tracing::error!(thread = name, "thread panicked");
+    }
+}
+
+/// Waits for a thread until a deadline: `JoinHandle` has no join with one. Returns the handle of a
+/// thread that still works.
+pub(crate) fn join_until(handle: JoinHandle<()>, until: Instant) -> Option<JoinHandle<()>> {
+    while !handle.is_finished() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    if !handle.is_finished() {
+        return Some(handle);
+    }
+    join(handle);
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_waited_for_until_the_deadline() {
+        let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+        let work = move || _ = stopped.recv();
+        let working = join_until(spawn("sc-test", work).unwrap(), Instant::now());
+        drop(stop);
+        let far = Instant::now() + Duration::from_secs(60);
+        assert!(join_until(working.unwrap(), far).is_none());
     }
 }

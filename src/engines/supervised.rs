@@ -1,0 +1,126 @@
+//! The threads of engines that the configuration names: sinks and scripts.
+//!
+//! # Invariant
+//!
+//! At any time at most one thread of a name works: a thread that replaces another one waits until
+//! that has ended, for which both know a lock ([`PerName`](super::per_name::PerName)).
+
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use indexmap::IndexMap;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::base::limits::SINK_STOP_TIMEOUT;
+use crate::base::threads::join_until;
+
+/// What runs under one name, or could not start.
+pub(super) trait Engine {
+    type Settings;
+
+    fn name(settings: &Self::Settings) -> &str;
+
+    /// Whether it works, with these settings.
+    fn runs(&self, settings: &Self::Settings) -> bool;
+
+    /// A reload has kept it.
+    fn kept(&self) {}
+
+    /// Asks it to stop, without a wait for what it does. Returns its thread, if it had one.
+    fn end(&mut self) -> Option<JoinHandle<()>>;
+}
+
+/// The engines of one kind.
+#[derive(Debug)]
+pub(super) struct Supervised<E> {
+    /// For the names of threads: `sink`, `script`.
+    kind: &'static str,
+    /// In the order of the configuration. Locked during a whole reload, before `ending`.
+    running: Mutex<IndexMap<String, E>>,
+    /// Threads of removed and replaced engines that may still work, with the engine's name.
+    ending: Mutex<Vec<(String, JoinHandle<()>)>>,
+    /// Number of threads started, for their names.
+    started: Mutex<usize>,
+}
+
+impl<E: Engine> Supervised<E> {
+    pub(super) fn new(kind: &'static str) -> Self {
+        Self {
+            kind,
+            running: Mutex::default(),
+            ending: Mutex::default(),
+            started: Mutex::new(0),
+        }
+    }
+
+    /// Starts new engines, replaces changed ones and those that have ended, and stops those that are
+    /// not in the list. `start` gets the name of the thread. Returns the names of the stopped ones.
+    pub(super) fn apply(
+        &self,
+        settings: Vec<E::Settings>,
+        mut start: impl FnMut(E::Settings, &str) -> E,
+    ) -> Vec<String> {
+        // Held until all are as configured: two reloads at once must not start an engine twice.
+        let mut running = self.running.lock();
+        let mut before = std::mem::take(&mut *running);
+
+        for settings in settings {
+            let name = E::name(&settings).to_owned();
+
+            let engine = match before.shift_remove(&name) {
+                Some(same) if same.runs(&settings) => {
+                    same.kept();
+                    same
+                }
+                // The new thread waits for the old one. The old engine lives until the new one has
+                // begun: both share what its threads hold.
+                Some(mut old) => {
+                    self.end(&name, &mut old);
+                    start(settings, &self.thread_name())
+                }
+                None => start(settings, &self.thread_name()),
+            };
+
+            running.insert(name, engine);
+        }
+
+        for (name, removed) in &mut before {
+            self.end(name, removed);
+        }
+        before.into_keys().collect()
+    }
+
+    fn end(&self, name: &str, engine: &mut E) {
+        let mut ending = self.ending.lock();
+        ending.retain(|(_, thread)| !thread.is_finished());
+        ending.extend(engine.end().map(|thread| (name.to_owned(), thread)));
+    }
+
+    /// A number and not the engine's name, which is longer than the 15 bytes of the kernel.
+    fn thread_name(&self) -> String {
+        let mut started = self.started.lock();
+        let number = *started % 1_000;
+        *started += 1;
+        format!("sc-{}-{number}", self.kind)
+    }
+
+    /// The engines, in the order of the configuration. A reload waits meanwhile.
+    pub(super) fn lock(&self) -> MutexGuard<'_, IndexMap<String, E>> {
+        self.running.lock()
+    }
+
+    /// Stops all engines. Returns the names of those whose thread has not ended in time.
+    pub(super) fn stop(&self) -> Vec<String> {
+        // All at once, so that they share the time, also with those that a reload has removed.
+        for (name, mut engine) in std::mem::take(&mut *self.running.lock()) {
+            self.end(&name, &mut engine);
+        }
+
+        let ending = std::mem::take(&mut *self.ending.lock());
+        let until = Instant::now() + SINK_STOP_TIMEOUT;
+        ending
+            .into_iter()
+            .filter_map(|(name, thread)| join_until(thread, until).map(|_| name))
+            .collect()
+    }
+}
