@@ -619,6 +619,7 @@ fn a_stream_sends_nothing_when_others_entries_are_stored() {
         "?where={}",
         encoded(&format!("\"{SECRET}\" in data.text or data.id == \"web1\""))
     );
+    let all_of_it = token(&cellar, &["all", "--scope", "read"]);
     let all = ["", "?max_rate=1", "?where=data.text%20is%20defined", &both];
     for (n, (limit, glob, queries)) in [
         ("--minions", "web*", &all[..]),
@@ -631,26 +632,47 @@ fn a_stream_sends_nothing_when_others_entries_are_stored() {
         let args = [&format!("web{n}"), "--scope", "read", limit, glob];
         let token = token(&cellar, &args);
         for query in queries {
-            assert_alone(&cellar, &address, &token, query, limit);
+            assert_alone(&cellar, &address, [&token, &all_of_it], query, limit);
         }
     }
 }
 
-/// Asserts that a stream sends web1's events, and nothing when entries of the other minion are stored.
-fn assert_alone(cellar: &Cellar, address: &str, token: &str, query: &str, limit: &str) {
+/// A stream with its answer's head read.
+fn opened_stream(address: &str, token: &str, query: &str) -> TcpStream {
     let mut stream = connect(address);
     let head = format!(
         "GET /api/v1/events/stream{query} HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n{token}\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();
-    let begun = std::time::Instant::now();
     read_stream(&mut stream, |text| text.contains("\r\n\r\n1\r\n\n\r\n"));
+    stream
+}
+
+/// Stores entries of the other minion, and returns when a stream without limits has told of all of them: the others
+/// have passed them, too.
+fn foreign_passed(cellar: &Cellar, witness: &mut TcpStream) {
+    foreign(cellar, World::Full, 10);
+    let newest = cellar.ask("events_list", vec![("limit", 1.into())]);
+    let newest = newest["events"][0]["seq"].as_u64().unwrap();
+    let is_there = |text: &str| {
+        let ids = text.split("\"id\":\"").skip(1);
+        let mut numbers =
+            ids.filter_map(|rest| rest.split('"').next()?.split(':').nth(1)?.parse().ok());
+        numbers.any(|number: u64| number >= newest)
+    };
+    read_stream(witness, is_there);
+}
+
+/// Asserts that a stream sends web1's events, and nothing when entries of the other minion are stored.
+fn assert_alone(cellar: &Cellar, address: &str, tokens: [&str; 2], query: &str, limit: &str) {
+    let begun = std::time::Instant::now();
+    let [mut stream, mut witness] = tokens.map(|token| opened_stream(address, token, query));
     for n in 0..3 {
-        foreign(cellar, World::Full, 10);
+        foreign_passed(cellar, &mut witness);
         let tag = format!("salt/minion/web1/{n}");
         let data = json!({ "id": "web1", "fun": "state.apply", "text": "web" });
         event(cellar, &tag, &data);
-        foreign(cellar, World::Full, 10);
+        foreign_passed(cellar, &mut witness);
         // With a rate, it is sent in another second than the one before, or counted.
         let counted = |text: &str| text.matches("{\"count\":1,").count();
         let text = read_stream(&mut stream, |text| text.contains(&tag) || counted(text) > 0);

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
-use saltcellar::base::limits::LIST_BYTES_MAX;
+use saltcellar::base::limits::{LIST_BYTES_MAX, SALT_API_BYTES, SALT_API_CHUNKS};
 use saltcellar::wire::json::from_json;
 use serde_json::{Value as Json, json};
 
@@ -569,4 +569,30 @@ fn active_jobs_have_all_returns_however_many_pages_they_take() {
     ]);
     cellar.ask("returner", vec![("load", load)]);
     assert_eq!(post(&address, "/", &token, &chunk).status, 413);
+}
+
+#[test]
+fn the_chunks_of_a_request_have_one_limit_of_bytes_together() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    put_job(&cellar);
+    let load = json!({
+        "jid": JID, "id": "db1", "fun": "state.apply", "retcode": 0, "return": "x".repeat(6 << 20),
+    });
+    cellar.ask("returner", vec![("load", from_json(&load).unwrap())]);
+    let token = secret(&token(&cellar, &["gui", "--scope", "read"]));
+    // Each of them is small enough.
+    let chunk = json!({ "client": "runner", "fun": "jobs.lookup_jid", "jid": JID });
+    let answers = [1, 2, SALT_API_CHUNKS].map(|count| {
+        let chunks = Json::Array(vec![chunk.clone(); count]);
+        post(&address, "/", &token, &chunks)
+    });
+    assert_eq!(
+        answers.each_ref().map(|answer| answer.status),
+        [200, 200, 413]
+    );
+    let why = answers[2].text();
+    assert!(why.contains("of results together"), "{why}");
+    assert!(answers[1].body.len() > 12 << 20);
+    const { assert!(2 * (7 << 20) < SALT_API_BYTES && SALT_API_CHUNKS * (6 << 20) > SALT_API_BYTES) };
 }

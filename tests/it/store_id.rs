@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rmpv::Value;
 
 use crate::fake_daemon::program;
-use crate::harness::wait_for;
+use crate::harness::{Cellar, map, wait_for};
 use crate::http::{address, connect, get, local, request, token};
 use crate::http_limits::{chunks, paths, start_full, views};
 use crate::sinks::{service, status};
@@ -26,6 +26,12 @@ fn forms(id: u64) -> Vec<Vec<u8>> {
         .into_iter()
         .chain(bytes)
         .collect()
+}
+
+/// The argument of `event_return`.
+fn one_event(tag: &str) -> Value {
+    let event = vec![("tag", tag.into()), ("data", map(vec![]))];
+    Value::Array(vec![map(event)])
 }
 
 #[test]
@@ -146,14 +152,24 @@ fn no_answer_contains_the_store_id() {
     names_an_entry("/api/v1/events", "\"id\":\"");
     names_an_entry(next, "\"id\":\"");
     names_an_entry("/api/v1/sinks/hook/dead-letters", "salt/minion/web1/start");
-    for accept in ["application/x-ndjson", "text/event-stream"] {
+    for (n, accept) in ["application/x-ndjson", "text/event-stream"]
+        .into_iter()
+        .enumerate()
+    {
         let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
         let mut stream = connect(&http);
         let head =
             format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n{tokens}\r\n");
         stream.write_all(head.as_bytes()).unwrap();
+        // Also a later piece.
+        let last = format!("test/last/{n}");
         let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-        while memchr::memmem::find(&bytes, b"salt/minion/web1/start").is_none() {
+        let mut is_asked = false;
+        while memchr::memmem::find(&bytes, last.as_bytes()).is_none() {
+            if !is_asked && memchr::memmem::find(&bytes, b"salt/minion/web1/start").is_some() {
+                is_asked = true;
+                cellar.ask("event_return", vec![("events", one_event(&last))]);
+            }
             let got = stream.read(&mut piece).unwrap();
             assert!(got > 0, "closed");
             bytes.extend_from_slice(&piece[..got]);
@@ -186,6 +202,20 @@ fn no_answer_contains_the_store_id() {
         format,
         "made again"
     );
+    // FORMAT of another store: its logs are named without the id of either.
+    let other = Cellar::start();
+    std::fs::copy(other.state_dir().join("FORMAT"), &path).unwrap();
+    for command in [
+        &["serve", "--state-dir", &state, "--socket", &new][..],
+        &["store", "verify", "--state-dir", &state],
+    ] {
+        let output = program().args(command).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&said).into_owned();
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("belongs to the store"), "{text}");
+        answers.push((command.join(" "), said));
+    }
     std::fs::remove_file(&path).unwrap();
     let refused = program()
         .args(["serve", "--state-dir", &state, "--socket", &new])
