@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::events::{EventRow, FilterArgs, StartArgs};
 use super::poll::{Attempt, Poll};
 use super::store::refused;
-use super::{Call, Changing, Ctx, Cursor, In, Run, Wait, Whole, failed};
+use super::{Call, Changing, Ctx, Cursor, In, Raised, Run, Wait, Whole, failed};
 use crate::base::limits::{
     CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, FOLLOW_GATHER, LIST_BYTES_MAX,
     LIST_ROWS_MAX,
@@ -78,13 +78,6 @@ answers! {
         name: String,
         pin: bool,
     }
-}
-
-/// For a change of the consumer of a sink, which is the sink's position, filter and switch.
-fn of_sink(ctx: &Ctx, name: &str) -> Option<&'static str> {
-    // A sink may be new and have no consumer yet, or be removed and have left one.
-    let is_of_sink = ctx.engines.has(name) || ctx.store.is_of_sink(name);
-    is_of_sink.then_some(" for the consumer of a sink")
 }
 
 fn row(status: &ConsumerStatus) -> Consumer {
@@ -195,13 +188,10 @@ impl Call for Create {
     const NAME: &'static str = "consumer_create";
     const DOC: &'static str = "Create a consumer, or change its filter";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = CreateArgs;
     type Answer = Position;
-
-    fn raises(ctx: &Ctx, args: &CreateArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Create {
@@ -239,13 +229,10 @@ impl Call for Next {
     const NAME: &'static str = "consumer_next";
     const DOC: &'static str = "Take the next events of a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = NextArgs;
     type Answer = Batch;
-
-    fn raises(ctx: &Ctx, args: &NextArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Wait for Next {
@@ -332,13 +319,10 @@ impl Call for Ack {
     const NAME: &'static str = "consumer_ack";
     const DOC: &'static str = "Acknowledge events of a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = AckArgs;
     type Answer = Position;
-
-    fn raises(ctx: &Ctx, args: &AckArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Ack {
@@ -366,13 +350,10 @@ impl Call for Nack {
     const NAME: &'static str = "consumer_nack";
     const DOC: &'static str = "Report that events could not be processed";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = NackArgs;
     type Answer = Position;
-
-    fn raises(ctx: &Ctx, args: &NackArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Nack {
@@ -402,13 +383,10 @@ impl Call for Release {
     const NAME: &'static str = "consumer_release";
     const DOC: &'static str = "End the lease of a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = ReleaseArgs;
     type Answer = ();
-
-    fn raises(ctx: &Ctx, args: &ReleaseArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Release {
@@ -434,13 +412,10 @@ impl Call for Seek {
     const NAME: &'static str = "consumer_seek";
     const DOC: &'static str = "Move the cursor of a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = SeekArgs;
     type Answer = Position;
-
-    fn raises(ctx: &Ctx, args: &SeekArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Seek {
@@ -467,13 +442,10 @@ impl Call for Pause {
     const NAME: &'static str = "consumer_pause";
     const DOC: &'static str = "Pause a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = NameArgs;
     type Answer = Position;
-
-    fn raises(ctx: &Ctx, args: &NameArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Pause {
@@ -489,13 +461,10 @@ impl Call for Resume {
     const NAME: &'static str = "consumer_resume";
     const DOC: &'static str = "Resume a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = NameArgs;
     type Answer = Position;
-
-    fn raises(ctx: &Ctx, args: &NameArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Resume {
@@ -543,13 +512,10 @@ impl Call for Delete {
     const NAME: &'static str = "consumer_delete";
     const DOC: &'static str = "Delete a consumer";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByConsumer;
     type Scope = Changing;
     type Args<'a> = NameArgs;
     type Answer = bool;
-
-    fn raises(ctx: &Ctx, args: &NameArgs) -> Option<&'static str> {
-        of_sink(ctx, &args.name)
-    }
 }
 
 impl Run for Delete {

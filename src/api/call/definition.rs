@@ -26,6 +26,8 @@ pub(crate) trait Call: 'static {
     const DOC: &'static str;
     /// The right that a caller needs.
     const RIGHT: Right = Right::Read;
+    /// The arguments with which it needs the right `admin`.
+    const RAISED: Raised = Raised::Never;
     /// The limits of callers that it applies; a caller with another limit is rejected. Only a call
     /// of the scope [`Limited`] can apply any.
     const APPLIES: &'static [Limit] = &[];
@@ -41,14 +43,71 @@ pub(crate) trait Call: 'static {
     /// Without stored values that are not msgpack.
     type Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
 
-    /// For what these arguments need the right `admin`, if they do.
-    fn raises(_: &Ctx, _: &Self::Args<'_>) -> Option<&'static str> {
-        None
-    }
-
     /// The answer in msgpack.
     fn encoded(answer: Self::Answer) -> Result<Vec<u8>, CallError> {
         Ok(encode(&answer)?)
+    }
+}
+
+/// The arguments with which a call needs the right `admin`, whatever its right is. They alone are
+/// read before the right is checked: what else is wrong with a call is nothing to a caller that may
+/// not make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raised {
+    /// None.
+    Never,
+    /// `import`, if it is set.
+    ByImport,
+    /// `name`, if it is that of the consumer of a sink.
+    ByConsumer,
+}
+
+impl Raised {
+    /// For what the arguments need the right `admin`, if they do.
+    fn purpose(self, ctx: &Ctx, args: &Unread<'_, '_>) -> Result<Option<&'static str>, CallError> {
+        #[derive(Deserialize)]
+        struct Import {
+            #[serde(default)]
+            import: bool,
+        }
+        #[derive(Deserialize)]
+        struct Named {
+            name: Option<String>,
+        }
+
+        Ok(match self {
+            Self::Never => None,
+            Self::ByImport => {
+                let Import { import } = args.read()?;
+                import.then_some(" for an import")
+            }
+            Self::ByConsumer => {
+                let Named { name } = args.read()?;
+                let is_of_sink = name.is_some_and(|name| of_sink(ctx, &name));
+                is_of_sink.then_some(" for the consumer of a sink")
+            }
+        })
+    }
+}
+
+/// Whether a consumer is, or was, that of a sink: the sink's position, filter and switch.
+fn of_sink(ctx: &Ctx, name: &str) -> bool {
+    // A sink may be new and have no consumer yet, or be removed and have left one.
+    ctx.engines.has(name) || ctx.store.is_of_sink(name)
+}
+
+/// Arguments in one of the two forms.
+enum Unread<'r, 'a> {
+    Packed(&'r Args<'a>),
+    Json(&'r Json),
+}
+
+impl Unread<'_, '_> {
+    fn read<T: DeserializeOwned>(&self) -> Result<T, CallError> {
+        match self {
+            Self::Packed(args) => args.read(),
+            Self::Json(args) => serde_path_to_error::deserialize(*args).map_err(bad_argument),
+        }
     }
 }
 
@@ -210,6 +269,8 @@ impl CallEntry {
             name: C::NAME,
             doc: C::DOC,
             right: C::RIGHT,
+            #[cfg(test)]
+            raised: C::RAISED,
             applies: C::APPLIES,
             only_reads: C::Scope::ONLY_READS,
             args: SchemaGenerator::subschema_for::<C::Args<'static>>,
@@ -222,30 +283,29 @@ impl CallEntry {
 struct Forms<C>(PhantomData<C>);
 
 impl<C: Call> Forms<C> {
-    /// Reads arguments in msgpack, and checks that the caller may make the call with them.
+    /// Reads arguments in msgpack, after the check that the caller may make the call with them.
     fn packed<'a>(ctx: &Ctx, caller: &Caller, args: &Args<'a>) -> Result<C::Args<'a>, CallError> {
+        Self::check(ctx, caller, &Unread::Packed(args))?;
         let (len, max) = (args.map().len(), C::ARGS_BYTES_MAX);
         if len > max {
             return Err(CallError::TooLarge { len, max });
         }
-        Self::permitted(ctx, caller, args.read()?)
+        args.read()
     }
 
-    /// As [`Self::packed`], of arguments in JSON.
-    fn unpacked<'a>(ctx: &Ctx, caller: &Caller, args: Json) -> Result<C::Args<'a>, CallError> {
-        Self::permitted(ctx, caller, from_json(args)?)
+    /// As [`Self::packed`], of arguments in JSON; null counts as absent.
+    fn unpacked<'a>(ctx: &Ctx, caller: &Caller, mut args: Json) -> Result<C::Args<'a>, CallError> {
+        without_nulls(&mut args);
+        Self::check(ctx, caller, &Unread::Json(&args))?;
+        from_json(args)
     }
 
-    fn permitted<'a>(
-        ctx: &Ctx,
-        caller: &Caller,
-        args: C::Args<'a>,
-    ) -> Result<C::Args<'a>, CallError> {
-        if let Some(purpose) = C::raises(ctx, &args) {
-            ctx.rights
-                .check_right(ctx, (C::NAME, purpose), Right::Admin, caller)?;
-        }
-        Ok(args)
+    fn check(ctx: &Ctx, caller: &Caller, args: &Unread<'_, '_>) -> Result<(), CallError> {
+        let Some(purpose) = C::RAISED.purpose(ctx, args)? else {
+            return Ok(());
+        };
+        ctx.rights
+            .check_right(ctx, (C::NAME, purpose), Right::Admin, caller)
     }
 
     fn in_msgpack(answer: C::Answer) -> Result<Vec<u8>, CallError> {
@@ -305,7 +365,8 @@ impl<C: Save> Forms<C> {
         args: &Args<'_>,
         to: &mut FrameBatch<'_>,
     ) -> Result<Vec<u8>, CallError> {
-        let args = Self::permitted(ctx, caller, args.read()?)?;
+        Self::check(ctx, caller, &Unread::Packed(args))?;
+        let args = args.read()?;
         // The answer has no stored value, so there is nothing to check.
         C::encoded(C::save(&C::Scope::enter(ctx, caller), args, to)?)
     }
@@ -313,10 +374,14 @@ impl<C: Save> Forms<C> {
 
 /// Reads arguments in JSON; null counts as absent.
 pub(in crate::api) fn from_json<'a, T: Deserialize<'a>>(mut args: Json) -> Result<T, CallError> {
+    without_nulls(&mut args);
+    serde_path_to_error::deserialize(args).map_err(bad_argument)
+}
+
+fn without_nulls(args: &mut Json) {
     if let Some(fields) = args.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
     }
-    serde_path_to_error::deserialize(args).map_err(bad_argument)
 }
 
 /// Replaces values that Salt's codec cannot read: one of them would make the whole answer

@@ -27,7 +27,7 @@ pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
 pub(crate) use definition::{Call, In, Limited, Run};
 pub(in crate::api) use definition::{
-    CallHandler, ChangeCtx, Changing, NoArgs, Save, Wait, Whole, from_json,
+    CallHandler, ChangeCtx, Changing, NoArgs, Raised, Save, Wait, Whole, from_json,
 };
 pub use document::document;
 pub(crate) use poll::Poll;
@@ -115,8 +115,11 @@ pub struct CallEntry {
     pub name: &'static str,
     /// A one-line description, in the imperative.
     pub doc: &'static str,
-    /// The right that a caller needs; some arguments need more, see [`Call::raises`].
+    /// The right that a caller needs.
     pub right: Right,
+    /// The arguments with which it needs the right `admin`; for the test of this table.
+    #[cfg(test)]
+    pub(super) raised: Raised,
     /// The limits of callers that it applies; a caller with another limit is rejected.
     pub applies: &'static [Limit],
     /// It changes nothing, so that it may end when nobody waits for its answer any more. A call of
@@ -275,6 +278,31 @@ mod tests {
             [102, 104, 200, 202, 204, 208],
             "all even: odd ones are the extension's"
         );
+    }
+
+    /// The rights of such calls are checked with that argument alone.
+    #[test]
+    fn each_call_that_can_import_or_changes_a_consumer_is_raised_by_it() {
+        for call in CALLS {
+            let mut types = SchemaGenerator::default();
+            let args = (call.args)(&mut types).to_value();
+            // By its name among the types, or in place.
+            let named = args["$ref"]
+                .as_str()
+                .and_then(|path| path.rsplit('/').next());
+            let args = named.map_or(&args, |name| &types.definitions()[name]);
+            let has = |name: &str| args["properties"].get(name).is_some();
+            let changes = !call.only_reads && call.right < Right::Admin;
+            let raised = match call.name {
+                name if changes && name.starts_with("consumer_") => {
+                    assert!(has("name"), "{name}: {args}");
+                    Raised::ByConsumer
+                }
+                _ if has("import") => Raised::ByImport,
+                _ => Raised::Never,
+            };
+            assert_eq!(call.raised, raised, "{}", call.name);
+        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Rights {
     }
 
     /// Rejects a call whose caller lacks the right for it, or has limits that it does not apply.
-    /// Its arguments can need another right, see [`Call::raises`](super::Call::raises).
+    /// Its arguments can need another right, see [`Raised`](super::Raised).
     pub(in crate::api) fn check(
         &self,
         ctx: &Ctx,

@@ -9,7 +9,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Call, Changing, Ctx, In, Run, Save};
+use super::{Call, Changing, Ctx, In, Raised, Run, Save};
 use crate::base::clock::Micros;
 use crate::base::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
 use crate::ingest::policy::RejectReason;
@@ -35,10 +35,6 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    fn raises(self) -> Option<&'static str> {
-        self.import.then_some(" for an import")
-    }
-
     /// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the
     /// present, because retention and lists depend on it. Imports may be older; their caller is an
     /// administrator ([`super::Rights`]).
@@ -142,13 +138,10 @@ impl Call for PrepJid {
     const NAME: &'static str = "prep_jid";
     const DOC: &'static str = "Return the passed jid, or a new one";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = PrepJidArgs;
     type Answer = String;
-
-    fn raises(_: &Ctx, args: &PrepJidArgs) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for PrepJid {
@@ -195,13 +188,10 @@ impl Call for SaveLoad {
     const NAME: &'static str = "save_load";
     const DOC: &'static str = "Store a job as published";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = SaveLoadArgs<'a>;
     type Answer = ();
-
-    fn raises(_: &Ctx, args: &SaveLoadArgs<'_>) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for SaveLoad {
@@ -284,13 +274,10 @@ impl Call for SaveMinions {
     const NAME: &'static str = "save_minions";
     const DOC: &'static str = "Store minions that a syndic reported for a job";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = SaveMinionsArgs<'a>;
     type Answer = ();
-
-    fn raises(_: &Ctx, args: &SaveMinionsArgs<'_>) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for SaveMinions {
@@ -332,13 +319,10 @@ impl Call for Returner {
     const NAME: &'static str = "returner";
     const DOC: &'static str = "Store one minion's return";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = ReturnerArgs<'a>;
     type Answer = ();
-
-    fn raises(_: &Ctx, args: &ReturnerArgs<'_>) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for Returner {
@@ -559,13 +543,10 @@ impl Call for UpdateEndtime {
     const NAME: &'static str = "update_endtime";
     const DOC: &'static str = "Store the end time of a job";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = EndtimeArgs;
     type Answer = ();
-
-    fn raises(_: &Ctx, args: &EndtimeArgs) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for UpdateEndtime {
@@ -605,13 +586,10 @@ impl Call for EventReturn {
     const NAME: &'static str = "event_return";
     const DOC: &'static str = "Store a batch of events";
     const RIGHT: Right = Right::Write;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = EventReturnArgs<'a>;
     type Answer = u64;
-
-    fn raises(_: &Ctx, args: &EventReturnArgs<'_>) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for EventReturn {
@@ -712,13 +690,10 @@ impl Call for SaveReg {
     const NAME: &'static str = "save_reg";
     const DOC: &'static str = "Store Thorium's register";
     const RIGHT: Right = Right::Admin;
+    const RAISED: Raised = Raised::ByImport;
     type Scope = Changing;
     type Args<'a> = SaveRegArgs<'a>;
     type Answer = Saved;
-
-    fn raises(_: &Ctx, args: &SaveRegArgs<'_>) -> Option<&'static str> {
-        args.origin.raises()
-    }
 }
 
 impl Save for SaveReg {
