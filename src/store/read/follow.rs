@@ -24,7 +24,7 @@ use crate::model::{Entry, Flags, Kind, ReadLimits, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
 use crate::store::read::{StoredEntry, without_body};
-use crate::store::segment::Segment;
+use crate::store::segment::{Segment, with_same_numbers};
 use crate::store::write::class::Class;
 use crate::store::{Store, StoreInner};
 use crate::wire::filter::{EntryFilter, TooCostly};
@@ -321,7 +321,8 @@ impl Store {
                     break;
                 }
 
-                if let Some(seq) = self.first_since_in(&segment, at)? {
+                let found = with_same_numbers(|| self.first_since_in(&segment, at))?;
+                if let Some(seq) = found {
                     first = first.min(seq);
                     break;
                 }
@@ -587,8 +588,8 @@ struct Forwards<'a> {
     wanted: &'a dyn Fn(Kind, Flags) -> bool,
     /// Segments to read, the next one last.
     segments: Vec<Arc<Segment>>,
-    /// The current segment, and its blocks to read.
-    current: Option<(Arc<Segment>, Range<u32>)>,
+    /// The current segment, and its blocks to read, by the numbers of this numbering.
+    current: Option<(Arc<Segment>, u64, Range<u32>)>,
     view: Option<Arc<BlockView>>,
     /// The next row of the view.
     at: usize,
@@ -646,12 +647,13 @@ impl<'a> Forwards<'a> {
             }
 
             // The next segment, or the end.
-            let Some((segment, blocks)) = &mut self.current else {
+            let Some((segment, numbering, blocks)) = &mut self.current else {
                 let Some(segment) = self.segments.pop() else {
                     return Ok(None);
                 };
                 // Again for each segment: it may have been sealed or rewritten since the list was
                 // made.
+                let numbering = segment.numbering();
                 let ready = self.shared.ready(&segment)?;
                 let metas = ready.blocks().metas();
                 let count =
@@ -660,7 +662,7 @@ impl<'a> Forwards<'a> {
                 let blocks = begin..count(metas.len());
                 // Not held while blocks are read.
                 drop(ready);
-                self.current = Some((segment, blocks));
+                self.current = Some((segment, numbering, blocks));
                 continue;
             };
 
@@ -670,13 +672,22 @@ impl<'a> Forwards<'a> {
                 continue;
             };
 
-            let segment = segment.clone();
+            let (segment, numbering) = (segment.clone(), *numbering);
             // Blocks that are read once would displace those of other readers.
             self.view = match self.shared.cache.get(&(segment.numbering(), number)) {
                 Some(view) => Some(view),
                 None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
                 None => self.shared.read_block(&segment, number, true)?,
             };
+
+            // Its index was rebuilt, so this may be another block: the rest of the segment is looked
+            // up anew. Not by a read that begins anew, because a reader has the entries before.
+            if segment.numbering() != numbering {
+                (self.view, self.current) = (None, None);
+                self.segments.push(segment);
+                continue;
+            }
+
             // An unreadable block has no rows, and the loop continues behind it.
             self.at = self
                 .view
@@ -688,7 +699,7 @@ impl<'a> Forwards<'a> {
     /// Calls `take` with the entry that [`Forwards::peek`] found; returns its result.
     fn take(&mut self, take: &mut impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize) -> usize {
         // Only after `peek` has found a row.
-        let (Some(view), Some((segment, _))) = (&self.view, &self.current) else {
+        let (Some(view), Some((segment, ..))) = (&self.view, &self.current) else {
             return 0;
         };
         let at = self.at;

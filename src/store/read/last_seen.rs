@@ -9,6 +9,7 @@ use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::index::LatestJob;
 use crate::store::index::latest::BUS_ONLY;
+use crate::store::segment::with_same_numbers;
 use crate::store::write::class::Class;
 
 /// The latest entries of minions.
@@ -24,6 +25,14 @@ impl Store {
     /// The latest event or return of each minion, or of the `wanted` ones, among at most about
     /// `entries_max` of the newest entries.
     pub(crate) fn last_seen(
+        &self,
+        entries_max: usize,
+        wanted: Option<&BTreeSet<&str>>,
+    ) -> Result<LastSeen, StoreError> {
+        with_same_numbers(|| self.last_seen_once(entries_max, wanted))
+    }
+
+    fn last_seen_once(
         &self,
         entries_max: usize,
         wanted: Option<&BTreeSet<&str>>,

@@ -36,6 +36,7 @@ use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, ReadLimits, Replaced
 use crate::store::log::block;
 use crate::store::read::job_summary::JobSummary;
 use crate::store::read::scan::{Backwards, Search};
+use crate::store::segment::with_same_numbers;
 use crate::wire::filter::{EntryFilter, TooCostly};
 
 /// An entry read from the log.
@@ -160,7 +161,7 @@ impl Store {
         wanted: impl Fn(&StoredEntry) -> bool,
         tags: impl Fn(Kind) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
-        self.entries_at(self.job_places(jid)?, jid, from, wanted, tags)
+        with_same_numbers(|| self.entries_at(self.job_places(jid)?, jid, from, &wanted, &tags))
     }
 
     /// As [`Store::entries_of`], of the entries at these places.
@@ -226,6 +227,15 @@ impl Store {
     /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach
     /// `bytes_max` bytes. Also returns where to continue, if there are more entries.
     pub(crate) fn job_entries_from(
+        &self,
+        jid: &str,
+        (from, upto): (SeqNo, SeqNo),
+        bytes_max: usize,
+    ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
+        with_same_numbers(|| self.page_of_job(jid, (from, upto), bytes_max))
+    }
+
+    fn page_of_job(
         &self,
         jid: &str,
         (from, upto): (SeqNo, SeqNo),
@@ -577,6 +587,10 @@ impl Store {
     }
 
     fn last_register(&self) -> Result<Option<(Micros, Vec<u8>)>, StoreError> {
+        with_same_numbers(|| self.newest_register())
+    }
+
+    fn newest_register(&self) -> Result<Option<(Micros, Vec<u8>)>, StoreError> {
         let segments = self.0.all_segments();
         let newest = segments
             .iter()
@@ -667,6 +681,19 @@ impl Store {
     /// As [`Store::search_allowed`], without events that `accepts` rejects, unless the filter names a
     /// job.
     fn search_accepted(
+        &self,
+        filter: &EventFilter,
+        (select, limits): (&EntryFilter, &ReadLimits),
+        accepts: &dyn Fn(&StoredEntry) -> bool,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<EventPage, StoreError> {
+        let allowed = (select, limits);
+        with_same_numbers(|| self.page_of(filter, allowed, accepts, before, limit, bytes_max))
+    }
+
+    fn page_of(
         &self,
         filter: &EventFilter,
         (select, limits): (&EntryFilter, &ReadLimits),

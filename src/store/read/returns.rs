@@ -11,7 +11,7 @@ use crate::store::index::EntryPosition;
 use crate::store::log::block::{BlockView, Rows};
 use crate::store::read::job_summary::{JobSummary, is_of_cached_job};
 use crate::store::read::{StoredEntry, without_body};
-use crate::store::segment::Segment;
+use crate::store::segment::{Segment, with_same_numbers};
 
 /// A job with some of its returns.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +28,13 @@ impl Store {
     /// The jobs with these ids, with the returns of the minions named for each. Unknown jobs are
     /// absent.
     pub(crate) fn returns_of(
+        &self,
+        wanted: &BTreeMap<&str, BTreeSet<&str>>,
+    ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
+        with_same_numbers(|| self.returns_once(wanted))
+    }
+
+    fn returns_once(
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {

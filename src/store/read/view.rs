@@ -39,7 +39,7 @@ use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::index::{EntryPosition, LatestJob};
 use crate::store::log::block::Rows;
-use crate::store::segment::Segment;
+use crate::store::segment::{Segment, with_same_numbers};
 use crate::wire::call::id_text;
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::{self, Writer, as_text};
@@ -246,10 +246,10 @@ impl StoreView {
         from: SeqNo,
         wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
-        match self.known_places(jid)? {
-            Some(places) => self.entries_at(places, jid, from, wanted),
+        with_same_numbers(|| match self.known_places(jid)? {
+            Some(places) => self.entries_at(places, jid, from, &wanted),
             None => Ok(Vec::new()),
-        }
+        })
     }
 
     fn entries_at(
@@ -606,7 +606,7 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.store.job_row(jid);
         }
-        self.allowed_row(jid)
+        with_same_numbers(|| self.allowed_row(jid))
     }
 
     /// The summary made of the allowed entries.
@@ -818,7 +818,8 @@ impl StoreView {
                 let wanted = (limit - found.rows.len()).clamp(8, ALLOWED_JOBS_AT_ONCE);
                 let (part, _) = left.split_at(wanted.min(left.len()));
                 let keys = part.iter().map(|(_, row)| (&*row.jid, BTreeSet::new()));
-                let mut allowed = self.allowed_jobs(&keys.collect())?;
+                let keys = keys.collect();
+                let mut allowed = with_same_numbers(|| self.allowed_jobs(&keys))?;
                 for (key, row) in part {
                     if found.rows.len() >= limit {
                         break;
@@ -858,7 +859,7 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.store.returns_of(wanted);
         }
-        self.allowed_jobs(wanted)
+        with_same_numbers(|| self.allowed_jobs(wanted))
     }
 
     /// Those that Salt's master stored through the extension, see
@@ -887,7 +888,7 @@ impl StoreView {
             let is_decided =
                 self.allows_load_of(&row) && is_cached == (row.rank == rank(Kind::Load));
             if self.hides_jobs() && !is_decided {
-                let row = self.allowed_row(jid)?;
+                let row = with_same_numbers(|| self.allowed_row(jid))?;
                 is_cached = row.is_some_and(|row| row.is_cached_by_salt());
             }
 

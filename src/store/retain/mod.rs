@@ -46,6 +46,7 @@ use crate::store::retain::free_space::SpaceLevel;
 use crate::store::retain::hold::Hold;
 use crate::store::segment::removal::left_in_trash;
 use crate::store::segment::usage::{SegmentUsage, arrivals};
+use crate::store::segment::with_same_numbers;
 use crate::store::write::class::Class;
 use crate::store::write::shares::divided;
 
@@ -572,7 +573,9 @@ impl StoreInner {
 
         let mut held = 0;
         for (key, jid) in self.holds.jids() {
-            held += usize::from(self.has_entries_of(segment, key, &jid)?);
+            held += usize::from(with_same_numbers(|| {
+                self.has_entries_of(segment, key, &jid)
+            })?);
         }
         Ok(held)
     }

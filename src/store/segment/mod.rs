@@ -77,6 +77,26 @@ fn next_numbering() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Counts the indexes that were rebuilt, of all segments.
+static RENUMBERED: AtomicU64 = AtomicU64::new(0);
+
+/// What `read` finds while the blocks of all segments keep their numbers: it begins anew otherwise.
+///
+/// A read takes the numbers of blocks from an index, and looks at the blocks later. An index that is
+/// rebuilt in between may number them differently, and the read would miss one or see one twice.
+/// Rebuilds are rare, and each segment has few, so this ends.
+pub(in crate::store) fn with_same_numbers<T, E>(
+    mut read: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    loop {
+        let before = RENUMBERED.load(Ordering::Acquire);
+        let found = read()?;
+        if RENUMBERED.load(Ordering::Acquire) == before {
+            return Ok(found);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// See [`Segment::numbering`].
@@ -413,6 +433,7 @@ impl Segment {
         let mut slot = self.index.write();
         // Under the lock: no reader finds the rebuilt index with the old numbering.
         self.numbering.store(next_numbering(), Ordering::Release);
+        RENUMBERED.fetch_add(1, Ordering::AcqRel);
         *slot = Index::Memory(Box::new(index));
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::model::{Entry, Flags, Kind, SeqNo, Source};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::read::StoredEntry;
-use crate::store::segment::Segment;
+use crate::store::segment::{Segment, with_same_numbers};
 use crate::wire::msgpack::Writer;
 
 /// The tag of a gap record in the events of a consumer; only there, it is not stored.
@@ -49,7 +49,9 @@ impl StoreInner {
 
         let mut noted = Vec::new();
         for (name, cursor) in behind {
-            let found = self.entries_since(segment, cursor).ok().flatten();
+            let found = with_same_numbers(|| self.entries_since(segment, cursor))
+                .ok()
+                .flatten();
             // Otherwise its index or its block is unreadable.
             let (first, entries) = found.unwrap_or((cursor.max(segment.first_seq), totals.entries));
 

@@ -7,7 +7,9 @@ use rustix::io::Errno;
 
 use super::forged::frames;
 use crate::base::limits::SECTOR_BYTES;
+use crate::store::read::StoredEntry;
 use crate::store::read::consumer::tests::{filter, take_all};
+use crate::store::read::follow::Followed;
 use crate::store::tests::*;
 use crate::store::tools::backup::{self, backup};
 use crate::store::tools::rebuild::rebuild;
@@ -35,16 +37,25 @@ fn tags(numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
 
 /// A closed store with events `1..=count`, whose sequence numbers are the same, and a consumer; returns its logs, oldest first.
 fn store(dir: &Path, count: u64) -> Vec<PathBuf> {
+    store_of(dir, "events", count, large)
+}
+
+fn store_of(
+    dir: &Path,
+    class_name: &str,
+    count: u64,
+    event: impl Fn(u64) -> Batch,
+) -> Vec<PathBuf> {
     let rig = Rig::open(dir, LIMITS);
     rig.store
         .create_consumer("audit", filter("{}"), Start::Oldest)
         .unwrap();
-    (1..=count).for_each(|n| rig.put(large(n)).unwrap());
+    (1..=count).for_each(|n| rig.put(event(n)).unwrap());
     rig.store.0.holds.hold("4711", "audit", Micros(1)).unwrap();
     rig.close();
     let logs = files_named(dir, "log");
     logs.into_iter()
-        .filter(|log| log.to_string_lossy().contains("/events/"))
+        .filter(|log| log.starts_with(format::class_dir(dir, class_name)))
         .collect()
 }
 
@@ -341,4 +352,91 @@ fn a_log_that_cannot_be_read_now_is_not_too_old() {
     };
     assert!(!planned(0), "its entries may be as new as the next log");
     assert!(planned(2));
+}
+
+/// Without a look at the numbering, each of these readers misses an entry that can be read, or gets one twice.
+#[test]
+fn an_index_that_is_rebuilt_with_other_numbers_costs_no_reader_an_entry() {
+    const JID: &str = "20261121054728123456";
+    /// Gets each tag that a reader sees.
+    type Seen<'a> = &'a dyn Fn(&[u8]);
+
+    let dir = tempfile::tempdir().unwrap();
+    let of_job = |n: u64| {
+        let (tag, body) = (format!("large/{n}"), noise(n, 150_000));
+        Batch::of(&Entry {
+            flags: Flags::ON_BUS.with(Flags::REACTION),
+            jid: JID,
+            ..event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0))
+        })
+    };
+    let logs = store_of(dir.path(), "jobs", 18, of_job);
+    assert_eq!(logs.len(), 3, "two sealed segments and a growing one");
+    let log = &logs[1];
+
+    // While a reader is among the blocks of the second segment, the first of them becomes unreadable,
+    // and then the index is rebuilt.
+    let read = |reader: &dyn Fn(&Rig, Seen<'_>) -> Vec<String>| {
+        let plan = Arc::new(Plan::default());
+        let rig = opened(dir.path(), &plan);
+        let seen = |tag: &[u8]| {
+            let segments = rig.store.0.all_segments();
+            let segment = segments.iter().find(|one| one.log().path() == log);
+            let segment = segment.unwrap();
+            // Once: a reader that begins anew comes here again.
+            if (tag == b"large/9" || tag == b"large/14")
+                && let segment::Ready::Sealed(index) = rig.store.0.ready(segment).unwrap()
+            {
+                let first = frames(log)[0] as u64 / SECTOR * SECTOR;
+                plan.add_bad_sector(log.to_str().unwrap(), first..first + SECTOR);
+                assert!(segment.replace_index(&index, SeqNo(u64::MAX)).unwrap());
+            }
+        };
+        let found = reader(&rig, &seen);
+        assert!(rig.store.damage().iter().all(|damage| damage.path == *log));
+        rig.close();
+        found
+    };
+    let upto = SeqNo(u64::MAX);
+    let text = |tag: &[u8]| String::from_utf8(tag.to_vec()).unwrap();
+
+    // A follower has got the first one before.
+    let followed = read(&|rig, seen| {
+        let mut tags = Vec::new();
+        let take = |event: Followed<'_>| {
+            seen(event.tag);
+            tags.push(text(event.tag));
+        };
+        let end = rig
+            .store
+            .follow(|_, _| true, SeqNo::FIRST, usize::MAX, take);
+        assert_eq!(end.unwrap(), rig.store.durable());
+        tags
+    });
+    assert_eq!(followed, tags(1..=18));
+
+    let left = || (1..=18).filter(|n| *n != 8);
+    let searched = read(&|rig, seen| {
+        let accepts = |entry: &StoredEntry| {
+            seen(&entry.tag);
+            true
+        };
+        let filter = EventFilter::default();
+        let page = rig
+            .store
+            .search_reactions(&filter, &accepts, upto, 100, usize::MAX);
+        let events = page.unwrap().events;
+        events.iter().rev().map(|event| text(&event.tag)).collect()
+    });
+    assert_eq!(searched, tags(left()));
+
+    let of_job = read(&|rig, seen| {
+        let wanted = |entry: &StoredEntry| {
+            seen(&entry.tag);
+            true
+        };
+        let entries = rig.store.job_entries_with(JID, wanted).unwrap();
+        entries.iter().map(|entry| text(&entry.tag)).collect()
+    });
+    assert_eq!(of_job, tags(left()));
 }
