@@ -9,6 +9,7 @@ pub mod minion;
 pub mod usage;
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
@@ -45,13 +46,28 @@ pub fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 /// Reports that the calling test is skipped because `what` is missing. Panics if `CI` is set.
-#[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
+///
+/// For `cargo test` and nextest it passes, and what it prints is not shown. So the line goes to the
+/// log of the stage of `make test`, if this is one: `tests/run.py` counts it there.
 pub fn missing(what: &str) {
-    assert!(
-        std::env::var_os("CI").is_none_or(|ci| ci.is_empty()),
-        "CI must have what this test needs: {what}"
-    );
-    eprintln!("skipped: needs {what}");
+    let stage_log = std::env::var_os("TEST_LOG").map(PathBuf::from);
+    let is_ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+    skip(what, is_ci, stage_log.as_deref());
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
+fn skip(what: &str, is_ci: bool, stage_log: Option<&Path>) {
+    assert!(!is_ci, "CI must have what this test needs: {what}");
+
+    let line = format!("SKIPPED: needs {what}\n");
+    let Some(path) = stage_log else {
+        eprint!("{line}");
+        return;
+    };
+    // Tests and the stage write to it at once: each line as a whole, at the end.
+    let log = fs::File::options().append(true).open(path);
+    log.and_then(|mut log| log.write_all(line.as_bytes()))
+        .expect("the log of the stage can be written");
 }
 
 /// A pseudorandom generator (`SplitMix64`); equal seeds give equal numbers.
@@ -97,5 +113,42 @@ impl Random {
             .flatten()
             .take(len)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skipped_test_is_told_in_the_log_of_its_stage_and_fails_in_ci() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        fs::write(log.path(), "begun\n").unwrap();
+        for what in ["root", "a disk"] {
+            skip(what, false, Some(log.path()));
+        }
+        let told = fs::read_to_string(log.path()).unwrap();
+        assert_eq!(told, "begun\nSKIPPED: needs root\nSKIPPED: needs a disk\n");
+
+        let in_ci = || skip("root", true, Some(log.path()));
+        assert!(std::panic::catch_unwind(in_ci).is_err());
+        assert_eq!(fs::read_to_string(log.path()).unwrap(), told);
+    }
+
+    /// A test that returns early by itself would count as passed.
+    #[test]
+    fn no_test_says_by_itself_that_it_is_skipped() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+        for file in fs::read_dir(dir).unwrap() {
+            let path = file.unwrap().path();
+            // Of directories there is only the harness.
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let said = ["println!(\"skip", "print!(\"skip", "SKIPPED"];
+            assert!(
+                !said.iter().any(|said| text.contains(said)),
+                "{}: use testkit::missing",
+                path.display()
+            );
+        }
     }
 }

@@ -58,7 +58,10 @@ impl SmallDisk {
                 .iter()
                 .any(|words| why.to_lowercase().contains(words));
             assert!(is_forbidden, "mount: {why}");
-            eprintln!("skipped: mounting is forbidden here, as in most containers: {why}");
+            missing(&format!(
+                "the right to mount, which most containers lack: {}",
+                why.trim()
+            ));
             return None;
         }
         let disk = Self { state };

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
+use saltcellar::testkit::missing;
 
 fn master(dir: &Path) -> String {
     let root = dir.display();
@@ -160,13 +161,7 @@ fn check_uses_the_master_of_the_configuration() {
 fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
     let python = Path::new("/usr/bin/python3");
     if !python.exists() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "{} is missing",
-            python.display()
-        );
-        eprintln!("skipped: there is no {}", python.display());
-        return;
+        return missing(&python.display().to_string());
     }
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);

@@ -130,6 +130,23 @@ def test_results_are_read_from_the_last_line_of_a_run(line, expected):
     assert (counts.passed, counts.failed, counts.skipped, counts.reasons) == expected
 
 
+def test_a_test_of_the_crates_that_is_skipped_is_counted_as_skipped(tmp_path, monkeypatch):
+    make = tmp_path / "make"
+    # As the tests write it while the output of passed ones is hidden: to the end of the log, whatever else is written there.
+    make.write_text('#!/bin/sh\necho begun\necho "SKIPPED: needs root" >>"$TEST_LOG"\n'
+                    'echo "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured"\n')
+    make.chmod(0o755)
+    monkeypatch.setenv("MAKE", str(make))
+    monkeypatch.setattr(run, "LOGS", str(tmp_path))
+    stage = run.Stage("rust", "the crates")
+    for _ in range(2):
+        runs = run.Run(["docs"])
+        runs.start(stage)
+        stage.process.wait(procs.WAIT_MAX)
+        counts = run.Counts.of(run.read(stage.log))
+        assert (counts.passed, counts.failed, counts.skipped, counts.reasons) == (2, 0, 1, ["needs root"])
+
+
 def test_each_stage_of_a_test_run_is_a_target_and_needs_known_ones():
     makefile = (REPO / "Makefile").read_text()
     stages = {stage.name: stage for stage in run.stages()}

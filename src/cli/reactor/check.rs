@@ -130,9 +130,14 @@ impl Checked {
         // A program has a time limit here, and none in Salt.
         let programs = files.iter().filter(|row| row.is_program).count();
         if programs > 0 {
+            let (are, each) = if programs == 1 {
+                ("1 file is a program".to_owned(), "it")
+            } else {
+                (format!("{programs} files are programs"), "each")
+            };
             let message = format!(
-                "{programs} files are programs, for which Salt waits without limit: each may take {} here \
-                 (reactor.program_timeout), and is killed then, whatever it has done",
+                "{are}, for which Salt waits without limit: {each} may take {} here (reactor.program_timeout), \
+                 and is killed then, whatever it has done",
                 program_time.show().unwrap_or_default()
             );
             notes.push(Note::warning("saltcellar", message));
