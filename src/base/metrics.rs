@@ -115,7 +115,7 @@ pub enum Severity {
     ShownBy(&'static str),
     /// Data was rejected or delayed, or something did not work; the text is the sentence for the user.
     Warning(&'static str),
-    /// Data was lost. Past when it is noticed, so a warning of `status`; a problem for `doctor`.
+    /// Data was lost. Past when it is noticed, and the counter stays until the next start: a warning, before the others.
     Loss(&'static str),
     /// Found at start and true until the next one: a problem.
     Problem(&'static str),

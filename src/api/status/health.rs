@@ -50,38 +50,37 @@ answers! {
 /// A counter of damage, loss or rejection, and what it means when it is not zero.
 pub struct LossCounter {
     pub name: &'static str,
-    /// Severity for `doctor`.
     pub level: Level,
-    /// Severity for `status`.
-    pub in_status: Level,
     pub meaning: &'static str,
 }
 
 use Level::{Problem, Warning};
 
-/// The counters that are a reason against "all is well", the severest first. Each counter declares
-/// in its definition what it means, so that none can be missing here.
+/// The counters that are a reason against "all is well", the severest first: present problems, past
+/// losses, other warnings. Each counter declares in its definition what it means, so that none can be
+/// missing here, and `status` and `doctor` say the same of it.
 pub fn loss_counters() -> Vec<LossCounter> {
     let of = |counter: &CounterDefinition| {
-        let (level, in_status, meaning) = match counter.severity {
+        let (rank, level, meaning) = match counter.severity {
             Severity::Harmless | Severity::ShownBy(_) => return None,
-            Severity::Warning(meaning) => (Warning, Warning, meaning),
-            // The loss is past, and the counter stays until the next start.
-            Severity::Loss(meaning) => (Problem, Warning, meaning),
-            Severity::Problem(meaning) => (Problem, Problem, meaning),
+            Severity::Problem(meaning) => (0, Problem, meaning),
+            Severity::Loss(meaning) => (1, Warning, meaning),
+            Severity::Warning(meaning) => (2, Warning, meaning),
         };
-
-        Some(LossCounter {
-            name: counter.name,
-            level,
-            in_status,
-            meaning,
-        })
+        let name = counter.name;
+        Some((
+            rank,
+            LossCounter {
+                name,
+                level,
+                meaning,
+            },
+        ))
     };
 
     let mut all: Vec<_> = Metrics::COUNTERS.iter().filter_map(of).collect();
-    all.sort_by_key(|one| std::cmp::Reverse((one.in_status, one.level)));
-    all
+    all.sort_by_key(|(rank, _)| *rank);
+    all.into_iter().map(|(_, one)| one).collect()
 }
 
 /// Seconds after which a record in a spool is overdue while the daemon is reachable.
@@ -233,15 +232,14 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
 
     for LossCounter {
         name,
-        in_status,
+        level,
         meaning,
-        ..
     } in loss_counters()
     {
         let count = status.counters.get(name).copied().unwrap_or(0);
         if count > 0 {
             found.add(
-                in_status,
+                level,
                 "since the start",
                 format!("{name} is {count}: {meaning}"),
             );
@@ -689,7 +687,7 @@ mod tests {
 
     #[test]
     fn every_counter_of_loss_is_a_reason_and_what_another_part_shows_is_shown() {
-        // As declared: losses are past for `status`, what is found at start is not.
+        // As declared: losses are past, what is found at start is not.
         for (name, level) in [
             ("entries_missing_at_start", Problem),
             ("files_changed_while_stopped", Problem),

@@ -759,7 +759,6 @@ fn check_counters(found: &mut Findings, status: &Status) {
         name,
         level,
         meaning,
-        ..
     } in loss_counters()
     {
         let n = status.counters.get(name).copied().unwrap_or(0);
