@@ -863,3 +863,34 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
         found.of("spool").warn(message);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status::health;
+    use crate::base::clock::Micros;
+
+    #[test]
+    fn a_counter_of_loss_is_for_doctor_what_it_is_for_status() {
+        for LossCounter { name, .. } in loss_counters() {
+            let status = Status {
+                counters: [(name.to_owned(), 1)].into(),
+                ..Status::default()
+            };
+            let mut found = Findings::default();
+            check_counters(&mut found, &status);
+            let [finding] = found.0.as_slice() else {
+                panic!("{name}: {} findings", found.0.len());
+            };
+
+            let reasons = health(&status, Micros(0)).reasons;
+            let reason = reasons.iter().find(|one| one.message == finding.message);
+            let expected = match reason.unwrap().level {
+                Level::Problem => CheckResult::Problem,
+                Level::Warning => CheckResult::Warning,
+                Level::Ok => CheckResult::Ok,
+            };
+            assert_eq!(finding.verdict, expected, "{name}");
+        }
+    }
+}
