@@ -1108,3 +1108,87 @@ fn the_daemon_reads_its_files_in_one_place() {
         }
     }
 }
+
+/// Files of the command line that read a value by a name in a string, each with what they read. None of it is an answer of the daemon: those are
+/// types, so that a misspelt field does not compile.
+const READ_BY_NAME: [(&str, &str); 10] = [
+    ("admin/setup/plan.rs", "a document that setup makes itself"),
+    (
+        "admin/sinks.rs",
+        "a counter of a sink: their names are data",
+    ),
+    ("bench/query.rs", "a counter of the daemon"),
+    (
+        "bench/reactor/harness.rs",
+        "the request of a call of the reactor",
+    ),
+    ("bench/sources/streams.rs", "a counter of the daemon"),
+    ("doctor/master.rs", "an option of Salt"),
+    ("doctor/python/", "the output of Salt's Python"),
+    ("import/jsonl.rs", "a line of an export"),
+    ("jobs/", "events and returns of Salt, as they are stored"),
+    ("reactor/test.rs", "a chunk that Salt would run"),
+];
+
+/// The first place of the code of the command line that reads a value by a name, or makes a call by its name.
+fn read_by_name(code: &str) -> Option<&str> {
+    const NAMED: [&str; 7] = [
+        ".get( )",
+        ".get_mut( )",
+        ".pointer( )",
+        // Calls by their name.
+        ".call( ",
+        ".ask( ",
+        ".ask_packed( ",
+        ".post( ",
+    ];
+
+    let named = NAMED.iter().find_map(|named| code.find(named));
+    let is_value = |before: char| before.is_alphanumeric() || "_)]".contains(before);
+    let indexed = code
+        .match_indices("[ ]")
+        .find(|(at, _)| code[..*at].chars().next_back().is_some_and(is_value))
+        .map(|(at, _)| at);
+
+    let at = named.into_iter().chain(indexed).min()?;
+    let line = code[..at].lines().next_back().map_or(0, str::len);
+    code[at - line..].lines().next()
+}
+
+#[test]
+fn the_command_line_reads_no_answer_by_names_of_fields() {
+    for (source, expected) in [
+        (r#"let jid = answer["jid"];"#, true),
+        (r#"let jid = answer.get("jid");"#, true),
+        (r#"client.call("status", args)?;"#, true),
+        (r#"let names = ["jid"];"#, false),
+        (r#"let jid = answer.jid; // answer["jid"]"#, false),
+    ] {
+        assert_eq!(
+            read_by_name(&code_of(source)).is_some(),
+            expected,
+            "{source}"
+        );
+    }
+
+    for file in sources() {
+        let Some(name) = file.strip_prefix("src/cli/") else {
+            continue;
+        };
+        if name.contains("tests")
+            || READ_BY_NAME
+                .iter()
+                .any(|(known, _)| name.starts_with(known))
+        {
+            continue;
+        }
+
+        let source = read(&file);
+        let code = code_of(source.split("#[cfg(test)]\n").next().unwrap_or_default());
+        assert_eq!(
+            read_by_name(&code),
+            None,
+            "{file}: read answers by the types of `api::call`, so that a misspelt field does not compile"
+        );
+    }
+}

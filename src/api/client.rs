@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rmpv::Value;
 
+use super::call::Call;
 use super::trust;
 use crate::base::{connect, limits};
 use crate::wire::{call, msgpack};
@@ -101,53 +102,49 @@ impl Client {
         Ok(client)
     }
 
-    /// Makes a call and waits for the result. `args` is a map with str keys, see [`args`].
+    /// Makes a call and waits for its answer.
+    pub(crate) fn make<C: Call>(&mut self, args: &C::Args<'_>) -> Result<C::Answer, ClientError> {
+        let answer = self.ask_packed(C::NAME, &arguments::<C>(args)?)?;
+        decoded_as::<C>(&answer)
+    }
+
+    /// Sends a call without waiting; [`Client::next_made`] returns its answer with the id returned
+    /// here, see [`Client::post`].
+    pub(crate) fn start<C: Call>(&mut self, args: &C::Args<'_>) -> Result<u64, ClientError> {
+        self.post(C::NAME, &arguments::<C>(args)?)
+    }
+
+    /// Waits for the next answer to a call of this type, and returns it with the call's id.
+    pub(crate) fn next_made<C: Call>(
+        &mut self,
+    ) -> Result<(u64, Result<C::Answer, ClientError>), ClientError> {
+        let (id, answer) = self.next_packed()?;
+        Ok((id, answer.and_then(|answer| decoded_as::<C>(&answer))))
+    }
+
+    /// Makes a call by its name, and waits for the result. `args` is a map with str keys, see
+    /// [`args`].
     pub fn call(&mut self, name: &str, args: Value) -> Result<Value, ClientError> {
         self.ask(name, &packed(args)?)
     }
 
     /// Makes a call with arguments as msgpack, and waits for the result.
     pub fn ask(&mut self, name: &str, args: &[u8]) -> Result<Value, ClientError> {
-        let id = self.post(name, args)?;
-        read_answer(self.receive()?, id)
+        let answer = self.ask_packed(name, args)?;
+        decoded(&answer)
     }
 
     /// Makes a call and returns the raw frame of the response, for measurements.
-    pub fn call_raw(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
-        self.post(name, &packed(args)?)?;
+    pub(crate) fn make_raw<C: Call>(&mut self, args: &C::Args<'_>) -> Result<Vec<u8>, ClientError> {
+        self.start::<C>(args)?;
         self.receive_frame()
-    }
-
-    /// Makes a call and returns the result as msgpack.
-    pub fn call_packed(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
-        self.ask_packed(name, &packed(args)?)
     }
 
     /// Makes a call with arguments as msgpack, and returns the result as msgpack.
     pub fn ask_packed(&mut self, name: &str, args: &[u8]) -> Result<Vec<u8>, ClientError> {
         let id = self.post(name, args)?;
         let frame = self.receive_frame()?;
-
-        let mut parts = msgpack::elements(&frame);
-        // Not decoded: a value that `rmpv` cannot hold would be lost, and answers can be long.
-        let answer = (
-            parts.next().and_then(msgpack::as_int),
-            parts.next().and_then(msgpack::as_bool),
-            parts.next(),
-        );
-
-        match answer {
-            (Some(answered), Some(true), Some(value)) if u64::try_from(answered) == Ok(id) => {
-                Ok(value.to_vec())
-            }
-            // Everything else is decoded for its message.
-            _ => {
-                let error = read_answer(decoded(&frame)?, id).err();
-                Err(error.unwrap_or_else(|| {
-                    ClientError::Protocol("an answer of another form".to_owned())
-                }))
-            }
-        }
+        read_answer(&frame, id).map(<[u8]>::to_vec)
     }
 
     /// Sends a call without waiting; [`Client::next_answer`] returns its result with the id
@@ -167,7 +164,9 @@ impl Client {
         };
 
         // A daemon that rejects a peer or a call early may have sent the reason before it closed.
-        let reason = self.receive().and_then(|answer| read_answer(answer, id));
+        let reason = self
+            .receive_frame()
+            .and_then(|frame| read_answer(&frame, id).map(|_| ()));
         Err(match reason {
             Err(reason @ ClientError::Refused { .. }) => reason,
             _ => self.broken(error),
@@ -177,25 +176,24 @@ impl Client {
     /// Waits for the next response to a posted call, and returns it with the call's id. Responses
     /// arrive in any order.
     pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
-        let answer = self.receive()?;
+        let (id, answer) = self.next_packed()?;
+        Ok((id, answer.and_then(|answer| decoded(&answer))))
+    }
 
-        let id = answer
-            .as_array()
-            .and_then(|parts| parts.first())
-            .and_then(Value::as_u64);
+    /// As [`Self::next_answer`], as msgpack.
+    pub(crate) fn next_packed(
+        &mut self,
+    ) -> Result<(u64, Result<Vec<u8>, ClientError>), ClientError> {
+        let frame = self.receive_frame()?;
         // An answer without an id is about the connection: no other answers follow.
-        let Some(id) = id else {
-            let what = read_answer(answer, 0).err();
+        let Some(id) = Parts::read(&frame)?.id else {
+            let what = read_answer(&frame, 0).err();
             return Err(what.unwrap_or_else(|| {
                 ClientError::Protocol("an answer without a call id".to_owned())
             }));
         };
 
-        Ok((id, read_answer(answer, id)))
-    }
-
-    fn receive(&mut self) -> Result<Value, ClientError> {
-        decoded(&self.receive_frame()?)
+        Ok((id, read_answer(&frame, id).map(<[u8]>::to_vec)))
     }
 
     fn receive_frame(&mut self) -> Result<Vec<u8>, ClientError> {
@@ -276,46 +274,104 @@ fn packed(args: Value) -> Result<Vec<u8>, ClientError> {
     Ok(bytes)
 }
 
-fn decoded(frame: &[u8]) -> Result<Value, ClientError> {
-    let mut rest = frame;
-    // One more level for the frame around the answer.
-    let depth = limits::RMPV_ANSWER_DEPTH_MAX;
+fn decoded(answer: &[u8]) -> Result<Value, ClientError> {
+    let mut rest = answer;
+    rmpv::decode::read_value_with_max_depth(&mut rest, limits::RMPV_ANSWER_DEPTH_MAX)
+        .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))
+}
 
-    let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
-        .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
+/// The arguments of a call, without those that are nil: the daemon has to look at each.
+fn arguments<C: Call>(args: &C::Args<'_>) -> Result<Vec<u8>, ClientError> {
+    let all = msgpack::encode(args).map_err(|error| of_call::<C>(&error))?;
 
-    if rest.is_empty() {
-        Ok(value)
-    } else {
-        Err(ClientError::Protocol("bytes after the answer".to_owned()))
+    let given = || msgpack::pairs(&all).filter(|(_, value)| !msgpack::is_nil(value));
+    let mut given_only = msgpack::Writer::new();
+    given_only.map(given().count());
+    for (name, value) in given() {
+        given_only.raw(name).raw(value);
+    }
+    Ok(given_only.into_bytes())
+}
+
+fn decoded_as<C: Call>(answer: &[u8]) -> Result<C::Answer, ClientError> {
+    msgpack::decode(answer).map_err(|error| of_call::<C>(&error))
+}
+
+/// An error of this call's arguments or answer.
+fn of_call<C: Call>(error: &dyn std::fmt::Display) -> ClientError {
+    ClientError::Protocol(format!("{}: {error}", C::NAME))
+}
+
+/// The parts of an answer frame. The value is not decoded: `rmpv` cannot hold every value, and
+/// answers can be long.
+struct Parts<'a> {
+    /// `None` for an answer about the connection.
+    id: Option<u64>,
+    is_good: bool,
+    value: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn read(frame: &'a [u8]) -> Result<Self, ClientError> {
+        let read = || -> Result<_, msgpack::DecodeError> {
+            let mut reader = msgpack::Reader::new(frame);
+            let parts = (
+                reader.array()?,
+                reader.value()?,
+                reader.value()?,
+                reader.value()?,
+            );
+            Ok((parts, reader.rest().is_empty()))
+        };
+
+        let ((count, id, good, value), is_whole) =
+            read().map_err(|error| ClientError::Protocol(format!("not an answer: {error}")))?;
+        let is_good = msgpack::as_bool(good);
+        let number = msgpack::as_int(id).and_then(|id| u64::try_from(id).ok());
+
+        match is_good {
+            Some(is_good)
+                if count == 3 && is_whole && (number.is_some() || msgpack::is_nil(id)) =>
+            {
+                Ok(Self {
+                    id: number,
+                    is_good,
+                    value,
+                })
+            }
+            _ => Err(ClientError::Protocol(
+                "neither an answer nor an error".to_owned(),
+            )),
+        }
     }
 }
 
-fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {
-    let Value::Array(parts) = answer else {
-        return Err(ClientError::Protocol("not an array".to_owned()));
-    };
-
-    let [answered, good, value] = <[Value; 3]>::try_from(parts)
-        .map_err(|parts| ClientError::Protocol(format!("an array of {}", parts.len())))?;
-    // The id nil marks an answer about the connection, which applies to this call.
-    if !answered.is_nil() && answered.as_u64() != Some(id) {
+/// The value of an answer frame to the call `id`.
+fn read_answer(frame: &[u8], id: u64) -> Result<&[u8], ClientError> {
+    let parts = Parts::read(frame)?;
+    // An answer about the connection applies to this call.
+    if let Some(answered) = parts.id.filter(|answered| *answered != id) {
         return Err(ClientError::Protocol(format!(
             "an answer to call {answered} instead of {id}"
         )));
     }
 
-    match good.as_bool() {
-        Some(true) if !answered.is_nil() => Ok(value),
-        Some(false) => {
-            let text = |key: &str| value[key].as_str().unwrap_or("?").to_owned();
-            Err(ClientError::Refused {
-                code: text("code"),
-                message: text("message"),
-            })
-        }
-        _ => Err(ClientError::Protocol(
-            "neither an answer nor an error".to_owned(),
+    if !parts.is_good {
+        let text = |key: &str| {
+            let text = msgpack::get(parts.value, key).and_then(msgpack::as_text);
+            text.unwrap_or("?").to_owned()
+        };
+        return Err(ClientError::Refused {
+            code: text("code"),
+            message: text("message"),
+        });
+    }
+
+    // Only an error can be about the connection.
+    match parts.id {
+        Some(_) => Ok(parts.value),
+        None => Err(ClientError::Protocol(
+            "an answer without a call id".to_owned(),
         )),
     }
 }

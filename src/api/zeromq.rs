@@ -5,19 +5,36 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::call::{Call, Changing, In, Run, Save};
+use crate::base::limits::WIRE_FRAME_BYTES_MAX;
+use crate::base::named::named;
 use crate::model::{FrameBatch, Right, Source};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{self, PackedArray};
 use crate::wire::salt_event;
 
+/// A kind of ZeroMQ socket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ZmqKind {
+    #[default]
+    Pull,
+    Pub,
+}
+
+named! {
+    ZmqKind {
+        Pull: "pull",
+        Pub: "pub",
+    }
+}
+
 /// The state of a ZeroMQ socket; clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct ZmqSocketStatus {
     /// `pull` or `pub`.
-    pub(crate) kind: &'static str,
+    pub(crate) kind: ZmqKind,
     pub(crate) path: PathBuf,
     process: Arc<Mutex<ZmqProcess>>,
 }
@@ -32,7 +49,7 @@ pub(crate) struct ZmqProcess {
 
 impl ZmqSocketStatus {
     /// The state of a socket without a process.
-    pub(crate) fn new(kind: &'static str, path: &Path) -> Self {
+    pub(crate) fn new(kind: ZmqKind, path: &Path) -> Self {
         Self {
             kind,
             path: path.to_owned(),
@@ -57,17 +74,18 @@ impl ZmqSocketStatus {
 /// `zeromq_events`.
 pub(crate) struct Events;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct EventsArgs<'a> {
     /// Events: [[tag, data], ...], both binary
     #[serde(borrow)]
-    events: PackedArray<'a>,
+    pub(crate) events: PackedArray<'a>,
 }
 
 impl Call for Events {
     const NAME: &'static str = "zeromq_events";
     const DOC: &'static str = "Store events of the ZeroMQ PULL, for its process";
     const RIGHT: Right = Right::Admin;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = EventsArgs<'a>;
     type Answer = u64;
@@ -114,13 +132,13 @@ impl Save for Events {
 pub(crate) struct Ignored;
 
 /// What the process did not pass on.
-#[derive(Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct IgnoredArgs {
-    malformed: u64,
-    too_large: u64,
-    peers: u64,
-    lost: u64,
+    pub(crate) malformed: u64,
+    pub(crate) too_large: u64,
+    pub(crate) peers: u64,
+    pub(crate) lost: u64,
 }
 
 impl Call for Ignored {

@@ -75,7 +75,7 @@ pub const CONFIG_FILES_MAX: usize = 1000;
 pub const CONFIG_DEPTH_MAX: usize = 16;
 
 /// Rows that the command line requests in one call; the page size of `--all`.
-pub const CLI_PAGE_ROWS: u64 = 1_000;
+pub const CLI_PAGE_ROWS: usize = 1_000;
 
 /// Timeout of the command line for a response of the daemon.
 pub const CLI_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, pauses between attempts, repeated lines of the log, connecting to unix sockets, short forms of numbers, unreadable files, text from bytes, users and groups,
+//! Used by all modules: the time, every limit, every counter, the stop signal, pauses between attempts, repeated lines of the log, connecting to unix sockets, short forms of numbers, names of variants, unreadable files, text from bytes, users and groups,
 //! threads, programs that may be run as root.
 
 pub(crate) mod backoff;
@@ -8,6 +8,7 @@ pub(crate) mod file_fault;
 pub mod limits;
 pub(crate) mod log_once;
 pub mod metrics;
+pub(crate) mod named;
 pub mod shutdown;
 pub(crate) mod threads;
 pub mod trusted;

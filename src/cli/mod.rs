@@ -26,17 +26,15 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 // The common imports of verbs.
-use self::format::ask::{ListOf, NoDaemon, Order, Page, Pages};
+use self::format::ask::{ListOf, Listing, NoDaemon, Order, Paged};
 pub use self::format::exit::Exit;
-use self::format::fields::{Fields, joined, line_of, or_empty, value};
+use self::format::fields::{joined, line_of, or_empty, value};
 use self::format::nested::{leaf, nested};
 pub use self::format::output::{Form, Format, OutputError};
 use self::format::output::{Output, is_coloured, plain, show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::table::{Column, Table};
-use self::format::when::{
-    TimeRange, When, iso_at, short, short_at, short_at_in_zone, short_in_zone, title,
-};
+use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
 use self::format::{ask, yaml};
 use crate::config::CliOverrides;
 

@@ -1252,7 +1252,7 @@ mod tests {
         for text in ["", "log:\n", "log:\nstore:\n  # nothing\n"] {
             let (dir, given) = with_file(text);
             let around = user(dir.path());
-            let loaded = |given| Config::load(given, &around).unwrap().to_json();
+            let loaded = |given| Config::load(given, &around).unwrap().shown();
             assert_eq!(loaded(&given), loaded(&CliOverrides::default()), "{text:?}");
         }
     }

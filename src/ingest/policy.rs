@@ -27,6 +27,7 @@ use crate::base::clock::{Clock, Micros, digits};
 use crate::base::limits::{SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
+use crate::base::named::named;
 use crate::model::{
     Action, Entry, Fingerprints, Kind, RedactRule, Replaced, Scope, Source, chained,
 };
@@ -78,12 +79,26 @@ pub(crate) enum RejectReason {
     Unreadable(#[from] Unreadable),
 }
 
+/// The list of a rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum RuleList {
+    #[default]
+    Filter,
+    Redact,
+}
+
+named! {
+    RuleList {
+        Filter: "filter",
+        Redact: "redact",
+    }
+}
+
 /// The counters of a rule for `saltcellar status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RuleCount {
     pub name: String,
-    /// `filter` or `redact`.
-    pub list: &'static str,
+    pub list: RuleList,
     /// Entries that it matched; for `redact`, those that it changed.
     pub entries: u64,
     /// Of those, dropped entries.
@@ -395,7 +410,7 @@ impl Policy {
     pub(crate) fn counts(&self) -> Vec<RuleCount> {
         let filters = self.filters.iter().map(|filter| RuleCount {
             name: filter.rule.name.clone(),
-            list: "filter",
+            list: RuleList::Filter,
             entries: filter.entries.load(Ordering::Relaxed),
             dropped: filter.dropped.load(Ordering::Relaxed),
         });
@@ -405,7 +420,7 @@ impl Policy {
             .flat_map(Redactor::counts)
             .map(|(name, entries)| RuleCount {
                 name,
-                list: "redact",
+                list: RuleList::Redact,
                 entries,
                 dropped: 0,
             });

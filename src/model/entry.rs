@@ -4,12 +4,14 @@
 //! between threads. Bodies stay as received until they are needed.
 
 use crate::base::clock::Micros;
+use crate::base::named::named;
 
 /// The kind of an entry. The numbers are on disk (`docs/FORMAT.md`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// Any event; body: the event's msgpack map.
+    #[default]
     Event = 0,
     /// The event `salt/job/<jid>/new`; body as above.
     JobNew = 1,
@@ -44,42 +46,26 @@ pub(crate) const REACTION_TAG: &str = "saltcellar/reaction/";
 pub(crate) const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
-    /// All kinds in the order of their numbers, with their names in the call `entries` and in exports.
-    const ALL: [(Kind, &'static str); 12] = [
-        (Kind::Event, "event"),
-        (Kind::JobNew, "new"),
-        (Kind::Return, "return"),
-        (Kind::Load, "load"),
-        (Kind::ReturnLoad, "return_load"),
-        (Kind::Minions, "minions"),
-        (Kind::Endtime, "endtime"),
-        (Kind::NoCache, "nocache"),
-        (Kind::Register, "register"),
-        (Kind::Gap, "gap"),
-        (Kind::Reaction, "reaction"),
-        (Kind::SeenOnBus, "seen_on_bus"),
+    /// All kinds in the order of their numbers.
+    const ALL: [Kind; 12] = [
+        Kind::Event,
+        Kind::JobNew,
+        Kind::Return,
+        Kind::Load,
+        Kind::ReturnLoad,
+        Kind::Minions,
+        Kind::Endtime,
+        Kind::NoCache,
+        Kind::Register,
+        Kind::Gap,
+        Kind::Reaction,
+        Kind::SeenOnBus,
     ];
 
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     pub(crate) fn from_number(n: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(n)).map(|(kind, _)| *kind)
-    }
-
-    /// The name in the call `entries` and in exports.
-    pub fn name(self) -> &'static str {
-        Self::ALL
-            .get(self as usize)
-            .expect("every kind is listed")
-            .1
-    }
-
-    /// The kind with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .find(|(_, known)| *known == name)
-            .map(|(kind, _)| *kind)
+        Self::ALL.get(usize::from(n)).copied()
     }
 }
 
@@ -106,22 +92,22 @@ pub enum Source {
 }
 
 impl Source {
-    /// All sources in the order of their numbers, with their names in `events list`.
-    const ALL: [(Source, &'static str); 8] = [
-        (Source::Bus, "bus"),
-        (Source::EventReturn, "event_return"),
-        (Source::Returner, "returner"),
-        (Source::SpooledReturner, "returner (spooled)"),
-        (Source::SpooledEventReturn, "event_return (spooled)"),
-        (Source::Zeromq, "zeromq"),
-        (Source::SpilledBus, "bus (spilled)"),
-        (Source::Reactor, "reactor"),
+    /// All sources in the order of their numbers.
+    const ALL: [Source; 8] = [
+        Source::Bus,
+        Source::EventReturn,
+        Source::Returner,
+        Source::SpooledReturner,
+        Source::SpooledEventReturn,
+        Source::Zeromq,
+        Source::SpilledBus,
+        Source::Reactor,
     ];
 
     pub(crate) const COUNT: usize = Self::ALL.len();
 
     pub(crate) fn from_number(n: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(n)).map(|(source, _)| *source)
+        Self::ALL.get(usize::from(n)).copied()
     }
 
     /// Whether this is a returner call. Salt's master makes it only for a return with an authenticated sender, and a
@@ -139,13 +125,32 @@ impl Source {
             other => other,
         }
     }
+}
 
-    /// The name in `events list`.
-    pub fn name(self) -> &'static str {
-        Self::ALL
-            .get(self as usize)
-            .expect("every source is listed")
-            .1
+named! {
+    Kind {
+        Event: "event",
+        JobNew: "new",
+        Return: "return",
+        Load: "load",
+        ReturnLoad: "return_load",
+        Minions: "minions",
+        Endtime: "endtime",
+        NoCache: "nocache",
+        Register: "register",
+        Gap: "gap",
+        Reaction: "reaction",
+        SeenOnBus: "seen_on_bus",
+    }
+    Source {
+        Bus: "bus",
+        EventReturn: "event_return",
+        Returner: "returner",
+        SpooledReturner: "returner (spooled)",
+        SpooledEventReturn: "event_return (spooled)",
+        Zeromq: "zeromq",
+        SpilledBus: "bus (spilled)",
+        Reactor: "reactor",
     }
 }
 
@@ -581,6 +586,7 @@ impl RequestBatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::named::Named as _;
 
     #[test]
     fn a_batch_returns_the_pushed_entries() {

@@ -268,7 +268,7 @@ pub fn id_text(value: &[u8]) -> Option<String> {
 }
 
 /// A name among arguments: text of at most 16 KiB, or an integer from 0, which becomes its digits.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(transparent)]
 pub struct Id(pub String);
 

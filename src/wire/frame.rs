@@ -15,6 +15,7 @@
 use memchr::memmem;
 
 use super::msgpack::{self, DecodeError, Head, Reader};
+use crate::base::named::named;
 
 /// Bytes of a frame in which its header ends.
 const HEADER_BYTES_MAX: usize = 256;
@@ -22,21 +23,19 @@ const HEADER_BYTES_MAX: usize = 256;
 const TAG_START_BYTES: usize = 1024;
 
 /// The framing of a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Default, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     /// Frames without separators; each ends where its value ends.
+    #[default]
     Plain,
     /// Frames with length prefixes.
     Len32,
 }
 
-impl Framing {
-    /// The name shown in `saltcellar status`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Framing::Plain => "plain",
-            Framing::Len32 => "len32",
-        }
+named! {
+    Framing {
+        Plain: "plain",
+        Len32: "len32",
     }
 }
 

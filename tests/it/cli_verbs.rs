@@ -368,7 +368,7 @@ fn a_status(state: &'static str) -> FakeDaemon {
         let bus = map([
             ("path", "/var/run/salt/master".into()),
             ("connected", true.into()),
-            ("framing", "len".into()),
+            ("framing", "len32".into()),
             ("events", 12.into()),
         ]);
         Ok(map([

@@ -466,7 +466,11 @@ fn an_orchestration_and_its_jobs_are_linked() {
         .map(|child| &child["jid"])
         .collect();
     assert_eq!(children, [&json!(LATER), &json!(nested)]);
-    assert_eq!(job.get("parent"), None, "its orchestration_jid is its own");
+    assert_eq!(
+        job["parent"],
+        Json::Null,
+        "its orchestration_jid is its own"
+    );
     assert_eq!(
         (&job["failed"], &job["retcodes"]),
         (&json!(1), &json!({"1": 1})),
@@ -483,7 +487,7 @@ fn an_orchestration_and_its_jobs_are_linked() {
         "the nearest one"
     );
     assert_eq!(show(&cellar, LATER)["parent"], json!(JID));
-    assert_eq!(show(&cellar, alone).get("parent"), None);
+    assert_eq!(show(&cellar, alone)["parent"], Json::Null);
     assert_eq!(listed(&cellar, &["--result", "failed"]), [JID]);
 
     let shown = text(&cellar, &["jobs", "show", JID]);

@@ -20,10 +20,10 @@ use crate::wire::msgpack::{self, Reader, Stored, Writer};
 /// `get_load`.
 pub(crate) struct GetLoad;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct JobArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
 }
 
 impl Call for GetLoad {
@@ -33,11 +33,6 @@ impl Call for GetLoad {
     type Scope = Limited;
     type Args<'a> = JobArgs;
     type Answer = Stored;
-
-    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
-        // Without a copy: it can be long.
-        Ok(answer.into_packed())
-    }
 }
 
 impl Run for GetLoad {
@@ -114,16 +109,16 @@ fn whole_return(w: &mut Writer, answer: &Answer) {
 /// `get_jid`.
 pub(crate) struct GetJid;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ReturnsArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     /// Only returns that a returner call brought
     #[serde(default)]
-    confirmed: bool,
+    pub(crate) confirmed: bool,
     /// The whole returns
     #[serde(default)]
-    full: bool,
+    pub(crate) full: bool,
 }
 
 impl Call for GetJid {
@@ -133,11 +128,6 @@ impl Call for GetJid {
     type Scope = Limited;
     type Args<'a> = ReturnsArgs;
     type Answer = Stored;
-
-    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
-        // Without a copy: it can be long.
-        Ok(answer.into_packed())
-    }
 }
 
 impl Run for GetJid {
@@ -190,11 +180,6 @@ impl Call for GetJids {
     type Scope = Limited;
     type Args<'a> = NoArgs;
     type Answer = Stored;
-
-    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
-        // Without a copy: it can be long.
-        Ok(answer.into_packed())
-    }
 }
 
 impl Run for GetJids {
@@ -284,13 +269,13 @@ impl Backwards {
 /// `get_jids_filter`.
 pub(crate) struct GetJidsFilter;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NewestArgs {
     /// Number of jobs
-    count: Option<i64>,
+    pub(crate) count: Option<i64>,
     /// Without jobs of saltutil.find_job
     #[serde(default)]
-    filter_find_job: bool,
+    pub(crate) filter_find_job: bool,
 }
 
 impl Call for GetJidsFilter {
@@ -300,11 +285,6 @@ impl Call for GetJidsFilter {
     type Scope = Limited;
     type Args<'a> = NewestArgs;
     type Answer = Stored;
-
-    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
-        // Without a copy: it can be long.
-        Ok(answer.into_packed())
-    }
 }
 
 impl Run for GetJidsFilter {
@@ -384,16 +364,16 @@ fn instance(
 /// `get_fun`.
 pub(crate) struct GetFun;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct FunArgs {
     /// The function
-    fun: String,
+    pub(crate) fun: String,
     /// Only returns that a returner call brought
     #[serde(default)]
-    confirmed: bool,
+    pub(crate) confirmed: bool,
     /// The whole returns
     #[serde(default)]
-    full: bool,
+    pub(crate) full: bool,
 }
 
 impl Call for GetFun {
@@ -403,11 +383,6 @@ impl Call for GetFun {
     type Scope = Limited;
     type Args<'a> = FunArgs;
     type Answer = Stored;
-
-    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
-        // Without a copy: it can be long.
-        Ok(answer.into_packed())
-    }
 }
 
 impl Run for GetFun {
@@ -459,11 +434,11 @@ fn full_returns(
 /// `get_minions`.
 pub(crate) struct GetMinions;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MinionsArgs {
     /// Only returns that a returner call brought
     #[serde(default)]
-    confirmed: bool,
+    pub(crate) confirmed: bool,
 }
 
 impl Call for GetMinions {
@@ -519,11 +494,6 @@ impl Call for LoadReg {
     type Scope = Whole;
     type Args<'a> = NoArgs;
     type Answer = Stored;
-
-    fn encoded(answer: Stored) -> Result<Vec<u8>, CallError> {
-        // Without a copy: it can be long.
-        Ok(answer.into_packed())
-    }
 }
 
 impl Run for LoadReg {

@@ -1,5 +1,7 @@
 //! The configuration that the daemon runs with, and what a reload left open.
 
+use std::collections::BTreeMap;
+
 use parking_lot::Mutex;
 use serde_json::Value as Json;
 
@@ -55,6 +57,24 @@ impl RunningConfig {
     }
 }
 
+answers! {
+    /// The configuration in effect, without `sinks` and `scripts`.
+    ShownConfig {
+        /// As in a file.
+        config: Json,
+        /// The origins of the keys, by dotted name.
+        origins: BTreeMap<String, String>,
+    }
+}
+
+impl ShownConfig {
+    /// All of a configuration.
+    pub(crate) fn of(config: &Config) -> Self {
+        let (config, origins) = config.shown();
+        Self { config, origins }
+    }
+}
+
 /// `config_show`: the keys that `doctor` needs, as in a configuration file. Sinks and scripts, which
 /// may contain secrets, are left out.
 pub(crate) struct Show;
@@ -65,16 +85,16 @@ impl Call for Show {
         "Show the configuration that the daemon runs with, without sinks and scripts";
     type Scope = Whole;
     type Args<'a> = NoArgs;
-    type Answer = Json;
+    type Answer = ShownConfig;
 }
 
 impl Run for Show {
-    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Json, CallError> {
-        let mut values = ctx.config.config().to_json();
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<ShownConfig, CallError> {
+        let mut shown = ShownConfig::of(&ctx.config.config());
         // By name, so that a new section is shown unless it is named here.
-        if let Some(sections) = values.get_mut("config").and_then(Json::as_object_mut) {
+        if let Some(sections) = shown.config.as_object_mut() {
             sections.retain(|name, _| !matches!(name.as_str(), "sinks" | "scripts"));
         }
-        Ok(values)
+        Ok(shown)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::events::{EventRow, FilterArgs, StartArgs};
@@ -133,10 +133,10 @@ fn named(record: ConsumerRecord) -> Position {
 /// `consumers_list`.
 pub(crate) struct List;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ListArgs {
     /// Only this consumer
-    name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 impl Call for List {
@@ -165,23 +165,23 @@ impl Run for List {
     }
 }
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NameArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
 }
 
 /// `consumer_create`.
 pub(crate) struct Create;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CreateArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     #[serde(flatten)]
-    filter: FilterArgs,
+    pub(crate) filter: FilterArgs,
     #[serde(flatten)]
-    start: StartArgs,
+    pub(crate) start: StartArgs,
 }
 
 impl Call for Create {
@@ -206,23 +206,23 @@ impl Run for Create {
 /// `consumer_next`.
 pub(crate) struct Next;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NextArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     /// The holder of the consumer; over HTTP by default the token's name or the user
-    holder: String,
+    pub(crate) holder: String,
     /// Maximum number of events
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Bytes of events after which the batch ends
-    bytes: Option<usize>,
+    pub(crate) bytes: Option<usize>,
     /// How long the holder keeps the consumer, in seconds
-    lease_s: Option<u64>,
+    pub(crate) lease_s: Option<u64>,
     /// Wait so long for events, at most 10000
-    wait_ms: Option<u64>,
+    pub(crate) wait_ms: Option<u64>,
     /// End the lease with the process of the caller, at the local socket
     #[serde(default)]
-    bound: bool,
+    pub(crate) bound: bool,
 }
 
 impl Call for Next {
@@ -305,14 +305,14 @@ impl Wait for Next {
 /// `consumer_ack`.
 pub(crate) struct Ack;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AckArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     /// The holder of the consumer; over HTTP by default the token's name or the user
-    holder: String,
+    pub(crate) holder: String,
     /// The last event that was processed
-    seq: u64,
+    pub(crate) seq: u64,
 }
 
 impl Call for Ack {
@@ -336,14 +336,14 @@ impl Run for Ack {
 /// `consumer_nack`.
 pub(crate) struct Nack;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NackArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     /// The holder of the consumer; over HTTP by default the token's name or the user
-    holder: String,
+    pub(crate) holder: String,
     /// The reason
-    error: String,
+    pub(crate) error: String,
 }
 
 impl Call for Nack {
@@ -371,12 +371,12 @@ impl Run for Nack {
 /// `consumer_release`.
 pub(crate) struct Release;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ReleaseArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     /// The holder of the consumer; over HTTP by default the token's name or the user
-    holder: String,
+    pub(crate) holder: String,
 }
 
 impl Call for Release {
@@ -400,12 +400,12 @@ impl Run for Release {
 /// `consumer_seek`.
 pub(crate) struct Seek;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SeekArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     #[serde(flatten)]
-    start: StartArgs,
+    pub(crate) start: StartArgs,
 }
 
 impl Call for Seek {
@@ -476,13 +476,13 @@ impl Run for Resume {
 /// `consumer_pin`.
 pub(crate) struct Pin;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct PinArgs {
     /// The consumer's name
-    name: String,
+    pub(crate) name: String,
     /// Stop it
     #[serde(default)]
-    release: bool,
+    pub(crate) release: bool,
 }
 
 impl Call for Pin {

@@ -1,6 +1,7 @@
 //! What a call is: a type with its name, its arguments, its answer and what it does. The socket,
 //! HTTP, the OpenAPI document and the tables of WIRE.md follow from it.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -11,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::{CallEntry, Caller, Ctx, Poll, ReadCtx};
-use crate::base::limits::ARGS_BYTES_MAX;
+use crate::base::limits::{ARGS_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::model::{FrameBatch, Limit, Right};
 use crate::wire::call::{Args, CallError, bad_argument};
-use crate::wire::msgpack::encode;
+use crate::wire::msgpack::{Stored, encode};
 use crate::wire::salt_codec::repaired;
 
 /// A call. The doc comments of the fields of [`Args`](Call::Args) and [`Answer`](Call::Answer) are
@@ -39,14 +40,9 @@ pub(crate) trait Call: 'static {
     /// What it may reach.
     type Scope: Scope;
     /// A struct. Null counts as absent, and unknown fields are ignored.
-    type Args<'a>: Deserialize<'a> + JsonSchema;
+    type Args<'a>: Serialize + Deserialize<'a> + JsonSchema;
     /// Without stored values that are not msgpack.
     type Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
-
-    /// The answer in msgpack.
-    fn encoded(answer: Self::Answer) -> Result<Vec<u8>, CallError> {
-        Ok(encode(&answer)?)
-    }
 }
 
 /// The arguments with which a call needs the right `admin`, whatever its right is. They alone are
@@ -123,7 +119,8 @@ pub(crate) trait Wait: Call {
     fn start(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Poll<Self::Answer>, CallError>;
 }
 
-/// A call that stores entries.
+/// A call that stores entries. Its [`Call::ARGS_BYTES_MAX`] is that of a frame, because entries have
+/// a limit of their own, which counts those beyond it.
 pub(crate) trait Save: Call {
     /// Adds entries to a batch. The answer is sent once they are durable.
     fn save(
@@ -137,7 +134,7 @@ pub(crate) trait Save: Call {
 pub(crate) type In<'a, C> = <<C as Call>::Scope as Scope>::Ctx<'a>;
 
 /// The arguments of a call that has none.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NoArgs {}
 
 /// What a call may reach, and whether it may end when nobody waits for its answer any more.
@@ -259,6 +256,8 @@ impl CallEntry {
 
     /// The entry of a call that stores entries.
     pub(super) const fn saves<C: Save>() -> Self {
+        // When it is compiled: another limit would refuse entries that the store takes.
+        assert!(C::ARGS_BYTES_MAX == WIRE_FRAME_BYTES_MAX);
         Self::of::<C>(CallHandler::Save(Forms::<C>::save))
     }
 
@@ -309,7 +308,15 @@ impl<C: Call> Forms<C> {
     }
 
     fn in_msgpack(answer: C::Answer) -> Result<Vec<u8>, CallError> {
-        checked(C::encoded(answer)?)
+        checked(Self::encoded(answer)?)
+    }
+
+    fn encoded(mut answer: C::Answer) -> Result<Vec<u8>, CallError> {
+        // Without a copy: it can be long.
+        if let Some(stored) = (&mut answer as &mut dyn Any).downcast_mut::<Stored>() {
+            return Ok(std::mem::take(stored).into_packed());
+        }
+        Ok(encode(&answer)?)
     }
 
     /// The answer as JSON text. Only damaged data, or a bug, has no form in JSON.
@@ -365,10 +372,9 @@ impl<C: Save> Forms<C> {
         args: &Args<'_>,
         to: &mut FrameBatch<'_>,
     ) -> Result<Vec<u8>, CallError> {
-        Self::check(ctx, caller, &Unread::Packed(args))?;
-        let args = args.read()?;
+        let args = Self::packed(ctx, caller, args)?;
         // The answer has no stored value, so there is nothing to check.
-        C::encoded(C::save(&C::Scope::enter(ctx, caller), args, to)?)
+        Self::encoded(C::save(&C::Scope::enter(ctx, caller), args, to)?)
     }
 }
 

@@ -1,10 +1,12 @@
 //! Calls about events and entries.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use salt_sls::Glob;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
 use super::poll::{Attempt, Poll};
@@ -12,7 +14,8 @@ use super::{Call, Cursor, In, Limited, OF_EVENTS, ReadCtx, Run, Wait, Whole, fai
 use crate::base::limits::{
     CONSUMER_BATCH_EVENTS, COUNT_GROUPS_MAX, FOLLOW_GATHER, LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
-use crate::model::{EventFilter, Flags, Kind, Limit, SeqNo};
+use crate::base::named::{Named as _, named};
+use crate::model::{EventFilter, Flags, Kind, Limit, SeqNo, Source};
 use crate::store::{EventPage, Start, StoreView, StoredEntry};
 use crate::wire::call::{CallError, Id};
 use crate::wire::filter::EntryFilter;
@@ -29,7 +32,7 @@ answers! {
         seq: u64,
         time: Time,
         tag: String,
-        source: String,
+        source: EventSource,
         #[serde(skip_serializing_if = "Option::is_none")]
         jid: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +103,7 @@ answers! {
     #[schemars(rename = "Entry")]
     EntryRow {
         seq: u64,
-        kind: String,
+        kind: Kind,
         time: Time,
         on_bus: bool,
         /// Whether a returner call brought a return; absent if its source does not tell.
@@ -120,6 +123,69 @@ answers! {
     }
 }
 
+/// The source of an event; none for the daemon itself, whose name is `saltcellar`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct EventSource(pub(crate) Option<Source>);
+
+impl EventSource {
+    /// The name of the daemon as a source.
+    const OWN: &'static str = "saltcellar";
+
+    pub(crate) fn name(self) -> &'static str {
+        self.0.map_or(Self::OWN, Source::name)
+    }
+
+    /// Whether the daemon read it from a bus.
+    pub(crate) fn is_bus(self) -> bool {
+        matches!(self.0, Some(Source::Bus | Source::SpilledBus))
+    }
+}
+
+impl Serialize for EventSource {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for EventSource {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <Cow<'de, str>>::deserialize(from)?;
+        if text == Self::OWN {
+            return Ok(Self(None));
+        }
+        let source = Source::named(&text);
+        source
+            .map(|source| Self(Some(source)))
+            .ok_or_else(|| D::Error::unknown_variant(&text, Source::NAMES))
+    }
+}
+
+impl JsonSchema for EventSource {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "EventSource".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = [Source::NAMES, &[Self::OWN]].concat();
+        json_schema!({ "type": "string", "enum": names })
+    }
+}
+
+impl Scan {
+    /// Adds what another page of the same search has read.
+    pub(crate) fn add(&mut self, page: &Self) {
+        self.segments += page.segments;
+        self.segments_skipped += page.segments_skipped;
+        self.blocks += page.blocks;
+        self.blocks_skipped += page.blocks_skipped;
+        self.entries += page.entries;
+    }
+}
+
 /// The text, unless it is empty.
 fn text(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
@@ -132,12 +198,7 @@ impl EventRow {
             seq: event.seq.0,
             time: Time(event.at),
             // Any program may fire an event under any tag, but only the daemon records gaps.
-            source: if event.kind == Kind::Gap {
-                "saltcellar"
-            } else {
-                event.source.name()
-            }
-            .to_owned(),
+            source: EventSource(Some(event.source).filter(|_| event.kind != Kind::Gap)),
             tag: String::from_utf8_lossy(&event.tag).into_owned(),
             jid: text(event.jid),
             minion: text(event.minion),
@@ -161,15 +222,15 @@ pub(crate) struct FilterArgs {
     /// Alternatives as in `match` of a sink: [{"tag": GLOB, "fun": GLOB, ...}, ...]
     #[serde(rename = "match", skip_serializing_if = "Json::is_null")]
     #[schemars(with = "Vec<BTreeMap<String, Json>>")]
-    scopes: Json,
+    pub(crate) scopes: Json,
     /// Only events with this text in their data
     #[serde(skip_serializing_if = "Json::is_null")]
     #[schemars(with = "Option<String>")]
-    search: Json,
+    pub(crate) search: Json,
     /// Only events for which this expression over `tag` and `data` is true
     #[serde(rename = "where", skip_serializing_if = "Json::is_null")]
     #[schemars(with = "Option<String>")]
-    condition: Json,
+    pub(crate) condition: Json,
 }
 
 impl FilterArgs {
@@ -185,21 +246,21 @@ impl FilterArgs {
 }
 
 /// A position in the log; without any field, the caller's default.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct StartArgs {
     /// oldest or newest
-    to: Option<End>,
+    pub(crate) to: Option<End>,
     /// The first event since this time
-    time: Option<Time>,
+    pub(crate) time: Option<Time>,
     /// This sequence number
-    seq: Option<u64>,
+    pub(crate) seq: Option<u64>,
 }
 
 /// An end of the log.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(try_from = "String")]
-enum End {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", rename_all = "lowercase")]
+pub(crate) enum End {
     Oldest,
     Newest,
 }
@@ -246,28 +307,28 @@ impl StartArgs {
 /// `events_list`.
 pub(crate) struct List;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ListArgs {
     /// Maximum number of rows
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Start of the time range
-    since: Option<Time>,
+    pub(crate) since: Option<Time>,
     /// End of the time range
-    until: Option<Time>,
+    pub(crate) until: Option<Time>,
     /// Only this minion id
-    minion: Option<String>,
+    pub(crate) minion: Option<String>,
     /// Only tags that match this glob
-    tag: Option<Glob>,
+    pub(crate) tag: Option<Glob>,
     /// Only events of this job
-    jid: Option<Id>,
+    pub(crate) jid: Option<Id>,
     #[serde(flatten)]
-    filter: FilterArgs,
+    pub(crate) filter: FilterArgs,
     /// false reverses the rows of the page
-    newest_first: Option<bool>,
+    pub(crate) newest_first: Option<bool>,
     /// Only events before this sequence number
-    before: Option<u64>,
+    pub(crate) before: Option<u64>,
     /// `next` of the previous page, instead of `before`
-    cursor: Option<Cursor>,
+    pub(crate) cursor: Option<Cursor>,
 }
 
 impl Call for List {
@@ -380,18 +441,18 @@ impl EventRows {
 /// `events_follow`.
 pub(crate) struct Follow;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct FollowArgs {
     #[serde(flatten)]
-    filter: FilterArgs,
+    pub(crate) filter: FilterArgs,
     #[serde(flatten)]
-    start: StartArgs,
+    pub(crate) start: StartArgs,
     /// Maximum number of events
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Bytes of events after which the answer ends, at most and by default 16 MiB
-    bytes: Option<usize>,
+    pub(crate) bytes: Option<usize>,
     /// Wait so long for events, at most 10000
-    wait_ms: Option<u64>,
+    pub(crate) wait_ms: Option<u64>,
 }
 
 impl Call for Follow {
@@ -499,28 +560,36 @@ pub(in crate::api) fn follow(
 /// `events_count`.
 pub(crate) struct Count;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CountArgs {
     /// Start of the time range
-    since: Option<Time>,
+    pub(crate) since: Option<Time>,
     /// End of the time range
-    until: Option<Time>,
+    pub(crate) until: Option<Time>,
     #[serde(flatten)]
-    filter: FilterArgs,
+    pub(crate) filter: FilterArgs,
     /// Start with this sequence number: `next` of the previous answer
-    from: Option<u64>,
+    pub(crate) from: Option<u64>,
     /// Also the numbers by this key: function, minion, hour or class
-    by: Option<GroupBy>,
+    pub(crate) by: Option<GroupBy>,
 }
 
 /// Key by which events are counted.
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum GroupBy {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GroupBy {
     Function,
     Minion,
     Hour,
     Class,
+}
+
+named! {
+    GroupBy {
+        Function: "function",
+        Minion: "minion",
+        Hour: "hour",
+        Class: "class",
+    }
 }
 
 impl GroupBy {
@@ -624,17 +693,17 @@ impl Run for Count {
 /// `entries`: of one job, or of the whole log.
 pub(crate) struct Entries;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct EntriesArgs {
     /// Only the entries of this job
-    jid: Option<Id>,
+    pub(crate) jid: Option<Id>,
     /// Start with this sequence number
-    from: Option<u64>,
+    pub(crate) from: Option<u64>,
     /// Only entries before this sequence number
-    until: Option<u64>,
+    pub(crate) until: Option<u64>,
     /// Also events; without a job only entries of jobs are listed
     #[serde(default)]
-    all: bool,
+    pub(crate) all: bool,
 }
 
 impl Call for Entries {
@@ -687,7 +756,7 @@ fn entry_row(entry: StoredEntry) -> EntryRow {
 
     EntryRow {
         seq: entry.seq.0,
-        kind: entry.kind.name().to_owned(),
+        kind: entry.kind,
         time: Time(entry.at),
         on_bus: entry.flags.has(Flags::ON_BUS),
         confirmed,

@@ -2,7 +2,7 @@
 
 use salt_sls::Glob;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{Minion, MinionsFilter, MinionsPage, minion, minions_list};
@@ -13,17 +13,17 @@ use crate::wire::call::CallError;
 /// `minions_list`.
 pub(crate) struct List;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ListArgs {
     /// Maximum number of rows
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Only minions that match this glob
-    minion: Option<Glob>,
+    pub(crate) minion: Option<Glob>,
     /// Only minions whose last highstate failed, or with missing returns
     #[serde(default)]
-    attention: bool,
+    pub(crate) attention: bool,
     /// Only minions after this one: `next` of the previous page
-    after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 impl Call for List {
@@ -53,10 +53,10 @@ impl Run for List {
 /// `minions_show`.
 pub(crate) struct Show;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ShowArgs {
     /// The minion's id
-    minion: String,
+    pub(crate) minion: String,
 }
 
 impl Call for Show {

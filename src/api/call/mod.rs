@@ -4,7 +4,7 @@
 //!
 //! Calls do not wait for the disk; the socket does.
 
-mod cache;
+pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod consumers;
 mod cursor;
@@ -21,13 +21,13 @@ pub(crate) mod send;
 pub(crate) mod sinks;
 pub(crate) mod status;
 pub(crate) mod store;
-mod writes;
+pub(crate) mod writes;
 
 pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
-pub(crate) use definition::{Call, In, Limited, Run};
+pub(crate) use definition::{Call, In, Limited, NoArgs, Run};
 pub(in crate::api) use definition::{
-    CallHandler, ChangeCtx, Changing, NoArgs, Raised, Save, Wait, Whole, from_json,
+    CallHandler, ChangeCtx, Changing, Raised, Save, Wait, Whole, from_json,
 };
 pub use document::document;
 pub(crate) use poll::Poll;

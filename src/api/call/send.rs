@@ -2,7 +2,7 @@
 
 use salt_sls::Glob;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Call, Caller, Changing, Ctx, In, Run};
 use crate::base::clock::Micros;
@@ -22,7 +22,7 @@ answers! {
         #[serde(rename = "_stamp")]
         stamp: String,
         socket: String,
-        framing: String,
+        framing: Framing,
     }
 }
 
@@ -44,15 +44,15 @@ impl From<FireError> for CallError {
 /// `event_send`.
 pub(crate) struct Send;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SendArgs<'a> {
     /// 1 to 1024 bytes without control characters
-    tag: String,
+    pub(crate) tag: String,
     /// The event's data, a map as in all events of Salt; by default empty
     #[serde(borrow)]
-    data: Option<PackedMap<'a>>,
+    pub(crate) data: Option<PackedMap<'a>>,
     /// A configured bus, by its directory; needed if there are several
-    bus: Option<String>,
+    pub(crate) bus: Option<String>,
 }
 
 impl Call for Send {
@@ -116,7 +116,7 @@ pub(crate) fn fire(
         tag: tag.as_str().to_owned(),
         stamp,
         socket,
-        framing: framing.name().to_owned(),
+        framing,
     })
 }
 

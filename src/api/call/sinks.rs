@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::consumers::{Position, Problem};
 use super::events::StartArgs;
@@ -13,7 +13,7 @@ use crate::api::query::Moment;
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_SHOWN_BYTES_MAX;
 use crate::engines::dead_letters::DeadLetter;
-use crate::engines::runtime::{SinkError, SinkStatus};
+use crate::engines::runtime::{Phase, SinkError, SinkStatus};
 use crate::model::Right;
 use crate::wire::call::CallError;
 use crate::wire::msgpack::Time;
@@ -29,7 +29,7 @@ answers! {
         encoder: String,
         transport: String,
         destination: String,
-        state: String,
+        state: Phase,
         cursor: Option<u64>,
         lag_entries: Option<u64>,
         lag_s: Option<u64>,
@@ -123,12 +123,7 @@ fn row(status: &SinkStatus) -> Sink {
         encoder: settings.encoder.0.to_owned(),
         transport: settings.transport.0.to_owned(),
         destination: settings.transport.1.describe(),
-        state: if is_paused {
-            "paused"
-        } else {
-            last.phase.name()
-        }
-        .to_owned(),
+        state: if is_paused { Phase::Paused } else { last.phase },
         cursor: known.map(|progress| progress.cursor.0),
         lag_entries: known.map(|progress| progress.lag_entries),
         lag_s: known.map(|progress| progress.lag.as_secs()),
@@ -150,10 +145,10 @@ fn row(status: &SinkStatus) -> Sink {
 /// `sinks_list`.
 pub(crate) struct List;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ListArgs {
     /// Only this sink
-    name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 impl Call for List {
@@ -183,10 +178,10 @@ impl Run for List {
     }
 }
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NameArgs {
     /// The sink's name
-    name: String,
+    pub(crate) name: String,
 }
 
 /// `sinks_check`.
@@ -302,12 +297,12 @@ impl Run for Resume {
 /// `sink_seek`.
 pub(crate) struct Seek;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SeekArgs {
     /// The sink's name
-    name: String,
+    pub(crate) name: String,
     #[serde(flatten)]
-    start: StartArgs,
+    pub(crate) start: StartArgs,
 }
 
 impl Call for Seek {
@@ -337,14 +332,14 @@ impl Run for Seek {
 /// `sink_dead_letters`.
 pub(crate) struct DeadLetters;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct DeadLettersArgs {
     /// The sink's name
-    name: String,
+    pub(crate) name: String,
     /// Only these dead letters, by the event's id or its sequence number
-    ids: Option<Vec<String>>,
+    pub(crate) ids: Option<Vec<String>>,
     /// Only after this one: `next` of the previous page
-    after: Option<(u64, String)>,
+    pub(crate) after: Option<(u64, String)>,
 }
 
 impl Call for DeadLetters {
@@ -409,12 +404,26 @@ fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
     }
 }
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct LettersArgs {
     /// The sink's name
-    name: String,
+    pub(crate) name: String,
     /// Only these dead letters, by the event's id or its sequence number
-    ids: Option<Vec<String>>,
+    pub(crate) ids: Option<Vec<String>>,
+}
+
+impl LettersArgs {
+    /// Changes these dead letters, and answers with their number.
+    fn counted(
+        self,
+        change: impl FnOnce(&str, Option<&[String]>) -> Result<usize, SinkError>,
+    ) -> Result<LetterCount, CallError> {
+        let count = change(&self.name, self.ids.as_deref()).map_err(refused)?;
+        Ok(LetterCount {
+            name: self.name,
+            count: count as u64,
+        })
+    }
 }
 
 /// `sink_retry`.
@@ -431,15 +440,7 @@ impl Call for Retry {
 
 impl Run for Retry {
     fn run(ctx: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
-        let LettersArgs { name, ids } = args;
-        let count = ctx
-            .engines
-            .retry_dead_letters(&name, ids.as_deref())
-            .map_err(refused)?;
-        Ok(LetterCount {
-            name,
-            count: count as u64,
-        })
+        args.counted(|name, ids| ctx.engines.retry_dead_letters(name, ids))
     }
 }
 
@@ -457,14 +458,6 @@ impl Call for Drop {
 
 impl Run for Drop {
     fn run(ctx: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
-        let LettersArgs { name, ids } = args;
-        let count = ctx
-            .engines
-            .drop_dead_letters(&name, ids.as_deref())
-            .map_err(refused)?;
-        Ok(LetterCount {
-            name,
-            count: count as u64,
-        })
+        args.counted(|name, ids| ctx.engines.drop_dead_letters(name, ids))
     }
 }

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::{Call, ChangeCtx, Changing, Ctx, In, NoArgs, Run, Whole, failed};
 use crate::api::status::{ClockStep, per_1000_s};
 use crate::base::limits::HOURS_SHOWN;
+use crate::base::named::named;
 use crate::model::word::Word as _;
 use crate::model::{Age, Keep, Right};
 use crate::store::read::stats::ClassStats;
-use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
+use crate::store::retain::free_space::SpaceLevel;
+use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason};
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Hold, StoreError};
 use crate::wire::call::{CallError, Id};
@@ -33,7 +35,7 @@ answers! {
     }
     /// Space of the file system.
     Space {
-        state: String,
+        state: SpaceLevel,
         free_bytes: u64,
         total_bytes: u64,
         low_bytes: u64,
@@ -77,15 +79,14 @@ answers! {
         disk_bytes: u64,
         oldest: Option<Time>,
         newest: Option<Time>,
-        reason: String,
+        reason: Reason,
         #[serde(serialize_with = "or_absent")]
         held_jobs: Option<u64>,
         #[serde(serialize_with = "or_absent")]
         consumer: Option<String>,
         #[serde(serialize_with = "or_absent")]
         error: Option<String>,
-        /// planned, dropped, held, register, pinned, busy or failed
-        outcome: String,
+        outcome: PruneOutcome,
     }
     /// Held jobs.
     Holds {
@@ -98,6 +99,35 @@ answers! {
         reason: String,
         #[serde(serialize_with = "or_absent")]
         entries: Option<u64>,
+    }
+}
+
+/// What became of a segment beyond a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum PruneOutcome {
+    #[default]
+    Planned,
+    Dropped,
+    /// It stays for held jobs.
+    Held,
+    /// It stays for the register of Thorium.
+    Register,
+    /// It stays for a pinned consumer.
+    Pinned,
+    /// It stays for now.
+    Busy,
+    Failed,
+}
+
+named! {
+    PruneOutcome {
+        Planned: "planned",
+        Dropped: "dropped",
+        Held: "held",
+        Register: "register",
+        Pinned: "pinned",
+        Busy: "busy",
+        Failed: "failed",
     }
 }
 
@@ -123,7 +153,7 @@ impl Run for Stats {
             durable: stats.durable.0,
             checkpoint: ctx.store.lowest_cursor().map(|cursor| cursor.0),
             space: Space {
-                state: space.room.name().to_owned(),
+                state: space.room,
                 free_bytes: space.free,
                 total_bytes: space.total,
                 low_bytes: space.low,
@@ -169,22 +199,22 @@ fn times(usage: &SegmentUsage) -> [Option<Time>; 2] {
 /// `store_prune`.
 pub(crate) struct Prune;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct PruneArgs {
     /// Only this class
-    class: Option<String>,
+    pub(crate) class: Option<String>,
     /// Delete what is older, in seconds, instead of what the configured limits select
-    age_s: Option<u64>,
+    pub(crate) age_s: Option<u64>,
     /// Keep at most this many bytes
-    bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     /// Keep at most this many entries
-    entries: Option<u64>,
+    pub(crate) entries: Option<u64>,
     /// Accept the shorter age that Salt has reported
     #[serde(default)]
-    accept_salt: bool,
+    pub(crate) accept_salt: bool,
     /// Delete nothing
     #[serde(default)]
-    dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 impl Call for Prune {
@@ -232,21 +262,21 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
         let (mut held_jobs, mut consumer, mut error) = (None, None, None);
 
         let outcome = match &planned.outcome {
-            DropOutcome::Planned => "planned",
-            DropOutcome::Dropped => "dropped",
+            DropOutcome::Planned => PruneOutcome::Planned,
+            DropOutcome::Dropped => PruneOutcome::Dropped,
             DropOutcome::Held(jobs) => {
                 held_jobs = Some(*jobs as u64);
-                "held"
+                PruneOutcome::Held
             }
-            DropOutcome::Register => "register",
+            DropOutcome::Register => PruneOutcome::Register,
             DropOutcome::Pinned(name) => {
                 consumer = Some(name.clone());
-                "pinned"
+                PruneOutcome::Pinned
             }
-            DropOutcome::Busy => "busy",
+            DropOutcome::Busy => PruneOutcome::Busy,
             DropOutcome::Failed(why) => {
                 error = Some(why.clone());
-                "failed"
+                PruneOutcome::Failed
             }
         };
 
@@ -259,11 +289,11 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
             disk_bytes: usage.disk_bytes,
             oldest,
             newest,
-            reason: planned.reason.name().to_owned(),
+            reason: planned.reason,
             held_jobs,
             consumer,
             error,
-            outcome: outcome.to_owned(),
+            outcome,
         }
     };
 
@@ -275,16 +305,16 @@ pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
 /// `store_hold`.
 pub(crate) struct HoldJob;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct HoldArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     /// Why it is held
     #[serde(default)]
-    reason: String,
+    pub(crate) reason: String,
     /// Release it instead
     #[serde(default)]
-    release: bool,
+    pub(crate) release: bool,
 }
 
 /// The hold, or whether there was one to release.

@@ -7,11 +7,13 @@
 //! `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Call, Changing, Ctx, In, Raised, Run, Save};
 use crate::base::clock::Micros;
-use crate::base::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
+use crate::base::limits::{
+    CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES, WIRE_FRAME_BYTES_MAX,
+};
 use crate::ingest::policy::RejectReason;
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
 use crate::store::read::job_summary::rank;
@@ -23,15 +25,15 @@ use crate::wire::salt_event::{
 };
 
 /// How the entries of a call came to be.
-#[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Origin {
     /// The time at which Salt made the call; at most 366 days ago, and not in the future
-    at: Option<Time>,
+    pub(crate) at: Option<Time>,
     /// Handed over from a spool: it may be stored already
-    replay: bool,
+    pub(crate) replay: bool,
     /// From another cache: `at` may be any time of the years 1970 to 9999; needs the right admin
-    import: bool,
+    pub(crate) import: bool,
 }
 
 impl Origin {
@@ -123,15 +125,15 @@ impl Ctx {
 /// `prep_jid`.
 pub(crate) struct PrepJid;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct PrepJidArgs {
     /// The job's id, if there is one
-    passed_jid: Option<Id>,
+    pub(crate) passed_jid: Option<Id>,
     /// The master does not cache the returns of this job
     #[serde(default)]
-    nocache: bool,
+    pub(crate) nocache: bool,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for PrepJid {
@@ -139,6 +141,7 @@ impl Call for PrepJid {
     const DOC: &'static str = "Return the passed jid, or a new one";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = PrepJidArgs;
     type Answer = String;
@@ -171,17 +174,17 @@ impl Save for PrepJid {
 /// `save_load`.
 pub(crate) struct SaveLoad;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SaveLoadArgs<'a> {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     /// The load
     #[serde(borrow)]
-    load: PackedMap<'a>,
+    pub(crate) load: PackedMap<'a>,
     /// The minions that were targeted
-    minions: Option<PackedArray<'a>>,
+    pub(crate) minions: Option<PackedArray<'a>>,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for SaveLoad {
@@ -189,6 +192,7 @@ impl Call for SaveLoad {
     const DOC: &'static str = "Store a job as published";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = SaveLoadArgs<'a>;
     type Answer = ();
@@ -257,17 +261,17 @@ fn is_of_job(load: &[u8], jid: &str) -> bool {
 /// `save_minions`.
 pub(crate) struct SaveMinions;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SaveMinionsArgs<'a> {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     /// Minion ids
     #[serde(borrow)]
-    minions: PackedArray<'a>,
+    pub(crate) minions: PackedArray<'a>,
     /// The id of the syndic
-    syndic_id: Option<Packed<'a>>,
+    pub(crate) syndic_id: Option<Packed<'a>>,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for SaveMinions {
@@ -275,6 +279,7 @@ impl Call for SaveMinions {
     const DOC: &'static str = "Store minions that a syndic reported for a job";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = SaveMinionsArgs<'a>;
     type Answer = ();
@@ -306,13 +311,13 @@ impl Save for SaveMinions {
 /// `returner`.
 pub(crate) struct Returner;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ReturnerArgs<'a> {
     /// The return, as the master has it
     #[serde(borrow)]
-    load: PackedMap<'a>,
+    pub(crate) load: PackedMap<'a>,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for Returner {
@@ -320,6 +325,7 @@ impl Call for Returner {
     const DOC: &'static str = "Store one minion's return";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = ReturnerArgs<'a>;
     type Answer = ();
@@ -529,14 +535,14 @@ fn is_minion_id(id: &str) -> bool {
 /// `update_endtime`.
 pub(crate) struct UpdateEndtime;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct EndtimeArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     /// The time, as text
-    endtime: Id,
+    pub(crate) endtime: Id,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for UpdateEndtime {
@@ -544,6 +550,7 @@ impl Call for UpdateEndtime {
     const DOC: &'static str = "Store the end time of a job";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = EndtimeArgs;
     type Answer = ();
@@ -573,13 +580,13 @@ impl Save for UpdateEndtime {
 /// `event_return`.
 pub(crate) struct EventReturn;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct EventReturnArgs<'a> {
     /// Events: [{"tag", "data", "at"?}, ...]
     #[serde(borrow)]
-    events: PackedArray<'a>,
+    pub(crate) events: PackedArray<'a>,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for EventReturn {
@@ -587,6 +594,7 @@ impl Call for EventReturn {
     const DOC: &'static str = "Store a batch of events";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = EventReturnArgs<'a>;
     type Answer = u64;
@@ -677,13 +685,13 @@ pub(crate) type Saved = Option<bool>;
 /// `save_reg`.
 pub(crate) struct SaveReg;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct SaveRegArgs<'a> {
     /// The register
     #[serde(borrow)]
-    data: Option<Packed<'a>>,
+    pub(crate) data: Option<Packed<'a>>,
     #[serde(flatten)]
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl Call for SaveReg {
@@ -691,6 +699,7 @@ impl Call for SaveReg {
     const DOC: &'static str = "Store Thorium's register";
     const RIGHT: Right = Right::Admin;
     const RAISED: Raised = Raised::ByImport;
+    const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing;
     type Args<'a> = SaveRegArgs<'a>;
     type Answer = Saved;
@@ -728,11 +737,11 @@ pub(crate) struct CleanOldJobs;
 ///
 /// It stores no entry, and may save the time in a file, so it is no call that saves: those run on a
 /// thread of the runtime.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CleanArgs {
     /// The age limit of classes with the age `salt`; 0 means forever. Without it, only a round of
     /// retention begins.
-    keep_jobs_seconds: Option<u64>,
+    pub(crate) keep_jobs_seconds: Option<u64>,
 }
 
 impl Call for CleanOldJobs {

@@ -34,6 +34,7 @@ use crate::api::call::{Call, ChangeCtx, Changing, In, NoArgs, Run, Whole};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
+use crate::base::named::named;
 use crate::model::{Limit, ReadLimits, Right};
 use crate::store::StoreError;
 use crate::store::format::open_small;
@@ -84,15 +85,23 @@ pub struct Token {
 }
 
 /// The right of a token. [`Right`] accepts no `admin` from the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Scope {
     /// [`Right::Read`]
+    #[default]
     Read,
     /// [`Right::Write`]
     Write,
     /// [`Right::Admin`]
     Admin,
+}
+
+named! {
+    Scope {
+        Read: "read",
+        Write: "write",
+        Admin: "admin",
+    }
 }
 
 impl From<Scope> for Right {
@@ -381,7 +390,7 @@ answers! {
     /// A token without its secret.
     TokenRow {
         name: String,
-        scope: String,
+        scope: Scope,
         time: Time,
         minions: Option<String>,
         tags: Option<String>,
@@ -409,14 +418,14 @@ fn check_text(key: &str, text: &str) -> Result<(), CallError> {
 /// `token_create`.
 pub(crate) struct Create;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CreateArgs {
     /// Its name, for people and for the audit log
-    name: String,
+    pub(crate) name: String,
     /// Its right
-    scope: Scope,
+    pub(crate) scope: Scope,
     #[serde(flatten)]
-    limits: ReadLimits,
+    pub(crate) limits: ReadLimits,
 }
 
 impl Call for Create {
@@ -472,7 +481,7 @@ impl Run for List {
             let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());
             TokenRow {
                 name: token.name.clone(),
-                scope: Right::from(token.scope).name().to_owned(),
+                scope: token.scope,
                 time: Time(Micros(token.created)),
                 minions: text(Limit::Minions),
                 tags: text(Limit::Tags),
@@ -490,10 +499,10 @@ impl Run for List {
 /// `token_revoke`.
 pub(crate) struct Revoke;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct RevokeArgs {
     /// The token's name
-    name: String,
+    pub(crate) name: String,
 }
 
 impl Call for Revoke {

@@ -9,11 +9,12 @@ use super::answer::Answer;
 use super::job::Job;
 use super::jobs::{JobFilter, PageLimits, jobs_before};
 use crate::base::limits::{LIST_JOBS_READ, PREVIOUS_JOBS_SEEN};
+use crate::base::named::named;
 use crate::store::{JobSummary, StoreError, StoreView};
 use crate::wire::msgpack::{as_text, elements, get, is_empty, pairs};
 use crate::wire::states::StateRow;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DiffKind {
     /// Only in the later run.
     Appeared,
@@ -22,17 +23,16 @@ pub(crate) enum DiffKind {
     /// Failure, exit code or result differ.
     Result,
     /// Value or changes differ.
+    #[default]
     Value,
 }
 
-impl DiffKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Appeared => "appeared",
-            Self::Went => "went",
-            Self::Result => "result",
-            Self::Value => "value",
-        }
+named! {
+    DiffKind {
+        Appeared: "appeared",
+        Went: "went",
+        Result: "result",
+        Value: "value",
     }
 }
 

@@ -10,6 +10,7 @@ use salt_sls::Glob;
 use super::job::Job;
 use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
+use crate::base::named::named;
 use crate::model::JidKey;
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
@@ -41,10 +42,7 @@ pub(crate) struct JobFilter {
 }
 
 /// What became of a job.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobResult {
     /// An answer failed.
     Failed,
@@ -54,6 +52,15 @@ pub(crate) enum JobResult {
     Missing,
     /// A state changed something.
     Changed,
+}
+
+named! {
+    JobResult {
+        Failed: "failed",
+        Succeeded: "succeeded",
+        Missing: "missing",
+        Changed: "changed",
+    }
 }
 
 impl JobResult {

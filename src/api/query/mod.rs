@@ -12,7 +12,7 @@ mod minions;
 mod progress;
 
 pub(crate) use answer::Answer;
-pub(crate) use diff::{Difference, StateDiff, diff, previous_run};
+pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
 pub(crate) use job::Job;
 pub(crate) use jobs::{
     JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,

@@ -7,13 +7,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BusRow, ClassRow, ConsumerRow, DamageRow, ListenerRow, ReactorRow, ReloadRow, ScriptRow,
-    SinkRow, SpoolRow, Status,
+    BusRow, ClassRow, ConsumerRow, DamageRow, ListenerPhase, ListenerRow, ReactorRow, ReloadRow,
+    ScriptRow, ScriptState, SinkRow, SpoolRow, Status,
 };
 use crate::base::clock::Micros;
 use crate::base::metrics::{CounterDefinition, Metrics, Severity};
 use crate::base::units::{bytes, span};
+use crate::engines::runtime::Phase;
 use crate::model::OVERFLOW;
+use crate::store::retain::free_space::SpaceLevel;
 
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
@@ -276,20 +278,20 @@ fn damage(found: &mut Reasons, row: &DamageRow) {
 
 fn disk(found: &mut Reasons, status: &Status) {
     let disk = &status.disk;
-    match disk.state.as_str() {
+    match disk.state {
         // The extension spools, but the bus source can only spill, and other senders get errors.
-        "full" => found.add(
+        SpaceLevel::Full => found.add(
             Problem,
             "disk",
             "no free space: entries are rejected, the extension spools",
         ),
-        "low" => found.add(
+        SpaceLevel::Low => found.add(
             Warning,
             "disk",
             "little free space: old segments are dropped early",
         ),
         // A forecast is only of use while there still is room.
-        _ => {
+        SpaceLevel::Ample => {
             if let Some(days) = disk.days_left.filter(|days| *days < DAYS_LEFT_MIN) {
                 found.add(
                     Warning,
@@ -362,7 +364,7 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
 
     let waits_s = row
         .oldest
-        .map_or(0, |at| now.0.saturating_sub(at) / 1_000_000);
+        .map_or(0, |at| now.0.saturating_sub(at.0.0) / 1_000_000);
     // A short wait is normal: the spool is delivered with the next call of the extension.
     if row.waiting_bytes > 0 && waits_s > SPOOL_WAITS_MAX {
         let message = format!(
@@ -397,7 +399,7 @@ fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
     let part = format!("{kind} {}", row.listen);
     if let Some(problem) = &row.problem {
         // With its previous certificate the address still serves.
-        let level = if row.state == "impaired" {
+        let level = if row.state == ListenerPhase::Impaired {
             Warning
         } else {
             Problem
@@ -407,7 +409,7 @@ fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
 
     let left = row
         .certificate_until
-        .map(|until| until.saturating_sub(now.0));
+        .map(|until| until.0.0.saturating_sub(now.0));
     if let Some(left) = left.filter(|left| *left < CERTIFICATE_LEFT_US) {
         // Negative too: the daemon may have started with a certificate that is expired.
         let message = match left {
@@ -486,7 +488,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
     let part = format!("sink {}", row.name);
     let error = row.error.as_deref().unwrap_or("unknown error");
     // Nothing else of a failed thread is current.
-    if row.state == "failed" {
+    if row.state == Phase::Failed {
         found.add(
             Problem,
             part,
@@ -512,7 +514,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
             part.clone(),
             message,
         );
-    } else if row.lag_s > LAG_S_MAX && row.state != "paused" {
+    } else if row.lag_s > LAG_S_MAX && row.state != Phase::Paused {
         let message = format!("{} behind, {} entries", span(row.lag_s), row.lag_entries);
         found.add(Warning, part.clone(), message);
     }
@@ -530,7 +532,7 @@ fn script(found: &mut Reasons, row: &ScriptRow) {
     let part = format!("script {}", row.name);
     let error = row.error.as_deref().unwrap_or("unknown error");
 
-    if row.state == "failed" {
+    if row.state == ScriptState::Failed {
         let message = format!("it cannot be started, reload the daemon: {error}");
         found.add(Problem, part, message);
     } else if row.failures > 0 {
@@ -570,12 +572,14 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow) {
 mod tests {
     use super::*;
     use crate::api::status::{ClockStep, Disk};
+    use crate::base::named::Named as _;
+    use crate::wire::msgpack::Time;
 
     const NOW: Micros = Micros(1_795_230_637_000_000);
 
     fn ample() -> Disk {
         Disk {
-            state: "ample".to_owned(),
+            state: SpaceLevel::Ample,
             ..Disk::default()
         }
     }
@@ -604,7 +608,7 @@ mod tests {
         };
         let sink = SinkRow {
             name: "s".to_owned(),
-            state: "idle".to_owned(),
+            state: Phase::Idle,
             ..SinkRow::default()
         };
         let shadow = ReactorRow {
@@ -642,7 +646,7 @@ mod tests {
         };
         let status = Status {
             disk: Disk {
-                state: "full".to_owned(),
+                state: SpaceLevel::Full,
                 ..Disk::default()
             },
             bus: vec![bus],
@@ -719,7 +723,7 @@ mod tests {
         let with = |state: &str, failures| {
             let row = ScriptRow {
                 name: "s".to_owned(),
-                state: state.to_owned(),
+                state: ScriptState::named(state).unwrap(),
                 failures,
                 error: Some("exit status: 3".to_owned()),
                 ..ScriptRow::default()
@@ -741,7 +745,7 @@ mod tests {
     fn a_sink_that_fails_for_long_is_a_problem_and_a_paused_one_is_not() {
         let row = |state: &str, failures, lag_s| SinkRow {
             name: "s".to_owned(),
-            state: state.to_owned(),
+            state: Phase::named(state).unwrap(),
             failures,
             lag_s,
             lag_entries: 5,
@@ -782,8 +786,8 @@ mod tests {
             let until = Some(NOW.0 + days * 86_400 * 1_000_000);
             let row = ListenerRow {
                 listen: "a:1".to_owned(),
-                state: "open".to_owned(),
-                certificate_until: until,
+                state: ListenerPhase::Open,
+                certificate_until: until.map(|at| Time(Micros(at))),
                 ..ListenerRow::default()
             };
             Status {
@@ -819,7 +823,7 @@ mod tests {
             let row = SpoolRow {
                 dir: "/s".to_owned(),
                 waiting_bytes: 9,
-                oldest,
+                oldest: oldest.map(|at| Time(Micros(at))),
                 ..SpoolRow::default()
             };
             Status {
@@ -878,7 +882,7 @@ mod tests {
     fn an_address_that_serves_nobody_is_a_problem_on_each_listener() {
         let row = |state: &str, problem: Option<&str>| ListenerRow {
             listen: "a:1".to_owned(),
-            state: state.to_owned(),
+            state: ListenerPhase::named(state).unwrap(),
             problem: problem.map(str::to_owned),
             ..ListenerRow::default()
         };

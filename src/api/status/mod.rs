@@ -1,8 +1,7 @@
 //! The status of the daemon: one typed answer for the call `status`, the command line and HTTP.
 //!
-//! Every field has a default, so that a client can read the answer of another release. Times are
-//! microseconds since 1970 UTC, and rates are numbers per 1000 s, because answers contain no
-//! floats.
+//! Every field has a default, so that a client can read the answer of another release. Rates
+//! are numbers per 1000 s, because answers contain no floats.
 
 mod growth;
 mod health;
@@ -17,19 +16,23 @@ use self::growth::{ClassGrowth, days_left};
 use super::call::config::Reload;
 use super::call::{Ctx, no_events};
 use super::http::{ListenerMonitor, ListenerState, ListenerStatus};
-use crate::api::zeromq::ZmqSocketStatus;
+use crate::api::zeromq::{ZmqKind, ZmqSocketStatus};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::DAMAGE_ROWS_MAX;
-use crate::engines::program::script::ScriptStatus;
-use crate::engines::runtime::SinkStatus;
+use crate::base::named::named;
+use crate::engines::program::script::{ScriptPhase, ScriptStatus};
+use crate::engines::runtime::{Phase, SinkStatus};
 use crate::ingest::bus::BusMonitor;
+use crate::ingest::policy::RuleList;
 use crate::ingest::spool::Spool;
 use crate::store::damage::Damage;
 use crate::store::read::ClassTotals;
 use crate::store::read::stats::{ClassStats, StoreStats};
+use crate::store::retain::free_space::SpaceLevel;
 use crate::store::{ConsumerStatus, Step, StoreError};
 use crate::wire::frame::Framing;
+use crate::wire::msgpack::Time;
 
 answers! {
     /// The answer of the call `status`.
@@ -94,8 +97,7 @@ answers! {
     }
     /// Disk space.
     Disk {
-        /// `ample`, `low` or `full`.
-        state: String,
+        state: SpaceLevel,
         used_bytes: u64,
         free_bytes: u64,
         total_bytes: u64,
@@ -107,7 +109,7 @@ answers! {
     /// A failed return.
     LastFailure {
         /// When it was stored.
-        time: i64,
+        time: Time,
         jid: String,
         minion: String,
         /// The function; empty for several.
@@ -137,7 +139,7 @@ answers! {
         path: String,
         connected: bool,
         /// The framing, once detected.
-        framing: Option<String>,
+        framing: Option<Framing>,
         events: u64,
         waiting_events: u64,
         waiting_bytes: u64,
@@ -146,7 +148,7 @@ answers! {
         lost: u64,
         gaps: u64,
         /// All events up to this time are stored.
-        safe_until: Option<i64>,
+        safe_until: Option<Time>,
     }
     /// The reactor.
     ReactorRow {
@@ -184,7 +186,7 @@ answers! {
     SinkRow {
         name: String,
         /// Current activity.
-        state: String,
+        state: Phase,
         /// Undelivered entries at most, whether they match or not.
         lag_entries: u64,
         lag_s: u64,
@@ -197,8 +199,8 @@ answers! {
     /// A script.
     ScriptRow {
         name: String,
-        /// `running`, `waiting` for its next start, or `failed`: its thread could not be started.
-        state: String,
+        /// `waiting` for its next start; `failed`: its thread could not be started.
+        state: ScriptState,
         /// Failures in a row. 0 once it ran longer than its longest pause.
         failures: u64,
         /// The last failure; remains after a success.
@@ -209,7 +211,7 @@ answers! {
     /// A rule of the ingest policy.
     RuleRow {
         name: String,
-        list: String,
+        list: RuleList,
         entries: u64,
         /// Dropped ones among them.
         filtered: u64,
@@ -227,19 +229,18 @@ answers! {
         /// Bytes of dead letters.
         dead_letter_bytes: u64,
         /// When the oldest record was spooled.
-        oldest: Option<i64>,
+        oldest: Option<Time>,
         lost: BTreeMap<String, u64>,
         problem: Option<String>,
     }
     /// A network address.
     ListenerRow {
         listen: String,
-        /// `opening`, `open`, `impaired`, `refusing` or `stopping`.
-        state: String,
+        state: ListenerPhase,
         /// Why it is impaired or refuses connections.
         problem: Option<String>,
         peers: u64,
-        certificate_until: Option<i64>,
+        certificate_until: Option<Time>,
     }
     /// The configuration file, if it differs from what the daemon runs with.
     ReloadRow {
@@ -250,7 +251,7 @@ answers! {
     }
     /// A ZeroMQ socket.
     ZeromqRow {
-        source: String,
+        source: ZmqKind,
         path: String,
         /// The process that serves it; none between two.
         process: Option<u32>,
@@ -295,6 +296,55 @@ answers! {
     }
 }
 
+/// The state of a script.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ScriptState {
+    Running,
+    /// For its next start.
+    #[default]
+    Waiting,
+    /// Its thread could not be started.
+    Failed,
+}
+
+/// The state of a network address.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ListenerPhase {
+    #[default]
+    Opening,
+    Open,
+    /// It serves, but not as configured.
+    Impaired,
+    /// It serves nobody.
+    Refusing,
+    Stopping,
+}
+
+named! {
+    ScriptState {
+        Running: "running",
+        Waiting: "waiting",
+        Failed: "failed",
+    }
+    ListenerPhase {
+        Opening: "opening",
+        Open: "open",
+        Impaired: "impaired",
+        Refusing: "refusing",
+        Stopping: "stopping",
+    }
+}
+
+impl From<ScriptPhase> for ScriptState {
+    fn from(phase: ScriptPhase) -> Self {
+        match phase {
+            ScriptPhase::Waiting => Self::Waiting,
+            ScriptPhase::Running { .. } => Self::Running,
+            ScriptPhase::Failed => Self::Failed,
+        }
+    }
+}
+
 impl From<Step> for ClockStep {
     fn from(step: Step) -> Self {
         Self {
@@ -324,7 +374,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         rates: rates(&stats),
         disk: disk(&stats, now),
         last_failure: ctx.store.last_failed_return().map(|failed| LastFailure {
-            time: failed.at.0,
+            time: Time(failed.at),
             jid: failed.jid,
             minion: failed.minion,
             fun: failed.fun,
@@ -412,7 +462,7 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
     let space = &stats.space;
 
     Disk {
-        state: space.room.name().to_owned(),
+        state: space.room,
         used_bytes: stats
             .classes
             .iter()
@@ -500,7 +550,7 @@ fn bus(bus: &BusMonitor) -> BusRow {
     BusRow {
         path: bus.path.to_string_lossy().into_owned(),
         connected: bus.connected,
-        framing: bus.framing.map(|framing| Framing::name(framing).to_owned()),
+        framing: bus.framing,
         events: bus.events,
         waiting_events: waiting.events,
         waiting_bytes: waiting.bytes,
@@ -508,7 +558,7 @@ fn bus(bus: &BusMonitor) -> BusRow {
         spilled_bytes: waiting.spilled_bytes,
         lost: waiting.lost,
         gaps: waiting.gaps,
-        safe_until: waiting.seen.map(|at| at.0),
+        safe_until: waiting.seen.map(Time),
     }
 }
 
@@ -575,12 +625,7 @@ fn sink(status: &SinkStatus) -> SinkRow {
 
     SinkRow {
         name: settings.name.clone(),
-        state: if is_paused {
-            "paused"
-        } else {
-            last.phase.name()
-        }
-        .to_owned(),
+        state: if is_paused { Phase::Paused } else { last.phase },
         lag_entries: progress.map_or(0, |progress| progress.lag_entries),
         lag_s: progress.map_or(0, |progress| progress.lag.as_secs()),
         failures: last.failures.into(),
@@ -595,7 +640,7 @@ fn sink(status: &SinkStatus) -> SinkRow {
 fn scripts(ctx: &Ctx) -> Vec<ScriptRow> {
     let row = |(name, status): (String, ScriptStatus)| ScriptRow {
         name,
-        state: status.phase.name().to_owned(),
+        state: status.phase.into(),
         failures: status.failures,
         error: status.error,
         rejected_lines: status.rejected_lines,
@@ -608,7 +653,7 @@ fn rules(ctx: &Ctx) -> Vec<RuleRow> {
     let rows = ctx.policy.counts().into_iter();
     rows.map(|rule| RuleRow {
         name: rule.name.clone(),
-        list: rule.list.to_string(),
+        list: rule.list,
         entries: rule.entries,
         filtered: rule.dropped,
     })
@@ -626,7 +671,7 @@ fn spool(dir: &Path, spool: std::io::Result<Spool>) -> SpoolRow {
         dir: dir.to_string_lossy().into_owned(),
         waiting_bytes: spool.waiting_bytes,
         dead_letter_bytes: spool.dead_letter_bytes,
-        oldest: spool.oldest.map(|at| at.0),
+        oldest: spool.oldest.map(Time),
         lost: spool.lost.into_iter().collect(),
         problem,
     }
@@ -641,19 +686,19 @@ fn listener(monitor: &ListenerMonitor) -> ListenerRow {
     } = monitor.status();
 
     let (state, problem) = match state {
-        ListenerState::Opening => ("opening", None),
-        ListenerState::Open => ("open", None),
-        ListenerState::Impaired(why) => ("impaired", Some(why)),
-        ListenerState::Refusing(why) => ("refusing", Some(why)),
-        ListenerState::Stopping => ("stopping", None),
+        ListenerState::Opening => (ListenerPhase::Opening, None),
+        ListenerState::Open => (ListenerPhase::Open, None),
+        ListenerState::Impaired(why) => (ListenerPhase::Impaired, Some(why)),
+        ListenerState::Refusing(why) => (ListenerPhase::Refusing, Some(why)),
+        ListenerState::Stopping => (ListenerPhase::Stopping, None),
     };
 
     ListenerRow {
         listen,
-        state: state.to_owned(),
+        state,
         problem,
         peers: peers as u64,
-        certificate_until: certificate_until.map(|until| until.0),
+        certificate_until: certificate_until.map(Time),
     }
 }
 
@@ -661,7 +706,7 @@ fn zeromq(ctx: &Ctx) -> Vec<ZeromqRow> {
     let row = |socket: &ZmqSocketStatus| {
         let process = socket.process();
         ZeromqRow {
-            source: socket.kind.to_owned(),
+            source: socket.kind,
             path: socket.path.to_string_lossy().into_owned(),
             process: process.pid,
             restarts: process.restarts,

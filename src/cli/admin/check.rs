@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 
+use crate::api::call::config::ShownConfig;
 use crate::cli::{Global, show};
 use crate::config::{Config, Environment};
 use crate::engines::program::script;
@@ -24,7 +25,7 @@ pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     of_config(&config).context("read the configuration")?;
     script::of_config(&config).context("read the configuration")?;
 
-    show(global.output, &config.to_json(), |out| {
+    show(global.output, &ShownConfig::of(&config), |out| {
         Ok(out.text(&config.to_yaml())?)
     })
 }

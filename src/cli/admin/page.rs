@@ -1,5 +1,6 @@
 //! `saltcellar page`: prints a link that signs in to the web page once.
 
+use crate::api::call::NoArgs;
 use crate::api::http::sessions::MakeLink;
 use crate::cli::{Global, ask, show};
 
@@ -12,6 +13,6 @@ Examples:
   xdg-open \"$(sudo saltcellar page)\"";
 
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
-    let (link, answer) = ask::answer_as::<MakeLink>(global, (), "make a link to the page")?;
-    show(global.output, &answer, |out| Ok(out.line(&link.url)?))
+    let link = ask::answer::<MakeLink>(global, &NoArgs {}, "make a link to the page")?;
+    show(global.output, &link, |out| Ok(out.line(&link.url)?))
 }

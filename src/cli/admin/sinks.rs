@@ -1,15 +1,17 @@
 //! `saltcellar sinks`: shows, tests and controls the sinks of the daemon.
 
 use anyhow::{Context as _, bail};
-use serde_json::json;
 
 use crate::api::call as calls;
 use crate::api::call::consumers::Problem;
-use crate::api::call::sinks::{DeadLetterRow, LetterCount, Sink, TestedEvent};
+use crate::api::call::sinks::{
+    DeadLetterRow, DeadLettersArgs, DeadLettersPage, LettersArgs, ListArgs, NameArgs, SeekArgs,
+    Sink, SinksPage, TestedEvent,
+};
 use crate::cli::jobs::consumers::{Position, continues, paused, position};
 use crate::cli::{
-    BadUsage, Column, Fields as _, Global, Output, Table, ask, finding, leaf, or_empty, short_at,
-    show, show_rows, title,
+    BadUsage, Column, Global, Output, Paged, Table, ask, finding, leaf, or_empty, short_at, show,
+    show_rows, title,
 };
 
 #[derive(clap::Subcommand)]
@@ -64,7 +66,7 @@ impl Sinks {
     }
 }
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Name {
     /// The sink's name
     name: String,
@@ -99,16 +101,43 @@ pub(in crate::cli) struct Letters {
 }
 
 impl Letters {
-    fn args(&self) -> anyhow::Result<serde_json::Value> {
+    fn args(self) -> anyhow::Result<LettersArgs> {
         if self.id.is_empty() && !self.all {
             return Err(BadUsage(
                 "read the arguments: give ids or sequence numbers of events, or --all".to_owned(),
             )
             .into());
         }
-        // `null` selects all.
-        let ids = (!self.all).then_some(&self.id);
-        Ok(json!({ "name": self.name, "ids": ids }))
+        // None selects all.
+        let ids = (!self.all).then_some(self.id);
+        Ok(LettersArgs {
+            name: self.name,
+            ids,
+            ..LettersArgs::default()
+        })
+    }
+}
+
+impl From<Name> for NameArgs {
+    fn from(Name { name }: Name) -> Self {
+        Self { name }
+    }
+}
+
+impl Paged for calls::sinks::DeadLetters {
+    type Row = DeadLetterRow;
+    type After = (u64, String);
+
+    fn rows(answer: &mut DeadLettersPage) -> Option<&mut Vec<DeadLetterRow>> {
+        Some(&mut answer.dead_letters)
+    }
+
+    fn next(answer: &DeadLettersPage) -> (bool, Option<(u64, String)>) {
+        (answer.more, answer.next.clone())
+    }
+
+    fn go_to(args: &mut DeadLettersArgs, after: (u64, String)) {
+        args.after = Some(after);
     }
 }
 
@@ -140,20 +169,22 @@ Examples:
 pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
     match verb {
         Sinks::List => list(global),
-        Sinks::Show(Name { name }) => show_one(global, &name),
-        Sinks::Test(Name { name }) => test(global, &name),
+        Sinks::Show(Name { name }) => show_one(global, name),
+        Sinks::Test(Name { name }) => test(global, name),
         Sinks::Pause(name) => {
-            ask::change::<calls::sinks::Pause>(global, &name, "pause the sink", paused)
+            ask::change::<calls::sinks::Pause>(global, &name.into(), "pause the sink", paused)
         }
         Sinks::Resume(name) => {
-            ask::change::<calls::sinks::Resume>(global, &name, "resume the sink", paused)
+            ask::change::<calls::sinks::Resume>(global, &name.into(), "resume the sink", paused)
         }
         Sinks::Seek(Seek { name, to }) => {
-            // A position is one of several arguments of the call.
-            let (key, value) = to.arg();
-            let call = json!({ "name": name, key: value });
-            ask::change::<calls::sinks::Seek>(global, call, "move the sink", |at| {
-                continues(&name, &at)
+            let call = SeekArgs {
+                name: name.clone(),
+                start: (&to).into(),
+                ..SeekArgs::default()
+            };
+            ask::change::<calls::sinks::Seek>(global, &call, "move the sink", |at| {
+                continues(&name, at)
             })
         }
         Sinks::DeadLetters(verb) => dead_letters(global, verb),
@@ -162,32 +193,31 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
 
 fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
     match verb {
-        DeadLetters::List(Name { name }) => list_letters(global, &name),
+        DeadLetters::List(Name { name }) => list_letters(global, name),
         DeadLetters::Show(Letter { name, id }) => show_letter(global, &name, &id),
         DeadLetters::Retry(letters) => ask::change::<calls::sinks::Retry>(
             global,
-            letters.args()?,
+            &letters.args()?,
             "retry dead letters",
-            |of: LetterCount| {
+            |of| {
                 format!(
                     "{} dead letters of {} are delivered again; `saltcellar sinks show` has the result",
                     of.count, of.name
                 )
             },
         ),
-        DeadLetters::Drop(letters) => ask::change::<calls::sinks::Drop>(
-            global,
-            letters.args()?,
-            "drop dead letters",
-            |of: LetterCount| format!("{} dead letters of {} are deleted", of.count, of.name),
-        ),
+        DeadLetters::Drop(letters) => {
+            ask::change::<calls::sinks::Drop>(global, &letters.args()?, "drop dead letters", |of| {
+                format!("{} dead letters of {} are deleted", of.count, of.name)
+            })
+        }
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (page, answer) = ask::answer_as::<calls::sinks::List>(global, (), "list the sinks")?;
+    let page = ask::answer::<calls::sinks::List>(global, &ListArgs::default(), "list the sinks")?;
 
-    show_rows(global.output, &answer, "sinks", |out| {
+    show_rows(global.output, &page, &page.sinks, |out| {
         let columns = [
             Column::left("NAME"),
             Column::left("STATE"),
@@ -199,23 +229,23 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::truncated("ERROR").drop_order(1),
         ];
 
-        let cells = |row: Sink| {
-            let (delivered, error) = (or_empty(row.counters.get("delivered")), present_error(&row));
+        let cells = |row: &Sink| {
+            let (delivered, error) = (or_empty(row.counters.get("delivered")), present_error(row));
             let [lag, lag_s] = [row.lag_entries, row.lag_s].map(or_empty);
             vec![
-                row.name,
-                row.state,
+                row.name.clone(),
+                row.state.name().to_owned(),
                 lag,
                 lag_s,
                 delivered,
                 row.dead_letters.to_string(),
-                row.destination,
+                row.destination.clone(),
                 error,
             ]
         };
 
-        Ok(Table::new(columns)
-            .print(out, &page.sinks.into_iter().map(cells).collect::<Vec<_>>())?)
+        let rows: Vec<_> = page.sinks.iter().map(cells).collect();
+        Ok(Table::new(columns).print(out, &rows)?)
     })
 }
 
@@ -230,16 +260,18 @@ fn present_error(row: &Sink) -> String {
     or_empty(row.problem.as_ref().or(error))
 }
 
-fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (page, answer) =
-        ask::answer_as::<calls::sinks::List>(global, json!({ "name": name }), "show the sink")?;
+fn show_one(global: &Global, name: String) -> anyhow::Result<()> {
+    let call = ListArgs {
+        name: Some(name.clone()),
+        ..ListArgs::default()
+    };
+    let SinksPage { sinks } = ask::answer::<calls::sinks::List>(global, &call, "show the sink")?;
 
-    // Both: the typed row to print, and the daemon's own JSON for `--output json`.
-    let (Some(row), Some(shown)) = (page.sinks.first(), answer.list("sinks").first()) else {
+    let Some(row) = sinks.first() else {
         bail!("show the sink: {name:?} does not exist")
     };
 
-    show(global.output, shown, |out| {
+    show(global.output, row, |out| {
         let lag = || {
             format!(
                 "{} entries, {} s",
@@ -262,7 +294,7 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             ("encoder", Some(row.encoder.clone())),
             ("transport", Some(row.transport.clone())),
             ("to", Some(row.destination.clone())),
-            ("state", Some(row.state.clone())),
+            ("state", Some(row.state.name().to_owned())),
             ("cursor", row.cursor.map(|cursor| cursor.to_string())),
             ("lag", row.cursor.map(|_| lag())),
             ("problem", row.problem.clone()),
@@ -286,11 +318,14 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
     })
 }
 
-fn test(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (result, answer) =
-        ask::answer_as::<calls::sinks::Test>(global, json!({ "name": name }), "test the sink")?;
+fn test(global: &Global, name: String) -> anyhow::Result<()> {
+    let call = NameArgs {
+        name,
+        ..NameArgs::default()
+    };
+    let result = ask::answer::<calls::sinks::Test>(global, &call, "test the sink")?;
 
-    show(global.output, &answer, |out| {
+    show(global.output, &result, |out| {
         let TestedEvent { seq, tag, time, .. } = &result.event;
         out.line(&format!(
             "event {seq} of {}: {tag}, {} items",
@@ -309,23 +344,22 @@ fn test(global: &Global, name: &str) -> anyhow::Result<()> {
     match result.error {
         None => Ok(()),
         Some(error) => Err(finding(format!(
-            "sink {name} did not deliver the event: {error}"
+            "sink {} did not deliver the event: {error}",
+            result.name
         ))),
     }
 }
 
-fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
+fn list_letters(global: &Global, name: String) -> anyhow::Result<()> {
     let operation = "list dead letters";
     let mut client = ask::connect(global)?;
-    let (page, answer) = ask::call_paged::<calls::sinks::DeadLetters>(
-        &mut client,
-        "dead_letters",
-        json!({ "name": name }),
-        |all, more| all.dead_letters.extend(more.dead_letters),
-    )
-    .context(operation)?;
+    let call = DeadLettersArgs {
+        name,
+        ..DeadLettersArgs::default()
+    };
+    let page = ask::whole::<calls::sinks::DeadLetters>(&mut client, call).context(operation)?;
 
-    show_rows(global.output, &answer, "dead_letters", |out| {
+    show_rows(global.output, &page, &page.dead_letters, |out| {
         let columns = [
             Column::right("SEQ"),
             Column::left(title("FAILED", "FAILED (UTC)")),
@@ -334,33 +368,38 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
             Column::truncated("REASON"),
         ];
 
-        let cells = |row: DeadLetterRow| {
+        let cells = |row: &DeadLetterRow| {
             let [seq, attempts] = [row.seq, row.attempts].map(|n| n.to_string());
             vec![
                 seq,
                 short_at(row.failed.time),
                 attempts,
-                row.tag,
-                row.reason,
+                row.tag.clone(),
+                row.reason.clone(),
             ]
         };
 
-        Ok(Table::new(columns).print(
-            out,
-            &page.dead_letters.into_iter().map(cells).collect::<Vec<_>>(),
-        )?)
+        let rows: Vec<_> = page.dead_letters.iter().map(cells).collect();
+        Ok(Table::new(columns).print(out, &rows)?)
     })
 }
 
 fn show_letter(global: &Global, name: &str, id: &str) -> anyhow::Result<()> {
-    let args = json!({ "name": name, "ids": [id] });
-    let answer = ask::answer::<calls::sinks::DeadLetters>(global, args, "show the dead letter")?;
+    let call = DeadLettersArgs {
+        name: name.to_owned(),
+        ids: Some(vec![id.to_owned()]),
+        after: None,
+        ..DeadLettersArgs::default()
+    };
+    let page = ask::answer::<calls::sinks::DeadLetters>(global, &call, "show the dead letter")?;
 
-    let Some(row) = answer.list("dead_letters").first() else {
+    let Some(row) = page.dead_letters.first() else {
         bail!("show the dead letter: sink {name:?} has none of the event {id:?}")
     };
     show(global.output, row, |out: &mut Output| {
-        for (key, value) in row.as_object().into_iter().flatten() {
+        // A line for each field, under its name.
+        let fields = serde_json::to_value(row)?;
+        for (key, value) in fields.as_object().into_iter().flatten() {
             out.line(&format!("{key:<10} {}", leaf(value)))?;
         }
         Ok(())

@@ -1,12 +1,10 @@
 //! `saltcellar status`: shows on one screen whether all is well.
 
-use serde_json::Value as Json;
-
-use crate::api::call as calls;
-use crate::api::status::{ClassRow, Level, Reason, Status};
-use crate::base::clock::Micros;
+use crate::api::call::{self as calls, NoArgs};
+use crate::api::status::{ClassRow, Level, Reason, ScriptState, Status};
 use crate::base::units::{bytes, rate, span};
-use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short, show};
+use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short_at, show};
+use crate::engines::runtime::Phase;
 use crate::model::OVERFLOW;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -40,8 +38,8 @@ const COLUMNS: usize = 80;
 const REASON_LINES: usize = 9;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
-    let (status, answer) = ask::answer_as::<calls::status::Show>(global, (), "query the status")?;
-    show(global.output, &answer, |out| {
+    let status = ask::answer::<calls::status::Show>(global, &NoArgs {}, "query the status")?;
+    show(global.output, &status, |out| {
         // A pipe gets the width of a plain terminal.
         let width = out.width.unwrap_or(COLUMNS);
 
@@ -250,7 +248,7 @@ fn facts(status: &Status) -> [(&'static str, String); 4] {
     let last = status.last_failure.as_ref().map_or_else(
         || "none since the start".to_owned(),
         |last| {
-            let time = short(&Json::from(Micros(last.time).iso()));
+            let time = short_at(last.time);
             format!(
                 "{time}  {} on {}, exit code {}, job {}",
                 last.fun, last.minion, last.retcode, last.jid
@@ -340,7 +338,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             https.problem.is_some(),
             "https",
             &https.listen,
-            &https.state,
+            https.state.name(),
             peers,
         );
     }
@@ -350,14 +348,14 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             http.problem.is_some(),
             "http",
             &http.listen,
-            &http.state,
+            http.state.name(),
             "-".to_owned(),
         );
     }
 
     for source in &status.zeromq {
         let state = if source.process.is_some() {
-            &source.source
+            source.source.name()
         } else {
             "not running"
         };
@@ -409,20 +407,20 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     for sink in &status.sinks {
         let lag = behind(sink.lag_entries, sink.lag_s);
         add(
-            sink.failures > 0 || sink.state == "failed",
+            sink.failures > 0 || sink.state == Phase::Failed,
             "sink",
             &sink.name,
-            &sink.state,
+            sink.state.name(),
             lag,
         );
     }
 
     for script in &status.scripts {
         add(
-            script.failures > 0 || script.state == "failed",
+            script.failures > 0 || script.state == ScriptState::Failed,
             "script",
             &script.name,
-            &script.state,
+            script.state.name(),
             format!("{} failures", script.failures),
         );
     }
@@ -489,7 +487,7 @@ mod tests {
         };
         let sink = |n: usize| SinkRow {
             name: format!("{n}-{long}"),
-            state: "idle".to_owned(),
+            state: Phase::Idle,
             lag_entries: 1,
             ..SinkRow::default()
         };

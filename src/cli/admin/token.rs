@@ -1,9 +1,11 @@
 //! `saltcellar token`: creates, lists and revokes tokens of the HTTP listener.
 
-use serde_json::json;
+use salt_sls::Glob;
 
-use crate::api::http::tokens::{self, Revoked, TokenRow};
+use crate::api::call::NoArgs;
+use crate::api::http::tokens::{self, RevokeArgs, Revoked, Scope, TokenRow};
 use crate::cli::{Column, Global, Table, ask, show, show_rows};
+use crate::model::ReadLimits;
 
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Tokens {
@@ -26,7 +28,7 @@ impl Tokens {
     }
 }
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Name {
     /// The token's name
     name: String,
@@ -37,8 +39,8 @@ pub(in crate::cli) struct Create {
     /// A name for people and for the audit log
     name: String,
     /// Rights of the token: read; also fire hooks and use consumers (write); also control sinks and the reactor (admin)
-    #[arg(long, value_name = "read|write|admin", value_parser = ["read", "write", "admin"], hide_possible_values = true)]
-    scope: String,
+    #[arg(long, value_name = "read|write|admin", value_parser = ask::words::<Scope>(), hide_possible_values = true)]
+    scope: Scope,
     /// Only events and returns of minions with such ids
     #[arg(long, value_name = "GLOB")]
     minions: Option<String>,
@@ -69,30 +71,47 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
             tags,
             functions,
         }) => {
-            let args = json!({ "name": name, "scope": scope, "minions": minions, "tags": tags, "functions": functions });
+            let [minions, tags, functions] =
+                [minions, tags, functions].map(|glob| glob.map(Glob::from));
+            let args = tokens::CreateArgs {
+                name,
+                scope,
+                limits: ReadLimits {
+                    minions,
+                    tags,
+                    functions,
+                },
+                ..tokens::CreateArgs::default()
+            };
 
-            let (new, answer) = ask::answer_as::<tokens::Create>(global, args, "create the token")?;
+            let new = ask::answer::<tokens::Create>(global, &args, "create the token")?;
 
             // The token is alone on the last line, for `tail -1` in scripts.
-            show(global.output, &answer, |out| {
+            show(global.output, &new, |out| {
                 out.line(&format!(
-                    "Token {name}, scope {scope}. It is not shown again."
+                    "Token {}, scope {}. It is not shown again.",
+                    new.name,
+                    scope.name()
                 ))?;
                 Ok(out.line(&new.token)?)
             })
         }
         Tokens::List => list(global),
-        Tokens::Revoke(name) => {
-            ask::change::<tokens::Revoke>(global, &name, "revoke the token", |Revoked { name }| {
-                format!("{name} is revoked")
-            })
-        }
+        Tokens::Revoke(Name { name }) => ask::change::<tokens::Revoke>(
+            global,
+            &RevokeArgs {
+                name,
+                ..RevokeArgs::default()
+            },
+            "revoke the token",
+            |Revoked { name }| format!("{name} is revoked"),
+        ),
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (list, answer) = ask::answer_as::<tokens::List>(global, (), "list the tokens")?;
-    show_rows(global.output, &answer, "tokens", |out| {
+    let list = ask::answer::<tokens::List>(global, &NoArgs {}, "list the tokens")?;
+    show_rows(global.output, &list, &list.tokens, |out| {
         // Explains why the table below is empty.
         if let Some(problem) = &list.problem {
             out.line(&format!(
@@ -103,7 +122,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
         let columns =
             ["NAME", "SCOPE", "CREATED", "MINIONS", "TAGS", "FUNCTIONS"].map(Column::left);
 
-        let cells = |row: TokenRow| {
+        let cells = |row: &TokenRow| {
             let TokenRow {
                 name,
                 scope,
@@ -113,12 +132,19 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 functions,
             } = row;
             // No limit means everything.
-            let [minions, tags, functions] =
-                [minions, tags, functions].map(|glob| glob.unwrap_or_else(|| "*".to_owned()));
-            vec![name, scope, time.0.iso(), minions, tags, functions]
+            let [minions, tags, functions] = [minions, tags, functions]
+                .map(|glob| glob.clone().unwrap_or_else(|| "*".to_owned()));
+            vec![
+                name.clone(),
+                scope.name().to_owned(),
+                time.0.iso(),
+                minions,
+                tags,
+                functions,
+            ]
         };
 
-        Ok(Table::new(columns)
-            .print(out, &list.tokens.into_iter().map(cells).collect::<Vec<_>>())?)
+        let rows: Vec<_> = list.tokens.iter().map(cells).collect();
+        Ok(Table::new(columns).print(out, &rows)?)
     })
 }

@@ -7,8 +7,8 @@ use serde_json::{Value as Json, json};
 
 use super::Common;
 use super::child::{Subject, TIMEOUT};
-use super::report::{Report, Row, rounded, thousands};
-use crate::cli::{Fields as _, Global, ask};
+use super::report::{Report, Row, rounded, set, thousands};
+use crate::cli::Global;
 use crate::testkit::load::driver::{LoadSpec, run_load};
 use crate::testkit::load::template::Encoding;
 use crate::testkit::load::{Load, mix, recorded, small};
@@ -141,20 +141,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
         let mut document = json!({ "load": load.0, "saltcellar": saltcellar });
         if let Some((rate, baseline)) = baseline {
-            ask::set(&mut document, "baseline", baseline);
-            ask::set(&mut document, "of_baseline", rounded(own_rate / rate, 3));
+            set(&mut document, "baseline", baseline);
+            set(&mut document, "of_baseline", rounded(own_rate / rate, 3));
         }
 
-        documents.push(document);
+        documents.push((load.0, document));
     }
 
     // The first load is the document; the second is a field of it, named by the load.
+    let (names, documents): (Vec<_>, Vec<_>) = documents.into_iter().unzip();
     report.documents(documents, |documents| {
-        let mut documents = documents.into_iter();
-        let mut first = documents.next().unwrap_or_default();
-        for document in documents {
-            let name = document.text("load").to_owned();
-            ask::set(&mut first, &name, document);
+        let mut documents = names.iter().zip(documents);
+        let mut first = documents.next().map(|(_, first)| first).unwrap_or_default();
+        for (name, document) in documents {
+            set(&mut first, name, document);
         }
         first
     })

@@ -6,22 +6,27 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use rmpv::Value;
+use salt_sls::Glob;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::Common;
 use super::child::{Subject, TIMEOUT};
-use super::report::{Report, Row, rounded, thousands};
-use crate::api::client::{Client, args as call_args};
-use crate::cli::{Global, ask};
+use super::report::{Report, Row, rounded, set, thousands};
+use crate::api::call::cache::ReturnsArgs;
+use crate::api::call::events::ListArgs as EventsArgs;
+use crate::api::call::jobs::ListArgs as JobsArgs;
+use crate::api::call::writes::{CleanArgs, EventReturnArgs, SaveLoadArgs};
+use crate::api::call::{self as calls, Call, NoArgs};
+use crate::api::client::Client;
+use crate::cli::Global;
 use crate::testkit::Random;
 use crate::testkit::load::driver::{LoadSpec, run_load};
 use crate::testkit::load::template::Encoding;
 use crate::testkit::load::{jobs, returns};
 use crate::testkit::usage::Durations;
-use crate::wire::json::from_json;
-use crate::wire::msgpack;
+use crate::wire::call::Id;
+use crate::wire::msgpack::{self, PackedArray, PackedMap, Stored, Time, encode};
 
 /// Number of runs of each query.
 const LISTS: u64 = 300;
@@ -72,10 +77,13 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
         "cmd": "publish", "jid": WIDE, "fun": "test.ping", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root",
     });
 
-    client.call(
-        "save_load",
-        from_json(&json!({ "jid": WIDE, "load": load, "minions": ids }))?,
-    )?;
+    let (load, minions) = (encode(&load)?, encode(&ids)?);
+    client.make::<calls::writes::SaveLoad>(&SaveLoadArgs {
+        jid: Id(WIDE.to_owned()),
+        load: PackedMap(&load),
+        minions: Some(PackedArray(&minions)),
+        ..SaveLoadArgs::default()
+    })?;
 
     let event = |(n, id): (usize, &String)| {
         let data = json!({
@@ -89,9 +97,21 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
 
     // In calls of a size that the daemon accepts.
     for events in events.chunks(500) {
-        client.call("event_return", from_json(&json!({ "events": events }))?)?;
+        let events = encode(&events)?;
+        client.make::<calls::writes::EventReturn>(&EventReturnArgs {
+            events: PackedArray(&events),
+            ..EventReturnArgs::default()
+        })?;
     }
     Ok(())
+}
+
+/// The number of rows in an answer.
+type Rows<C> = fn(&<C as Call>::Answer) -> usize;
+
+/// The number of pairs of a map that a call for Salt returns, by jid or minion.
+fn pairs(answer: &Stored) -> usize {
+    msgpack::pairs(answer.packed()).count()
 }
 
 /// Key and title of a query.
@@ -117,13 +137,12 @@ impl QueryBench<'_> {
 
     /// Measures a call whose arguments depend on the run. It must return `rows` rows; without
     /// `rows` the response is not decoded.
-    fn ask(
+    fn ask<'a, C: Call>(
         &mut self,
         query: Query,
         runs: u64,
-        call: &str,
-        rows: Option<usize>,
-        arguments: impl Fn(u64) -> Value,
+        rows: Option<(Rows<C>, usize)>,
+        arguments: impl Fn(u64) -> C::Args<'a>,
     ) -> anyhow::Result<()> {
         let mut durations = Vec::new();
 
@@ -131,24 +150,19 @@ impl QueryBench<'_> {
             let arguments = arguments(n);
             let started = Instant::now();
 
-            if let Some(rows) = rows {
-                let answer = self.client.call(call, arguments)?;
-                durations.push(started.elapsed());
+            let call = C::NAME;
+            if let Some((count, rows)) = rows {
+                let answer = self.client.make::<C>(&arguments)?;
                 // Before the check, which is no part of the call.
-                // Calls for Salt return a map by jid or minion.
-                let found = match call {
-                    "jobs_list" => answer["jobs"].as_array().map(Vec::len),
-                    "events_list" => answer["events"].as_array().map(Vec::len),
-                    _ => answer.as_map().map(Vec::len),
-                };
+                durations.push(started.elapsed());
 
-                let found = found.with_context(|| format!("read the answer of {call}"))?;
+                let found = count(&answer);
                 ensure!(
                     found == rows,
                     "check the answer of {call}: {found} rows, expected {rows}"
                 );
             } else {
-                let answer = self.client.call_raw(call, arguments)?;
+                let answer = self.client.make_raw::<C>(&arguments)?;
                 durations.push(started.elapsed());
 
                 // Decoding a large response would take longer than the call.
@@ -169,33 +183,38 @@ impl QueryBench<'_> {
         Ok(())
     }
 
+    /// Measures a search of events that finds `rows` events.
+    fn search_events(
+        &mut self,
+        query: Query,
+        runs: u64,
+        rows: usize,
+        args: &EventsArgs,
+    ) -> anyhow::Result<()> {
+        let count: Rows<calls::events::List> = |page| page.events.len();
+        self.ask::<calls::events::List>(query, runs, Some((count, rows)), |_| args.clone())
+    }
+
     fn entries(&self) -> u64 {
         self.args.jobs * (self.args.returns + 1)
     }
 
     /// A minion of the load, and the median arrival time of the events.
-    fn middle_event(&mut self) -> anyhow::Result<(String, i64)> {
-        let (before, limit) = (Value::from(self.entries() / 2 + 60), Value::from(60));
-        let answer = self.client.call(
-            "events_list",
-            call_args([("before", before), ("limit", limit)]),
-        )?;
-
-        let events = answer["events"]
-            .as_array()
-            .context("read the answer of events_list")?;
+    fn middle_event(&mut self) -> anyhow::Result<(String, Time)> {
+        let call = EventsArgs {
+            before: Some(self.entries() / 2 + 60),
+            limit: Some(60),
+            ..EventsArgs::default()
+        };
+        let events = self.client.make::<calls::events::List>(&call)?.events;
 
         let minion = events
             .iter()
-            .find_map(|event| event["minion"].as_str())
+            .find_map(|event| event.minion.clone())
             .context("find a minion")?;
+        let time = events.first().context("find a time")?.time;
 
-        let time = events
-            .first()
-            .and_then(|event| event["time"].as_i64())
-            .context("find a time")?;
-
-        Ok((minion.to_owned(), time))
+        Ok((minion, time))
     }
 
     fn jobs_list(&self, rows: usize) -> anyhow::Result<Duration> {
@@ -243,8 +262,12 @@ impl QueryBench<'_> {
     }
 
     fn segments_dropped(&mut self) -> anyhow::Result<u64> {
-        let status = self.client.call("status", call_args([]))?;
-        Ok(status["counters"]["segments_dropped"].as_u64().unwrap_or(0))
+        let status = self.client.make::<calls::status::Show>(&NoArgs {})?;
+        Ok(status
+            .counters
+            .get("segments_dropped")
+            .copied()
+            .unwrap_or(0))
     }
 }
 
@@ -325,11 +348,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // The restarts closed the first connection.
     bench.client = Client::connect_within(&bench.subject.socket, TIMEOUT)?;
 
-    let limit = || ("limit", Value::from(50));
     let query = ("jobs_list_50", "newest 50 jobs");
 
-    bench.ask(query, LISTS, "jobs_list", Some(newest), |_| {
-        call_args([limit()])
+    bench.ask::<calls::jobs::List>(query, LISTS, Some((|page| page.jobs.len(), newest)), |_| {
+        JobsArgs {
+            limit: Some(50),
+            ..JobsArgs::default()
+        }
     })?;
 
     // The whole program as a person calls it, with its start.
@@ -352,34 +377,39 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // A random job each time, so that no cache of one job is measured.
     let answers = usize::try_from(args.returns).ok();
 
-    bench.ask(
+    let of_job = |jid: String| ReturnsArgs {
+        jid: Id(jid),
+        ..ReturnsArgs::default()
+    };
+
+    bench.ask::<calls::cache::GetJid>(
         ("get_jid", "one job's returns"),
         LOOKUPS,
-        "get_jid",
-        answers,
+        answers.map(|answers| (pairs as Rows<calls::cache::GetJid>, answers)),
         |n| {
             let job = Random::of(args.common.seed, n).below(args.jobs);
-            call_args([("jid", generator.jid(job * each).into())])
+            of_job(generator.jid(job * each))
         },
     )?;
 
-    let wide = |_: u64| call_args([("jid", WIDE.into())]);
-
-    bench.ask(
+    bench.ask::<calls::cache::GetJid>(
         ("get_jid_wide", "returns of a wide job"),
         WHOLE,
-        "get_jid",
         None,
-        wide,
+        |_| of_job(WIDE.to_owned()),
     )?;
 
-    bench.ask(
+    bench.ask::<calls::cache::GetJids>(
         ("get_jids", "summaries of all jobs"),
         WHOLE,
-        "get_jids",
         None,
-        |_| call_args([]),
+        |_| NoArgs {},
     )?;
+
+    let newest_50 = EventsArgs {
+        limit: Some(50),
+        ..EventsArgs::default()
+    };
 
     // Only the jid distinguishes the second tag, and summaries contain no jids, so every block's
     // head is read.
@@ -390,33 +420,34 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "salt/job/19991231*/ret/*",
         ),
     ] {
-        bench.ask(query, SCANS, "events_list", Some(0), |_| {
-            call_args([("tag", tag.into()), limit()])
-        })?;
+        bench.search_events(
+            query,
+            SCANS,
+            0,
+            &EventsArgs {
+                tag: Some(Glob::new(tag)),
+                ..newest_50.clone()
+            },
+        )?;
     }
 
     let (minion, until) = bench.middle_event()?;
 
-    let of_minion = |_: u64| call_args([("minion", minion.as_str().into()), limit()]);
-
-    let found = bench.client.call("events_list", of_minion(0))?["events"]
-        .as_array()
-        .map(Vec::len);
+    let of_minion = EventsArgs {
+        minion: Some(minion),
+        ..newest_50.clone()
+    };
+    let found = bench.client.make::<calls::events::List>(&of_minion)?;
 
     let query = ("minion_search", "newest 50 of a minion");
-
-    bench.ask(
-        query,
-        LISTS,
-        "events_list",
-        Some(found.unwrap_or(0)),
-        of_minion,
-    )?;
+    bench.search_events(query, LISTS, found.events.len(), &of_minion)?;
 
     let query = ("time_search", "newest 50 before a time");
-    bench.ask(query, LISTS, "events_list", Some(newest_events), |_| {
-        call_args([("until", until.into()), limit()])
-    })?;
+    let before = EventsArgs {
+        until: Some(until),
+        ..newest_50
+    };
+    bench.search_events(query, LISTS, newest_events, &before)?;
 
     // The peak of the queries, without the searches over HTTP below.
     let rss = bench.subject.rss_peak_mb()?;
@@ -427,10 +458,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     // The same while retention drops all stored jobs.
     let dropped = bench.segments_dropped()?;
-    bench.client.call(
-        "clean_old_jobs",
-        call_args([("keep_jobs_seconds", 1.into())]),
-    )?;
+    bench
+        .client
+        .make::<calls::writes::CleanOldJobs>(&CleanArgs {
+            keep_jobs_seconds: Some(1),
+            ..CleanArgs::default()
+        })?;
 
     bench.returner_calls(("returner_cleaning", "returner, jobs dropped"), CALLS)?;
     let dropped = bench.segments_dropped()? - dropped;
@@ -452,7 +485,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         json!({ "jobs": args.jobs, "entries": entries, "minions_of_wide": args.minions });
 
     for (key, row) in keys.into_iter().zip(report.rows(rows)?) {
-        ask::set(&mut document, key, row);
+        set(&mut document, key, row);
     }
 
     let mut of_limited = Report::new(global);
@@ -464,10 +497,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         limited::MEANING
     };
 
-    ask::set(&mut document, "limited", limited.into());
-    ask::set(&mut document, "segments_let_go", dropped.into());
-    ask::set(&mut document, "rss_peak_mb", rounded(rss, 1));
-    ask::set(&mut document, "disk_bytes_per_entry", rounded(disk, 1));
+    set(&mut document, "limited", limited);
+    set(&mut document, "segments_let_go", dropped);
+    set(&mut document, "rss_peak_mb", rounded(rss, 1));
+    set(&mut document, "disk_bytes_per_entry", rounded(disk, 1));
 
     report.document(&document)?;
 

@@ -191,6 +191,13 @@ impl Report {
     }
 }
 
+/// Sets a field of a document.
+pub(super) fn set(document: &mut Json, name: &str, value: impl Into<Json>) {
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert(name.to_owned(), value.into());
+    }
+}
+
 /// Formats `1,234,567`.
 pub(super) fn thousands(n: f64) -> String {
     let digits = format!("{n:.0}");

@@ -3,9 +3,9 @@
 
 use serde_json::json;
 
-use super::report::{Report, Row};
+use super::report::{Report, Row, set};
 use super::{Common, Subject};
-use crate::cli::{Global, ask};
+use crate::cli::Global;
 use crate::testkit::load::driver::{LoadSpec, run_load};
 use crate::testkit::load::returns;
 use crate::testkit::load::template::Encoding;
@@ -69,7 +69,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                     cost.cpu_s / entries * 1e6,
                 );
 
-            ask::set(&mut document, store, report.row(row)?);
+            set(&mut document, store, report.row(row)?);
         }
         runs.push(document);
     }

@@ -1,17 +1,18 @@
 //! Masters' keys in the archive, and the configured redaction.
 
-use serde_json::{Value as Json, json};
+use salt_sls::Glob;
 
 use super::Findings;
 use crate::api::call as calls;
+use crate::api::call::events::{EventRow, ListArgs};
 use crate::api::client::Client;
 use crate::api::status::{MasterKeys, Status};
-use crate::cli::{Fields as _, ask};
 use crate::config::Config;
 use crate::model::{Builtin, MANAGE_TAG, REDACTED};
+use crate::wire::msgpack::{self, as_bool, as_text, is_nil};
 
 /// Maximum number of stored reactor requests that are checked, latest first.
-const REQUESTS: u64 = 1000;
+const REQUESTS: usize = 1000;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client, status: &Status) {
     known(found, &status.master_keys);
@@ -39,21 +40,24 @@ fn known(found: &mut Findings, keys: &MasterKeys) {
 fn stored(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("stored_keys");
 
-    let tag = format!("*{MANAGE_TAG}*");
-
-    let page =
-        match ask::call::<calls::events::List>(client, json!({ "tag": tag, "limit": REQUESTS })) {
-            Ok(page) => page,
-            Err(error) => return found.problem(error.to_string()),
-        };
-
-    let events = page.list("events");
+    let call = ListArgs {
+        tag: Some(Glob::new(&format!("*{MANAGE_TAG}*"))),
+        limit: Some(REQUESTS),
+        ..ListArgs::default()
+    };
+    let events = match client.make::<calls::events::List>(&call) {
+        Ok(page) => page.events,
+        Err(error) => return found.problem(error.to_string()),
+    };
 
     // Anything but nothing or the mark of a redaction counts, so that no unknown form of a key is
     // missed.
-    let is_clear = |event: &&Json| {
-        let key = event.get("data").and_then(|data| data.get("key"));
-        key.is_some_and(|key| !key.is_null() && !key.is_boolean() && key.as_str() != Some(REDACTED))
+    let is_clear = |event: &&EventRow| {
+        // The data is an event of Salt as it is stored.
+        let key = msgpack::get(event.data.packed(), "key");
+        key.is_some_and(|key| {
+            !is_nil(key) && as_bool(key).is_none() && as_text(key) != Some(REDACTED)
+        })
     };
     let clear: Vec<_> = events.iter().filter(is_clear).collect();
 
@@ -68,7 +72,7 @@ fn stored(found: &mut Findings, client: &mut Client) {
     let message = format!(
         "{} stored events contain a master's key in plain text, the latest has tag {}",
         clear.len(),
-        latest.text("tag")
+        latest.tag
     );
 
     let why = "with this key, a reader of the archive, a backup or an export can become root on all minions through port 4506";

@@ -27,18 +27,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use crate::api::call as calls;
 use crate::api::call::store::Space;
+use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
 use crate::api::status::{
     BusRow, ClockStep, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status, loss_counters,
 };
 use crate::base::clock::Clock;
 use crate::base::users;
-use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain, salt_python};
+use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, plain, salt_python};
 use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, ConfigError, Environment, Invalid, SocketChoice, read_options};
 use crate::ingest::spool::Spool;
+use crate::store::retain::free_space::SpaceLevel;
 use crate::wire::unix_listener;
 
 pub(super) const EXAMPLES: &str = "\
@@ -529,19 +530,17 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
 
 fn ask_daemon(socket: &Path) -> Result<(Client, Status), ClientError> {
     let mut client = Client::connect(socket)?;
-    let (status, _) = ask::call_as::<calls::status::Show>(&mut client, ())?;
+    let status = client.make::<calls::status::Show>(&NoArgs {})?;
     Ok((client, status))
 }
 
 /// The configuration with which the daemon runs. Its file may differ from this program's, or be
 /// unreadable for this user.
 fn running(client: &mut Client) -> Result<Config, String> {
-    let mut running =
-        ask::call::<calls::config::Show>(client, ()).map_err(|error| error.to_string())?;
-    let mut config = running
-        .get_mut("config")
-        .map(Json::take)
-        .unwrap_or_default();
+    let running = client
+        .make::<calls::config::Show>(&NoArgs {})
+        .map_err(|error| error.to_string())?;
+    let mut config = running.config;
     remove_unset(&mut config);
     read_options(&config).map_err(|Invalid { path, problem }| format!("{path}: {problem}"))
 }
@@ -669,7 +668,7 @@ fn check_daemon(
 
 fn check_store(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("store");
-    let (stats, _) = match ask::call_as::<calls::store::Stats>(client, ()) {
+    let stats = match client.make::<calls::store::Stats>(&NoArgs {}) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };
@@ -682,14 +681,13 @@ fn check_store(found: &mut Findings, client: &mut Client) {
         ..
     } = &stats.space;
 
-    let (verdict, what) = match state.as_str() {
-        "ample" => (CheckResult::Ok, "enough free space"),
-        "low" => (
+    let (verdict, what) = match state {
+        SpaceLevel::Ample => (CheckResult::Ok, "enough free space"),
+        SpaceLevel::Low => (
             CheckResult::Warning,
             "little free space: old segments are dropped early",
         ),
-        // `full`, or a state that only a later daemon knows: a false alarm is better than none.
-        _ => (
+        SpaceLevel::Full => (
             CheckResult::Problem,
             "no free space: entries are rejected, the extension spools",
         ),

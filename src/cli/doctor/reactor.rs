@@ -1,17 +1,20 @@
 //! Checks of the daemon's reactor: acting reactors of each rule, loops and failed reactions.
 
-use serde_json::{Value as Json, json};
+use anyhow::Context as _;
 
 use super::super::reactor::failures;
 use super::{CheckResult, Findings};
-use crate::api::call as calls;
-use crate::api::call::reactor::{ReactorState, RunningReactor};
-use crate::api::client::{Client, ClientError};
-use crate::base::clock::Clock;
+use crate::api::call::reactor::{HistoryArgs, ReactionRow, ReactorState, RunningReactor};
+use crate::api::call::{self as calls, NoArgs};
+use crate::api::client::Client;
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::LIST_ROWS_MAX;
-use crate::cli::{Fields as _, ask};
+use crate::cli::ask;
 use crate::config::Config;
 use crate::config::salt_master::Role;
+use crate::reactor::acting::Actor;
+use crate::reactor::run::record::stored::{Outcome, StoredRecord};
+use crate::wire::msgpack::Time;
 
 const CHECK: &str = "reactor";
 const REACTIONS: &str = "reactions";
@@ -29,7 +32,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
         return;
     };
 
-    let (state, _) = match ask::call_as::<calls::reactor::List>(client, ()) {
+    let state = match client.make::<calls::reactor::List>(&NoArgs {}) {
         Ok(answer) => answer,
         Err(error) => return found.of(CHECK).problem(error.to_string()),
     };
@@ -91,13 +94,13 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
     if let Err(error) = limited(found, client) {
         found
             .of(LOOPS)
-            .problem(format!("cannot list reactions: {error}"));
+            .problem(format!("cannot list reactions: {error:#}"));
     }
 
     if let Err(error) = failed(found, client, reactor.shadow) {
         found
             .of(REACTIONS)
-            .problem(format!("cannot list reactions: {error}"));
+            .problem(format!("cannot list reactions: {error:#}"));
     }
 }
 
@@ -105,12 +108,12 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
 fn actors(found: &mut Findings, state: &ReactorState) {
     for (who, message, why) in [
         (
-            "nobody",
+            Actor::Neither,
             "no reactor acts on",
             "events that match these rules cause no reaction",
         ),
         (
-            "both",
+            Actor::Both,
             "saltcellar and Salt both act on",
             "every reaction is executed twice",
         ),
@@ -142,50 +145,56 @@ fn actors(found: &mut Findings, state: &ReactorState) {
     }
 }
 
-/// The latest reactions that the arguments select, at most [`LIST_ROWS_MAX`]. One call looks at a part
-/// of the history, so that a rare state takes several.
-fn latest(client: &mut Client, mut call_args: Json) -> Result<Vec<Json>, ClientError> {
-    let mut rows = Vec::new();
-    loop {
-        ask::set(&mut call_args, "limit", (LIST_ROWS_MAX - rows.len()).into());
-        let answer = ask::call::<calls::reactor::History>(client, &call_args)?;
-        rows.extend_from_slice(answer.list("reactions"));
+/// A reaction of the history with its record.
+struct Reaction {
+    row: ReactionRow,
+    record: StoredRecord,
+}
 
-        let next = answer.of("next");
-        if next.is_null() || rows.len() >= LIST_ROWS_MAX {
-            return Ok(rows);
-        }
-        // A daemon that repeats a page would be read forever.
-        if next == call_args.of("cursor") {
-            let why = "reactor_history: the list does not advance".to_owned();
-            return Err(ClientError::Protocol(why));
-        }
-        ask::set(&mut call_args, "cursor", next.clone());
+impl Reaction {
+    /// The event and the rules.
+    fn about(&self) -> (u64, &[String]) {
+        (self.record.event, &self.record.rules)
     }
 }
 
-/// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
-fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError> {
+/// The latest reactions of the last days in one of these states, at most [`LIST_ROWS_MAX`]. One call
+/// looks at a part of the history, so that a rare state takes several.
+fn latest(client: &mut Client, state: &str, replays: bool) -> anyhow::Result<Vec<Reaction>> {
     // Reactions of longer ago would keep the finding alive after the cause is gone.
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
-    let rows = latest(client, json!({ "state": "left", "since": since }))?;
+
+    let call = HistoryArgs {
+        limit: Some(LIST_ROWS_MAX),
+        state: Some(state.to_owned()),
+        replays,
+        since: Some(Time(Micros(since))),
+        ..HistoryArgs::default()
+    };
+    let rows = ask::whole::<calls::reactor::History>(client, call)?.reactions;
+
+    let read = |row: ReactionRow| {
+        let record = StoredRecord::read(row.reaction.packed())
+            .with_context(|| format!("read the record {}", row.seq))?;
+        Ok(Reaction { row, record })
+    };
+    rows.into_iter().map(read).collect()
+}
+
+/// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
+fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
+    let rows = latest(client, "left", false)?;
 
     for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
-        let is_of = |row: &&Json| row.of("reaction").text("why") == why;
-        let these: Vec<&Json> = rows.iter().filter(is_of).collect();
+        let is_of = |one: &&Reaction| one.record.why == why;
+        let these: Vec<_> = rows.iter().filter(is_of).collect();
 
         let Some(latest) = these.first() else {
             continue;
         };
 
-        let rules: Vec<_> = latest
-            .of("reaction")
-            .list("rules")
-            .iter()
-            .filter_map(Json::as_str)
-            .collect();
-
-        let (count, tag, rules) = (these.len(), latest.text("tag"), rules.join(", "));
+        let (count, tag) = (these.len(), &latest.row.tag);
+        let rules = latest.record.rules.join(", ");
 
         let message = format!(
             "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, by rules {rules}"
@@ -202,35 +211,19 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
 }
 
 /// Reactions that failed, wholly or partly, and were not replayed successfully.
-fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(), ClientError> {
-    let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
-
-    let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
-        latest(
-            client,
-            json!({ "state": state, "replays": replays, "since": since }),
-        )
-    };
-
+fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> anyhow::Result<()> {
     // A replay has its own record. The latest record of an event and its rules counts.
-    let about = |row: &Json| ["event", "rules"].map(|name| row.of("reaction").of(name).clone());
+    let done = latest(client, "done", true)?;
+    let mut waiting: Vec<Reaction> = Vec::new();
 
-    let done: Vec<_> = rows("done", true)?
-        .iter()
-        .map(|row| (about(row), row.number("seq")))
-        .collect();
-
-    let mut waiting: Vec<Json> = Vec::new();
-
-    for row in rows("failed,partial,dead", false)? {
-        let (about_row, seq) = (about(&row), row.number("seq"));
+    for one in latest(client, "failed,partial,dead", false)? {
         let is_done = done
             .iter()
-            .any(|(about, later)| *about == about_row && *later > seq);
+            .any(|done| done.about() == one.about() && done.row.seq > one.row.seq);
 
         // Rows come latest first, so the first record of an event and its rules is the latest.
-        if !is_done && !waiting.iter().any(|later| about(later) == about_row) {
-            waiting.push(row);
+        if !is_done && !waiting.iter().any(|later| later.about() == one.about()) {
+            waiting.push(one);
         }
     }
 
@@ -240,28 +233,21 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
         return Ok(());
     };
 
-    let record = latest.of("reaction");
+    let record = &latest.record;
     let mut causes: Vec<String> = failures(record).collect();
 
     let lost = record
-        .list("calls")
+        .calls
         .iter()
-        .filter(|call| matches!(call.text("outcome"), "dead" | "unknown"));
+        .filter(|call| matches!(call.outcome, Outcome::Dead | Outcome::Unknown));
 
-    causes.extend(lost.map(|call| {
-        format!(
-            "{} of {}: {}",
-            call.text("fun"),
-            call.text("sls"),
-            call.text("why")
-        )
-    }));
+    causes.extend(lost.map(|call| format!("{} of {}: {}", call.fun, call.sls, call.why)));
 
-    let (count, seq) = (waiting.len(), latest.number("seq"));
+    let (count, seq) = (waiting.len(), latest.row.seq);
 
     let message = format!(
         "{count} reactions of the last {DAYS} days failed; the latest is {seq}, to {}: {}",
-        latest.text("tag"),
+        latest.row.tag,
         causes.join("; ")
     );
 

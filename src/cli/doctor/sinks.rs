@@ -1,17 +1,17 @@
 //! Sinks: whether the daemon reaches each destination, lag, failures, and dead letters.
 
 use super::{CheckResult, Findings};
-use crate::api::call as calls;
-use crate::api::call::sinks::{SinkCheck, SinkChecks};
+use crate::api::call::sinks::{ListArgs, SinkCheck, SinkChecks};
+use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::Client;
-use crate::cli::ask;
+use crate::engines::runtime::Phase;
 
 /// Lag in seconds above which a sink gets a warning.
 const LAG_S: u64 = 3_600;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client) {
     let mut found = found.of("sinks");
-    let (page, _) = match ask::call_as::<calls::sinks::List>(client, ()) {
+    let page = match client.make::<calls::sinks::List>(&ListArgs::default()) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
     };
@@ -21,8 +21,8 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
         return;
     }
 
-    match ask::call_as::<calls::sinks::Check>(client, ()) {
-        Ok((SinkChecks { sinks }, _)) => {
+    match client.make::<calls::sinks::Check>(&NoArgs {}) {
+        Ok(SinkChecks { sinks }) => {
             for SinkCheck {
                 name,
                 ok,
@@ -57,7 +57,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client) {
         let (lag, entries) = (sink.lag_s.unwrap_or(0), sink.lag_entries.unwrap_or(0));
 
         // A paused sink is behind on purpose.
-        if lag > LAG_S && sink.state != "paused" {
+        if lag > LAG_S && sink.state != Phase::Paused {
             let message = format!("{name}: {entries} entries behind, the oldest is {lag} s old");
             found.warn(message);
         }

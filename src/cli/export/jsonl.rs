@@ -9,16 +9,20 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::Value;
-use serde_json::{Map, Value as Json, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 
 use super::super::import::JSONL_VERSION;
-use crate::api::client::{Client, args};
-use crate::base::clock::Micros;
+use crate::api::call as calls;
+use crate::api::call::events::{EntriesArgs, EntryRow};
+use crate::api::client::Client;
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::cli::{Bar, Global, OutputError, Unit, ask};
+use crate::model::Kind;
 use crate::store::tools::Watch as _;
 use crate::store::vfs::publish;
-use crate::wire::json::{from_json, parse, to_json};
+use crate::wire::json::{from_json, to_json};
+use crate::wire::msgpack::{Time, as_bytes};
 
 pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
@@ -99,12 +103,33 @@ fn print_summary(text: &str) -> anyhow::Result<()> {
     writeln!(io::stderr(), "{text}").context("print the summary")
 }
 
+/// The first line of an export.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Head {
+    kind: String,
+    version: u64,
+    /// With the entries that belong to no job.
+    events: bool,
+}
+
+impl Head {
+    fn of(events: bool) -> Self {
+        Self {
+            kind: "saltcellar".to_owned(),
+            version: JSONL_VERSION,
+            events,
+        }
+    }
+}
+
+/// What every other line has.
+#[derive(Deserialize)]
+struct Numbered {
+    seq: u64,
+}
+
 fn write_head(out: &mut impl Write, events: bool) -> io::Result<()> {
-    writeln!(
-        out,
-        "{}",
-        json!({ "kind": "saltcellar", "version": JSONL_VERSION, "events": events })
-    )
+    writeln!(out, "{}", serde_json::to_string(&Head::of(events))?)
 }
 
 /// Opens the partial file. Rejects links and files of other users, who could read it later.
@@ -150,21 +175,17 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
 
         number += 1;
 
-        let json = parse(&line).unwrap_or_default();
-        let is_head = json.get("kind").and_then(Json::as_str) == Some("saltcellar")
-            && json.get("version").and_then(Json::as_u64) == Some(JSONL_VERSION)
-            && json.get("events").and_then(Json::as_bool) == Some(events);
-
-        if number == 1 && !is_head {
-            bail!(
-                "resume {}: not an export of this kind and version; remove it",
-                part.display()
-            );
-        }
-
-        if let Some(seq) = json.get("seq").and_then(Json::as_u64) {
+        if number == 1 {
+            let head: Option<Head> = serde_json::from_slice(&line).ok();
+            if head != Some(Head::of(events)) {
+                bail!(
+                    "resume {}: not an export of this kind and version; remove it",
+                    part.display()
+                );
+            }
+        } else if let Ok(Numbered { seq }) = serde_json::from_slice(&line) {
             last = Some(seq);
-        } else if number > 1 {
+        } else {
             // A damaged line: everything from it on is exported again.
             break;
         }
@@ -194,37 +215,27 @@ fn entries(
 ) -> anyhow::Result<u64> {
     let (mut next, mut until, mut count) = (from, None, 0);
     loop {
-        let pairs = [
-            ("from", Value::from(next)),
-            ("until", until.map_or(Value::Nil, Value::from)),
-            (
-                "all",
-                if events {
-                    Value::from(true)
-                } else {
-                    Value::Nil
-                },
-            ),
-        ];
-
-        let answer = client
-            .call("entries", args(pairs))
+        let call = EntriesArgs {
+            from: Some(next),
+            until,
+            all: events,
+            ..EntriesArgs::default()
+        };
+        let page = client
+            .make::<calls::events::Entries>(&call)
             .context("read the log")?;
 
         // The end is fixed by the first call.
-        let end = *until.get_or_insert(answer["durable"].as_u64().unwrap_or(0));
+        let end = *until.get_or_insert(page.durable);
 
-        for entry in answer["entries"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default()
-        {
-            writeln!(out, "{}", line(entry)).map_err(OutputError::from)?;
+        for entry in &page.entries {
+            let line = serde_json::to_string(&Line::of(entry))?;
+            writeln!(out, "{line}").map_err(OutputError::from)?;
             count += 1;
         }
 
         // Without progress the log is at its end.
-        let Some(more) = answer["next"].as_u64().filter(|more| *more > next) else {
+        let Some(more) = page.next.filter(|more| *more > next) else {
             return Ok(count);
         };
 
@@ -233,79 +244,102 @@ fn entries(
     }
 }
 
-fn line(entry: &Value) -> Json {
-    let mut line = Map::new();
-    let kind = entry["kind"].as_str().unwrap_or_default();
-    let mut put = |key: &str, value: Json| {
-        line.insert(key.to_owned(), value);
-    };
+/// A line of an export.
+#[derive(Serialize)]
+struct Line<'a> {
+    seq: u64,
+    kind: Kind,
+    time: ExportTime,
+    #[serde(skip_serializing_if = "is_false")]
+    on_bus: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confirmed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jid: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minion: Option<&'a str>,
+    /// The body, if its JSON form is not exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<String>,
+    /// The body under the names of its kind.
+    #[serde(flatten)]
+    body: Map<String, Json>,
+}
 
-    put("seq", to_json(&entry["seq"]));
-    put("kind", Json::from(kind));
+fn is_false(value: &bool) -> bool {
+    !value
+}
 
-    let at = Micros(entry["time"].as_i64().unwrap_or(0));
-    put(
-        "time",
-        // A time beyond the calendar stays a number.
-        if at.utc().is_some() {
-            Json::from(at.iso())
-        } else {
-            Json::from(at.0)
-        },
-    );
+/// A time; one beyond the calendar is a number.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ExportTime {
+    Iso(Time),
+    Micros(i64),
+}
 
-    let on_bus = entry["on_bus"].as_bool() == Some(true);
-    // Gap records have tag and data like an event.
-    if on_bus || kind == "gap" {
-        put("on_bus", Json::from(true));
-        let tag = entry["tag"].as_slice().unwrap_or_default();
-        put(
-            "tag",
+impl<'a> Line<'a> {
+    fn of(entry: &'a EntryRow) -> Self {
+        let Time(at) = entry.time;
+        // Gap records have tag and data like an event.
+        let on_bus = entry.on_bus || entry.kind == Kind::Gap;
+
+        let tag = on_bus.then(|| {
+            let tag = as_bytes(entry.tag.packed()).unwrap_or_default();
             std::str::from_utf8(tag)
-                .map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from),
-        );
-    }
+                .map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from)
+        });
 
-    if let Some(confirmed) = entry["confirmed"].as_bool() {
-        put("confirmed", Json::from(confirmed));
-    }
+        let body = as_bytes(entry.body.packed()).unwrap_or_default();
+        let mut rest = body;
+        let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
+        let value = value.ok().filter(|_| rest.is_empty());
 
-    for key in ["jid", "minion"] {
-        if let Some(text) = entry[key].as_str() {
-            put(key, Json::from(text));
+        // Wide integers, repeated keys and data that is no msgpack have no form in JSON of their own.
+        let is_exact = value.as_ref().is_some_and(|value| is_exact(value, body));
+
+        Self {
+            seq: entry.seq,
+            kind: entry.kind,
+            time: if at.utc().is_some() {
+                ExportTime::Iso(entry.time)
+            } else {
+                ExportTime::Micros(at.0)
+            },
+            on_bus,
+            tag,
+            confirmed: entry.confirmed,
+            jid: entry.jid.as_deref(),
+            minion: entry.minion.as_deref(),
+            raw: (!is_exact).then(|| BASE64.encode(body)),
+            // If it is not msgpack, `raw` has all there is.
+            body: value.map_or_else(Map::new, |value| named_body(entry, &value)),
         }
     }
+}
 
-    let body = entry["body"].as_slice().unwrap_or_default();
-    let mut rest = body;
-    let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
-    let value = value.ok().filter(|_| rest.is_empty());
-
-    // Wide integers, repeated keys and data that is no msgpack have no form in JSON of their own.
-    if !value.as_ref().is_some_and(|value| is_exact(value, body)) {
-        put("raw", Json::from(BASE64.encode(body)));
-    }
-
-    let Some(value) = value else {
-        // Not msgpack: `raw` has all there is.
-        return Json::Object(line);
+/// The parts of a body under their names.
+fn named_body(entry: &EntryRow, value: &Value) -> Map<String, Json> {
+    let names: &[&str] = match entry.kind {
+        Kind::Load | Kind::ReturnLoad if !entry.on_bus => &["load", "minions"],
+        Kind::Minions => &["minions", "syndic"],
+        Kind::NoCache => &[],
+        Kind::Endtime => {
+            return [("endtime".to_owned(), to_json(value))]
+                .into_iter()
+                .collect();
+        }
+        _ => return [("data".to_owned(), to_json(value))].into_iter().collect(),
     };
 
-    match kind {
-        "load" | "return_load" if !on_bus => {
-            put("load", to_json(&value[0]));
-            put("minions", to_json(&value[1]));
-        }
-        "minions" => {
-            put("minions", to_json(&value[0]));
-            put("syndic", to_json(&value[1]));
-        }
-        "endtime" => put("endtime", to_json(&value)),
-        "nocache" => {}
-        _ => put("data", to_json(&value)),
-    }
-
-    Json::Object(line)
+    // The body of these kinds is a list of its parts.
+    let part = |(n, name): (usize, &&str)| {
+        let part = value.as_array().and_then(|parts| parts.get(n));
+        ((*name).to_owned(), part.map_or(Json::Null, to_json))
+    };
+    names.iter().enumerate().map(part).collect()
 }
 
 /// Whether reading the JSON form of a value back gives the same bytes.

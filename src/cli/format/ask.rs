@@ -1,27 +1,23 @@
 //! Calls to the daemon: its socket, the error if it is unreachable, and lists read page by page.
 
 use std::io;
-use std::marker::PhantomData;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+use serde_json::json;
 
-use super::fields::Fields as _;
 use super::output::{Form, Format, Output, show};
-use super::when::iso_in;
+use crate::api::call::Call;
 use crate::api::call::events::Scan;
-use crate::api::call::{Call, Cursor};
 use crate::api::client::{Client, ClientError};
-use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
+use crate::base::named::Named;
 use crate::base::{limits, users};
 use crate::cli::{Global, print_error};
 use crate::config::{Environment, Origin, SocketChoice};
-use crate::wire::json::to_json;
-use crate::wire::msgpack::{decode, encode};
 
 #[derive(Debug, thiserror::Error)]
 #[error("daemon unreachable at {} ({}): {source}", choice.path.display(), origin_text(&choice.origin))]
@@ -61,7 +57,6 @@ fn no_access(socket: &Path) -> String {
         .map(|file| file.gid());
 
     match group {
-        // The daemon of root without `socket_group`.
         // No group helps: the daemon runs as root without `socket_group`.
         None | Some(0) => "only root has access to the socket: use sudo, or set `socket_group` in the daemon's configuration, \
              restart it, and add this user to that group"
@@ -135,132 +130,156 @@ pub(in crate::cli) fn reconnected(
     }
 }
 
-/// Makes one call. `args` is a map, or `()`; null values are left out. Times in the JSON form of the
-/// answer become ISO text.
-pub(in crate::cli) fn call<C: Call>(
-    client: &mut Client,
-    args: impl Serialize,
-) -> Result<Json, ClientError> {
-    json_of(C::NAME, &packed_answer(client, C::NAME, args)?)
-}
-
-/// Like [`call`], but returns the answer as its type, too.
-pub(in crate::cli) fn call_as<C: Call>(
-    client: &mut Client,
-    args: impl Serialize,
-) -> Result<(C::Answer, Json), ClientError> {
-    let answer = packed_answer(client, C::NAME, args)?;
-    let typed = decode(&answer).map_err(|error| invalid(C::NAME, &error))?;
-    Ok((typed, json_of(C::NAME, &answer)?))
-}
-
-fn invalid(call: &str, error: &dyn std::fmt::Display) -> ClientError {
-    ClientError::Protocol(format!("{call}: {error}"))
-}
-
-/// The answer to a call, in msgpack.
-fn packed_answer(
-    client: &mut Client,
-    name: &str,
-    args: impl Serialize,
-) -> Result<Vec<u8>, ClientError> {
-    let mut args = serde_json::to_value(args).map_err(|error| invalid(name, &error))?;
-
-    // `()` stands for no arguments.
-    if args.is_null() {
-        args = json!({});
-    }
-
-    if let Some(args) = args.as_object_mut() {
-        args.retain(|_, value| !value.is_null());
-    }
-
-    client.ask_packed(name, &encode(&args).map_err(|error| invalid(name, &error))?)
-}
-
-fn json_of(name: &str, answer: &[u8]) -> Result<Json, ClientError> {
-    let read = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_ANSWER_DEPTH_MAX);
-    let mut answer = to_json(&read.map_err(|error| invalid(name, &error))?);
-    iso_in(&mut answer);
-    Ok(answer)
-}
-
-/// Reads a part of a response as its type.
-pub(in crate::cli) fn typed<'a, T: Deserialize<'a>>(answer: &'a Json) -> Result<T, ClientError> {
-    T::deserialize(answer).map_err(|error| ClientError::Protocol(error.to_string()))
-}
-
 /// Connects and makes one call, for `operation`.
 pub(in crate::cli) fn answer<C: Call>(
     global: &Global,
-    args: impl Serialize,
+    args: &C::Args<'_>,
     operation: &'static str,
-) -> anyhow::Result<Json> {
-    call::<C>(&mut connect(global)?, args).context(operation)
+) -> anyhow::Result<C::Answer> {
+    connect(global)?.make::<C>(args).context(operation)
 }
 
-/// Like [`answer`], but returns the answer as its type, too.
-pub(in crate::cli) fn answer_as<C: Call>(
-    global: &Global,
-    args: impl Serialize,
-    operation: &'static str,
-) -> anyhow::Result<(C::Answer, Json)> {
-    call_as::<C>(&mut connect(global)?, args).context(operation)
-}
-
-/// Connects, makes one call that changes something, and prints its result: `text`, or the response
-/// as JSON.
+/// Connects, makes one call that changes something, and prints its result: `text`, or the answer as
+/// JSON.
 pub(in crate::cli) fn change<C: Call>(
     global: &Global,
-    args: impl Serialize,
+    args: &C::Args<'_>,
     operation: &'static str,
-    text: impl Fn(C::Answer) -> String,
+    text: impl Fn(&C::Answer) -> String,
 ) -> anyhow::Result<()> {
-    let (typed, answer) = answer_as::<C>(global, args, operation)?;
-    show(global.output, &answer, |out| Ok(out.line(&text(typed))?))
+    let answer = answer::<C>(global, args, operation)?;
+    show(global.output, &answer, |out| Ok(out.line(&text(&answer))?))
 }
 
-/// A call whose answer is a page of a list, from the newest row backwards.
-pub(in crate::cli) trait ListOf: Call {
-    type Row;
+/// A flag with one of the names of an enumeration in calls.
+pub(in crate::cli) fn words<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let read = |text: String| T::named(&text).ok_or_else(|| format!("unknown name {text}"));
+    PossibleValuesParser::new(T::NAMES).try_map(read)
+}
+
+/// A maximum number of rows in a call.
+pub(in crate::cli) fn rows(limit: u64) -> Option<usize> {
+    Some(usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// A call whose answer is a page of a list.
+pub(in crate::cli) trait Paged: Call {
+    type Row: Serialize;
+    /// Where a page begins.
+    type After: Clone + PartialEq;
+
+    fn rows(answer: &mut Self::Answer) -> Option<&mut Vec<Self::Row>>;
+    /// Whether the daemon has rows beyond these, and where the next page begins.
+    fn next(answer: &Self::Answer) -> (bool, Option<Self::After>);
+    fn go_to(args: &mut Self::Args<'static>, after: Self::After);
+    /// The maximum number of rows, if the call has one.
+    fn limit<'a>(_: &'a mut Self::Args<'static>) -> Option<&'a mut Option<usize>> {
+        None
+    }
+    /// Adds to a page what the pages before it say beside their rows.
+    fn join(_before: &mut Self::Answer, _page: &mut Self::Answer) {}
+
+    /// Appends a page. The position, and what else a page says of the list, is that of the last one.
+    fn append(all: &mut Self::Answer, mut page: Self::Answer) {
+        // A job can be gone by now: what was read of it stays.
+        let (Some(before), Some(rows)) = (Self::rows(all), Self::rows(&mut page)) else {
+            return;
+        };
+
+        std::mem::swap(before, rows);
+        rows.append(before);
+        Self::join(all, &mut page);
+        *all = page;
+    }
+}
+
+/// A list that is printed as it is read, from the newest row backwards.
+pub(in crate::cli) trait ListOf: Paged {
     /// The field of the answer that holds the list.
     const ROWS: &'static str;
     /// The operation, for messages of a failed call.
     const OPERATION: &'static str;
 
-    fn page(answer: Self::Answer) -> Page<Self::Row>;
+    fn scan(_: &Self::Answer) -> Scan {
+        Scan::default()
+    }
 }
 
-/// A page of a list.
-pub(in crate::cli) struct Page<R> {
-    pub(in crate::cli) rows: Vec<R>,
-    /// Whether the daemon has rows beyond these.
-    pub(in crate::cli) more: bool,
-    /// The position of the next page.
-    pub(in crate::cli) next: Option<Cursor>,
-    pub(in crate::cli) scan: Scan,
-}
-
-/// Rows as their type, for tables, and as the daemon's own JSON.
-pub(in crate::cli) struct Rows<R> {
-    pub(in crate::cli) typed: Vec<R>,
-    pub(in crate::cli) json: Vec<Json>,
-}
-
-/// A list read in pages.
-pub(in crate::cli) struct Pages<C: ListOf> {
-    client: Client,
-    /// The arguments, with the position of the next page.
-    args: Json,
-    wanted: u64,
+/// The pages of a list, until its limit or its end. `make` makes the call.
+pub(in crate::cli) struct Pages<C: Paged, M> {
+    make: M,
+    /// With the position of the next page.
+    args: C::Args<'static>,
+    /// How many rows are wanted still.
+    wanted: Option<usize>,
+    after: Option<C::After>,
     /// Whether the daemon has rows beyond those read.
     more: bool,
-    done: bool,
-    /// The position of the next page.
-    cursor: Option<Cursor>,
-    /// What was searched, if it is to be printed.
-    scan: Option<Scan>,
-    list: PhantomData<C>,
+    is_done: bool,
+}
+
+impl<C: Paged, M: FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>> Pages<C, M> {
+    pub(in crate::cli) fn new(mut args: C::Args<'static>, make: M) -> Self {
+        let wanted = C::limit(&mut args).and_then(|limit| *limit);
+        Self {
+            make,
+            args,
+            wanted,
+            after: None,
+            more: true,
+            is_done: false,
+        }
+    }
+
+    /// The next page; `None` at the end. A page without rows is not the end: the daemon limits what
+    /// one call reads.
+    fn next_page(&mut self) -> Result<Option<C::Answer>, ClientError> {
+        if self.is_done {
+            return Ok(None);
+        }
+
+        if let (Some(wanted), Some(limit)) = (self.wanted, C::limit(&mut self.args)) {
+            *limit = Some(wanted.min(limits::CLI_PAGE_ROWS));
+        }
+
+        let mut answer = (self.make)(&self.args)?;
+        let rows = C::rows(&mut answer).map_or(0, |rows| rows.len());
+        let (more, next) = C::next(&answer);
+
+        self.more = more;
+        self.wanted = self.wanted.map(|wanted| wanted.saturating_sub(rows));
+        self.is_done = !more || self.wanted == Some(0);
+
+        if !self.is_done {
+            // A daemon that repeats a page would be read forever.
+            let Some(next) = next.filter(|next| self.after.as_ref() != Some(next)) else {
+                let why = format!("{}: the list does not advance", C::NAME);
+                return Err(ClientError::Protocol(why));
+            };
+            C::go_to(&mut self.args, next.clone());
+            self.after = Some(next);
+        }
+
+        Ok(Some(answer))
+    }
+
+    /// All pages as one answer.
+    pub(in crate::cli) fn whole(mut self) -> Result<C::Answer, ClientError> {
+        let none = || ClientError::Protocol(format!("{}: no page", C::NAME));
+        let mut all = self.next_page()?.ok_or_else(none)?;
+        while let Some(page) = self.next_page()? {
+            C::append(&mut all, page);
+        }
+        Ok(all)
+    }
+}
+
+/// All pages of a list as one answer.
+pub(in crate::cli) fn whole<C: Paged>(
+    client: &mut Client,
+    args: C::Args<'static>,
+) -> Result<C::Answer, ClientError> {
+    Pages::<C, _>::new(args, |args| client.make::<C>(args)).whole()
 }
 
 /// The order of a table. JSON has the newest row first.
@@ -270,20 +289,20 @@ pub(in crate::cli) enum Order {
     NewestLast,
 }
 
-impl<C: ListOf> Pages<C> {
-    /// Reads the newest rows that `args` select, at most as many as their `limit`.
-    pub(in crate::cli) fn new(global: &Global, args: impl Serialize) -> anyhow::Result<Self> {
-        let args = serde_json::to_value(args)?;
-        let wanted = args.number("limit");
+/// A list that is printed as it is read.
+pub(in crate::cli) struct Listing<C: ListOf> {
+    pages: Pages<C, Box<dyn FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>>>,
+    /// What was searched, if it is to be printed.
+    scan: Option<Scan>,
+}
+
+impl<C: ListOf> Listing<C> {
+    /// Reads the newest rows that `args` select, at most as many as their limit.
+    pub(in crate::cli) fn new(global: &Global, args: C::Args<'static>) -> anyhow::Result<Self> {
+        let mut client = connect(global)?;
         Ok(Self {
-            client: connect(global)?,
-            args,
-            wanted,
-            more: true,
-            done: false,
-            cursor: None,
+            pages: Pages::new(args, Box::new(move |args| client.make::<C>(args))),
             scan: None,
-            list: PhantomData,
         })
     }
 
@@ -294,15 +313,18 @@ impl<C: ListOf> Pages<C> {
     }
 
     /// The next rows, newest first; empty at the end.
-    pub(in crate::cli) fn next(&mut self) -> anyhow::Result<Rows<C::Row>> {
-        loop {
-            // A page without matches is not the end: the daemon limits the rows that one call
-            // reads.
-            let rows = self.next_page().context(C::OPERATION)?;
-            if !rows.typed.is_empty() || self.done || self.wanted == 0 {
+    pub(in crate::cli) fn next(&mut self) -> anyhow::Result<Vec<C::Row>> {
+        while let Some(mut answer) = self.pages.next_page().context(C::OPERATION)? {
+            if let Some(sums) = &mut self.scan {
+                sums.add(&C::scan(&answer));
+            }
+
+            let rows = C::rows(&mut answer).map(std::mem::take).unwrap_or_default();
+            if !rows.is_empty() {
                 return Ok(rows);
             }
         }
+        Ok(Vec::new())
     }
 
     /// Prints the list: by `table`, which gets the rows in parts, or as JSON.
@@ -317,22 +339,22 @@ impl<C: ListOf> Pages<C> {
         if out.format != Format::Table {
             self.print_json(&mut out)?;
         } else if order == Order::NewestFirst {
-            let mut rows = self.next()?.typed;
+            let mut rows = self.next()?;
             loop {
                 table(&mut out, &rows)?;
                 // The next page may be slow.
                 out.flush()?;
-                rows = self.next()?.typed;
+                rows = self.next()?;
                 if rows.is_empty() {
                     break;
                 }
             }
         } else {
             // The newest row is the last line, so all rows are read before the first is printed.
-            let (mut all, mut rows) = (Vec::new(), self.next()?.typed);
+            let (mut all, mut rows) = (Vec::new(), self.next()?);
             while !rows.is_empty() {
                 all.append(&mut rows);
-                rows = self.next()?.typed;
+                rows = self.next()?;
             }
 
             all.reverse();
@@ -373,7 +395,7 @@ impl<C: ListOf> Pages<C> {
         let is_document = out.format == Format::Json;
 
         // Before the first text: without any row there is nothing but the error.
-        let mut page = Ok(self.next()?.json);
+        let mut page = Ok(self.next()?);
 
         if is_document {
             out.text(&format!("{{{}: [", json!(C::ROWS)))?;
@@ -400,128 +422,22 @@ impl<C: ListOf> Pages<C> {
             // At once, because the next page may be slow.
             out.flush()?;
 
-            page = self.next().map(|rows| rows.json);
+            page = self.next();
         };
 
         if is_document {
             // An empty list stays on one line.
             let end = if before == ",\n" { "\n" } else { "" };
-            out.text(&format!("{end}], \"more\": {}", self.more))?;
+            out.text(&format!("{end}], \"more\": {}", self.pages.more))?;
 
             // A reader of the document need not look at the exit code.
             if let Some(error) = &failed {
                 out.text(", \"error\": ")?;
-                out.json_compact(&format!("{error:#}").into())?;
+                out.json_compact(&format!("{error:#}"))?;
             }
             out.rendered("}")?;
         }
 
         failed.map_or(Ok(()), Err)
-    }
-
-    fn next_page(&mut self) -> Result<Rows<C::Row>, ClientError> {
-        let mut rows = Rows {
-            typed: Vec::new(),
-            json: Vec::new(),
-        };
-        if self.done || self.wanted == 0 {
-            return Ok(rows);
-        }
-
-        let limit = self.wanted.min(limits::CLI_PAGE_ROWS);
-        set(&mut self.args, "limit", limit.into());
-        if let Some(cursor) = &self.cursor {
-            set(&mut self.args, "cursor", json!(cursor));
-        }
-
-        let (answer, mut json) = call_as::<C>(&mut self.client, &self.args)?;
-        let page = C::page(answer);
-        if let Some(Json::Array(list)) = json.get_mut(C::ROWS).map(Json::take) {
-            rows.json = list;
-        }
-        rows.typed = page.rows;
-
-        if let Some(sums) = &mut self.scan {
-            sums.segments += page.scan.segments;
-            sums.segments_skipped += page.scan.segments_skipped;
-            sums.blocks += page.scan.blocks;
-            sums.blocks_skipped += page.scan.blocks_skipped;
-            sums.entries += page.scan.entries;
-        }
-
-        self.more = page.more;
-        self.wanted = self.wanted.saturating_sub(rows.typed.len() as u64);
-        self.done = !self.more;
-
-        if self.more && self.wanted > 0 {
-            // A daemon that repeats a page would be read forever.
-            if page.next.is_none() || page.next == self.cursor {
-                return Err(invalid(C::NAME, &"the list does not advance"));
-            }
-            self.cursor = page.next;
-        }
-
-        Ok(rows)
-    }
-}
-
-/// Sets an argument.
-pub(in crate::cli) fn set(args: &mut Json, name: &str, value: Json) {
-    if let Some(args) = args.as_object_mut() {
-        args.insert(name.to_owned(), value);
-    }
-}
-
-/// A row of a response, preceded by the jid of its job.
-pub(in crate::cli) fn with_jid(jid: &str, row: &Json) -> Json {
-    let mut all = json!({ "jid": jid });
-    if let (Json::Object(all), Json::Object(row)) = (&mut all, row) {
-        all.extend(row.clone());
-    }
-    all
-}
-
-/// Makes a call whose list comes in pages, and returns one answer that holds all of them, as its type
-/// and as JSON. `join` appends the rows of a page; `rows` is the name of its list.
-pub(in crate::cli) fn call_paged<C: Call>(
-    client: &mut Client,
-    rows: &str,
-    mut args: Json,
-    join: impl Fn(&mut C::Answer, C::Answer),
-) -> Result<(C::Answer, Json), ClientError> {
-    let invalid = |what: &str| invalid(C::NAME, &what);
-    let mut all: Option<(C::Answer, Json)> = None;
-
-    loop {
-        let (typed, mut answer) = call_as::<C>(client, &args)?;
-        let mut fields = answer.as_object_mut();
-        // They describe one page, and would be wrong about the whole.
-        let [more, next] =
-            ["more", "next"].map(|key| fields.as_mut().and_then(|map| map.shift_remove(key)));
-
-        let found = match all.take() {
-            None => (typed, answer),
-            Some((mut all, mut json)) => {
-                join(&mut all, typed);
-                match (json.get_mut(rows), answer.get_mut(rows)) {
-                    (Some(Json::Array(all)), Some(Json::Array(more))) => all.append(more),
-                    _ => return Err(invalid("no list")),
-                }
-                (all, json)
-            }
-        };
-
-        if more != Some(Json::Bool(true)) {
-            return Ok(found);
-        }
-        all = Some(found);
-
-        let next = next.ok_or_else(|| invalid("more without next"))?;
-        // As above: the list must advance.
-        if next.is_null() || next == *args.of("after") {
-            return Err(invalid("the list does not advance"));
-        }
-
-        set(&mut args, "after", next);
     }
 }

@@ -1,4 +1,4 @@
-//! Fields of the maps in responses. An absent field is like null.
+//! Values in answers as text.
 
 use serde_json::Value as Json;
 
@@ -28,50 +28,5 @@ pub(in crate::cli) fn joined(stored: &Stored) -> String {
     match value(stored) {
         Json::Array(items) => items.iter().map(leaf).collect::<Vec<_>>().join(","),
         one => leaf(&one),
-    }
-}
-
-pub(in crate::cli) trait Fields {
-    fn of(&self, name: &str) -> &Json;
-    /// A value on one line, see [`leaf`].
-    fn leaf(&self, name: &str) -> String;
-    fn text(&self, name: &str) -> &str;
-    fn number(&self, name: &str) -> u64;
-    fn is(&self, name: &str) -> bool;
-    fn list(&self, name: &str) -> &[Json];
-    /// The lines of a list or of a single value, joined with commas.
-    fn joined(&self, name: &str) -> String;
-}
-
-impl Fields for Json {
-    fn of(&self, name: &str) -> &Json {
-        self.get(name).unwrap_or(&Json::Null)
-    }
-
-    fn leaf(&self, name: &str) -> String {
-        leaf(self.of(name))
-    }
-
-    fn text(&self, name: &str) -> &str {
-        self.of(name).as_str().unwrap_or_default()
-    }
-
-    fn number(&self, name: &str) -> u64 {
-        self.of(name).as_u64().unwrap_or(0)
-    }
-
-    fn is(&self, name: &str) -> bool {
-        self.of(name) == true
-    }
-
-    fn list(&self, name: &str) -> &[Json] {
-        self.of(name).as_array().map_or(&[], Vec::as_slice)
-    }
-
-    fn joined(&self, name: &str) -> String {
-        match self.of(name) {
-            Json::Array(items) => items.iter().map(leaf).collect::<Vec<_>>().join(","),
-            one => leaf(one),
-        }
     }
 }

@@ -10,7 +10,6 @@ use crate::wire::msgpack::Time;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
-use serde_json::Value as Json;
 
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
@@ -86,15 +85,8 @@ impl When {
     }
 }
 
-/// As microseconds, the form in calls.
-impl serde::Serialize for When {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_i64(self.micros().0)
-    }
-}
-
 /// Flags that select a time range.
-#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+#[derive(Debug, Clone, clap::Args)]
 pub(in crate::cli) struct TimeRange {
     /// Start of the time range: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
@@ -102,6 +94,22 @@ pub(in crate::cli) struct TimeRange {
     /// End of the time range
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(in crate::cli) until: Option<When>,
+}
+
+impl From<When> for Time {
+    fn from(when: When) -> Self {
+        Self(when.micros())
+    }
+}
+
+impl TimeRange {
+    pub(in crate::cli) fn since(&self) -> Option<Time> {
+        self.since.map(Time::from)
+    }
+
+    pub(in crate::cli) fn until(&self) -> Option<Time> {
+        self.until.map(Time::from)
+    }
 }
 
 fn now() -> Micros {
@@ -219,81 +227,26 @@ pub(in crate::cli) fn date_micros(text: &str) -> Option<i64> {
         .map(|at| of_utc(at).0)
 }
 
-/// The fields of responses that hold values of Salt, or records as they are stored.
-const STORED: [&str; 17] = [
-    "arg", "tgt", "tgt_type", "user", "metadata", "load", "return", "retcode", "success", "fun",
-    "fun_args", "out", "data", "changes", "comment", "reaction", "results",
-];
-
-/// Converts the fields `time` of a response, and of the maps and lists in it, from microseconds to
-/// ISO text.
-pub(in crate::cli) fn iso_in(answer: &mut Json) {
-    match answer {
-        Json::Array(rows) => rows.iter_mut().for_each(iso_in),
-        Json::Object(fields) => {
-            fields
-                .iter_mut()
-                .filter(|(key, _)| !STORED.contains(&key.as_str()))
-                .for_each(|(_, value)| iso_in(value));
-            iso_at(answer, "time");
-        }
-        _ => {}
-    }
-}
-
-/// Converts the field `key` from microseconds to ISO text.
-pub(in crate::cli) fn iso_at(row: &mut Json, key: &str) {
-    if let Some(time) = row.get_mut(key)
-        && let Some(micros) = time.as_i64()
-    {
-        *time = Json::from(Micros(micros).iso());
-    }
-}
-
 /// The title of a column of times: `name`, or with the zone if it is UTC.
 pub(in crate::cli) fn title(name: &'static str, name_utc: &'static str) -> &'static str {
     if is_utc(zone()) { name_utc } else { name }
 }
 
-/// Formats ISO text for tables, in the zone of this process: `2026-11-21 05:47:28.123`.
-pub(in crate::cli) fn short(iso: &Json) -> String {
-    shown(
-        iso.as_str().unwrap_or_default(),
-        zone(),
-        "%Y-%m-%d %H:%M:%S%.3f",
-    )
-}
-
-/// Like [`short`], for a typed time.
+/// Formats a time for tables, in the zone of this process: `2026-11-21 05:47:28.123`.
 pub(in crate::cli) fn short_at(at: Time) -> String {
-    short(&Json::from(at.0.iso()))
+    shown(at.0, zone(), "%Y-%m-%d %H:%M:%S%.3f")
 }
 
-/// Like [`short`], with the zone: `2026-11-21 06:47:28.123 CET`.
-pub(in crate::cli) fn short_in_zone(iso: &Json) -> String {
-    shown(
-        iso.as_str().unwrap_or_default(),
-        zone(),
-        "%Y-%m-%d %H:%M:%S%.3f %Z",
-    )
-}
-
-/// Like [`short_in_zone`], for a typed time.
+/// Like [`short_at`], with the zone: `2026-11-21 06:47:28.123 CET`.
 pub(in crate::cli) fn short_at_in_zone(at: Time) -> String {
-    short_in_zone(&Json::from(at.0.iso()))
+    shown(at.0, zone(), "%Y-%m-%d %H:%M:%S%.3f %Z")
 }
 
-/// The instant of ISO text with a zone.
-pub(in crate::cli) fn time_of(iso: &Json) -> Option<Micros> {
-    let (at, offset) = date(iso.as_str()?)?;
-    at.checked_sub(offset?).ok().map(of_utc)
-}
-
-fn shown(iso: &str, zone: &TimeZone, form: &str) -> String {
-    // Other text, such as a time outside of the calendar.
-    let Some(at) = time_of(&Json::from(iso)) else {
-        return iso.to_owned();
-    };
+fn shown(at: Micros, zone: &TimeZone, form: &str) -> String {
+    // Outside of the calendar.
+    if at.utc().is_none() {
+        return at.iso();
+    }
 
     let at = timestamp(at).to_zoned(zone.clone());
     // The milliseconds are cut, not rounded: a rounded time could be that of another entry.
@@ -348,19 +301,17 @@ mod tests {
     #[test]
     fn times_are_shown_in_the_zone() {
         let form = "%Y-%m-%d %H:%M:%S%.3f %Z";
+        let shown =
+            |iso: &str, zone: &TimeZone| shown(Micros(date_micros(iso).unwrap()), zone, form);
         let iso = "2026-11-21T23:47:28.123999Z";
-        assert_eq!(shown(iso, &berlin(), form), "2026-11-22 00:47:28.123 CET");
+        assert_eq!(shown(iso, &berlin()), "2026-11-22 00:47:28.123 CET");
         assert_eq!(
-            shown("2026-07-01T10:00:00.000000Z", &berlin(), form),
+            shown("2026-07-01T10:00:00.000000Z", &berlin()),
             "2026-07-01 12:00:00.000 CEST"
         );
-        assert_eq!(
-            shown(iso, &TimeZone::UTC, form),
-            "2026-11-21 23:47:28.123 UTC"
-        );
-        for other in ["", "5 microseconds since 1970", "\x1b[2J"] {
-            assert_eq!(shown(other, &berlin(), form), other);
-        }
+        assert_eq!(shown(iso, &TimeZone::UTC), "2026-11-21 23:47:28.123 UTC");
+        let outside = short_at(Time(Micros(i64::MAX)));
+        assert!(outside.ends_with("microseconds since 1970"), "{outside}");
     }
 
     #[test]

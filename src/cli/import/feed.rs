@@ -15,16 +15,20 @@ use rmpv::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::fingerprint;
-use super::item::{ImportItem, Payload};
+use super::item::{self, ImportItem, Payload, packed};
 use super::known::{StoredJob, Window};
+use crate::api::call::events::EntriesArgs;
+use crate::api::call::writes::{EventReturn, EventReturnArgs};
+use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
 use crate::base::limits::{
     ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES,
     IMPORT_CHUNK_ITEMS, IMPORT_EVENTS, IMPORT_FACTS_REMEMBERED, IMPORT_QUESTIONS, TAG_BYTES_MAX,
 };
 use crate::cli::plain;
-use crate::model::Kind;
-use crate::wire::msgpack::Writer;
+use crate::model::{JOBS, Kind};
+use crate::wire::call::Id;
+use crate::wire::msgpack::{PackedArray, Writer};
 
 #[derive(Debug, Default)]
 pub(super) struct ImportStats {
@@ -94,19 +98,11 @@ impl Feed {
     pub(super) fn query_retention(&mut self) -> anyhow::Result<()> {
         let stats = self
             .reads
-            .call("store_stats", Value::Map(Vec::new()))
+            .make::<calls::store::Stats>(&NoArgs {})
             .context("query the retention of jobs")?;
 
-        let classes = stats["classes"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-
-        let jobs = classes
-            .iter()
-            .find(|class| class["class"].as_str() == Some("jobs"));
-
-        let keep_age_s = jobs.and_then(|class| class["keep_age_s"].as_i64());
+        let jobs = stats.classes.iter().find(|class| class.class == JOBS);
+        let keep_age_s = jobs.and_then(|class| i64::try_from(class.keep_age_s?).ok());
 
         // A time before 1970 is harmless: nothing is older.
         self.retained_since =
@@ -227,7 +223,7 @@ impl Feed {
                 continue;
             }
 
-            let Some((call, args)) = item.payload.call(item.at) else {
+            let Some((call, args)) = item.payload.call(item.at).context("store")? else {
                 events.push(item);
                 let bytes: usize = events.iter().map(|event| event.payload.bytes()).sum();
                 if events.len() >= IMPORT_EVENTS || bytes >= IMPORT_CHUNK_BYTES {
@@ -273,14 +269,9 @@ impl Feed {
 
         let items = events.len();
 
+        // Each with its own time.
         let mut w = Writer::new();
-        w.map(3)
-            .str("replay")
-            .bool(true)
-            .str("import")
-            .bool(true)
-            .str("events")
-            .array(items);
+        w.array(items);
 
         for event in &events {
             let Payload { tag, body, .. } = &event.payload;
@@ -293,7 +284,13 @@ impl Feed {
                 .int(event.at);
         }
 
-        let args = w.into_bytes();
+        let packed_events = w.into_bytes();
+        let (call, args) = packed::<EventReturn>(&EventReturnArgs {
+            events: PackedArray(&packed_events),
+            origin: item::origin(None),
+            ..EventReturnArgs::default()
+        })
+        .context("store")?;
 
         let pending = PendingCall {
             origin,
@@ -302,7 +299,7 @@ impl Feed {
             bytes: args.len(),
             events,
         };
-        self.send("event_return", &args, pending)
+        self.send(call, &args, pending)
     }
 
     /// Looks up the jobs of a chunk that are not cached.
@@ -331,7 +328,8 @@ impl Feed {
             while open.len() < IMPORT_QUESTIONS
                 && let Some(jid) = rest.next()
             {
-                open.insert(self.reads.post("entries", &entries_args(jid, None))?, jid);
+                let call = entries_args(jid, None);
+                open.insert(self.reads.start::<calls::events::Entries>(&call)?, jid);
                 // Known from now on, even if nothing is stored for it.
                 self.jobs.insert(jid.to_owned(), StoredJob::default());
             }
@@ -339,8 +337,8 @@ impl Feed {
                 return Ok(());
             }
 
-            let (id, answer) = self.reads.next_answer()?;
-            let answer = answer?;
+            let (id, answer) = self.reads.next_made::<calls::events::Entries>()?;
+            let page = answer?;
             let Some(jid) = open.remove(&id) else {
                 return Err(ClientError::Protocol(format!(
                     "an answer to unknown call {id}"
@@ -348,20 +346,12 @@ impl Feed {
             };
 
             if let Some(job) = self.jobs.get_mut(jid) {
-                let entries = answer["entries"]
-                    .as_array()
-                    .map(Vec::as_slice)
-                    .unwrap_or_default();
-                for entry in entries {
-                    job.add_stored(entry);
-                }
+                page.entries.iter().for_each(|entry| job.add_stored(entry));
             }
             // A long job takes several pages.
-            if let Some(next) = answer["next"].as_u64() {
-                open.insert(
-                    self.reads.post("entries", &entries_args(jid, Some(next)))?,
-                    jid,
-                );
+            if page.next.is_some() {
+                let call = entries_args(jid, page.next);
+                open.insert(self.reads.start::<calls::events::Entries>(&call)?, jid);
             }
         }
     }
@@ -449,11 +439,10 @@ impl Feed {
 }
 
 /// Arguments of the call `entries` for a job.
-fn entries_args(jid: &str, from: Option<u64>) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.map(1 + usize::from(from.is_some())).str("jid").str(jid);
-    if let Some(from) = from {
-        w.str("from").uint(from);
+fn entries_args(jid: &str, from: Option<u64>) -> EntriesArgs {
+    EntriesArgs {
+        jid: Some(Id(jid.to_owned())),
+        from,
+        ..EntriesArgs::default()
     }
-    w.into_bytes()
 }

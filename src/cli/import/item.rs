@@ -1,7 +1,16 @@
 //! The items of an import, independent of their source.
 
+use crate::api::call::Call;
+use crate::api::call::writes::{
+    EndtimeArgs, Origin, PrepJid, PrepJidArgs, Returner, ReturnerArgs, SaveLoad, SaveLoadArgs,
+    SaveMinions, SaveMinionsArgs, SaveReg, SaveRegArgs, UpdateEndtime,
+};
+use crate::base::clock::Micros;
 use crate::model::Kind;
-use crate::wire::msgpack::Writer;
+use crate::wire::call::Id;
+use crate::wire::msgpack::{
+    EncodeError, Packed, PackedArray, PackedMap, Time, Writer, as_text, encode,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ImportItem {
@@ -56,61 +65,72 @@ impl Payload {
         self.tag.len() + self.body.len() + self.minions.len()
     }
 
-    /// The call that stores it and its arguments; `None` for events, which are sent in batches.
-    pub(super) fn call(&self, at: i64) -> Option<(&'static str, Vec<u8>)> {
-        let (call, jid, body) = match self.kind {
-            Kind::Load => ("save_load", "jid", "load"),
-            Kind::Minions => ("save_minions", "jid", ""),
-            Kind::Return => ("returner", "jid", "load"),
-            Kind::Endtime => ("update_endtime", "jid", "endtime"),
-            Kind::NoCache => ("prep_jid", "passed_jid", "nocache"),
-            Kind::Register => ("save_reg", "", "data"),
-            _ => return None,
-        };
+    /// The call that stores it, and its arguments as msgpack; `None` for events, which are sent in
+    /// batches.
+    pub(super) fn call(&self, at: i64) -> Result<Option<PackedCall>, EncodeError> {
+        let origin = origin(Some(at));
+        let jid = || Id(self.jid.clone());
+        let minions = Some(PackedArray(&self.minions)).filter(|_| !self.minions.is_empty());
 
-        let text = |text: &str| {
-            let mut w = Writer::new();
-            w.str(text);
-            // Left out below.
-            if text.is_empty() {
-                Vec::new()
-            } else {
-                w.into_bytes()
+        match self.kind {
+            Kind::Load => packed::<SaveLoad>(&SaveLoadArgs {
+                jid: jid(),
+                load: PackedMap(&self.body),
+                minions,
+                origin,
+                ..SaveLoadArgs::default()
+            }),
+            Kind::Minions => {
+                let syndic = Some(encode(&self.id)?).filter(|_| !self.id.is_empty());
+                packed::<SaveMinions>(&SaveMinionsArgs {
+                    jid: jid(),
+                    minions: minions.unwrap_or_default(),
+                    syndic_id: syndic.as_deref().map(Packed),
+                    origin,
+                    ..SaveMinionsArgs::default()
+                })
             }
-        };
-
-        // The id of a return is in its body.
-        let syndic = if self.kind == Kind::Minions {
-            &self.id
-        } else {
-            ""
-        };
-
-        let fields = [
-            (jid, &text(&self.jid)),
-            (body, &self.body),
-            ("minions", &self.minions),
-            ("syndic_id", &text(syndic)),
-        ];
-
-        let set: Vec<_> = fields
-            .into_iter()
-            .filter(|(_, value)| !value.is_empty())
-            .collect();
-
-        let mut w = Writer::new();
-        w.map(set.len() + 3)
-            .str("at")
-            .int(at)
-            .str("replay")
-            .bool(true)
-            .str("import")
-            .bool(true);
-
-        for (key, value) in set {
-            w.str(key).raw(value);
+            // The id and the jid of a return are in its body.
+            Kind::Return => packed::<Returner>(&ReturnerArgs {
+                load: PackedMap(&self.body),
+                origin,
+                ..ReturnerArgs::default()
+            }),
+            Kind::Endtime => packed::<UpdateEndtime>(&EndtimeArgs {
+                jid: jid(),
+                endtime: Id(as_text(&self.body).unwrap_or_default().to_owned()),
+                origin,
+                ..EndtimeArgs::default()
+            }),
+            Kind::NoCache => packed::<PrepJid>(&PrepJidArgs {
+                passed_jid: Some(jid()),
+                nocache: true,
+                origin,
+                ..PrepJidArgs::default()
+            }),
+            Kind::Register => packed::<SaveReg>(&SaveRegArgs {
+                data: Some(Packed(&self.body)),
+                origin,
+                ..SaveRegArgs::default()
+            }),
+            _ => return Ok(None),
         }
+        .map(Some)
+    }
+}
 
-        Some((call, w.into_bytes()))
+/// The name of a call and its arguments as msgpack.
+pub(super) type PackedCall = (&'static str, Vec<u8>);
+
+pub(super) fn packed<C: Call>(args: &C::Args<'_>) -> Result<PackedCall, EncodeError> {
+    Ok((C::NAME, encode(args)?))
+}
+
+/// The origin of what is imported. Marked as a replay, so that the daemon looks for it.
+pub(super) fn origin(at: Option<i64>) -> Origin {
+    Origin {
+        at: at.map(|at| Time(Micros(at))),
+        replay: true,
+        import: true,
     }
 }

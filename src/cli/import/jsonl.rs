@@ -14,6 +14,7 @@ use super::super::format::when;
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
 use crate::base::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
+use crate::base::named::Named as _;
 use crate::model::Kind;
 use crate::store::tools::Watch;
 use crate::wire::call::id_text;

@@ -10,10 +10,13 @@ use rmpv::Value;
 
 use super::fingerprint;
 use super::item::Payload;
-use crate::api::client::{Client, ClientError, args};
+use crate::api::call as calls;
+use crate::api::call::events::{EntryRow, ListArgs};
+use crate::api::client::{Client, ClientError};
+use crate::base::clock::Micros;
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::model::Kind;
-use crate::wire::msgpack;
+use crate::wire::msgpack::{self, Time};
 use crate::wire::salt_event::peek;
 
 #[derive(Debug, Default)]
@@ -32,34 +35,32 @@ impl StoredJob {
     }
 
     /// Adds an entry that the call `entries` returned.
-    pub(super) fn add_stored(&mut self, entry: &Value) {
-        let text = |key: &str| entry[key].as_str().unwrap_or_default();
-
-        let Value::Binary(body) = &entry["body"] else {
+    pub(super) fn add_stored(&mut self, entry: &EntryRow) {
+        let Some(body) = msgpack::as_bytes(entry.body.packed()) else {
             return;
         };
 
-        match text("kind") {
-            "load" | "return_load" => {
+        match entry.kind {
+            Kind::Load | Kind::ReturnLoad => {
                 let mut parts = msgpack::elements(body);
                 self.loads.extend(parts.next().map(fingerprint::of));
                 self.minions
                     .extend(parts.next().into_iter().flat_map(names));
             }
-            "new" => self
+            Kind::JobNew => self
                 .minions
                 .extend(msgpack::get(body, "minions").into_iter().flat_map(names)),
-            "minions" => self
+            Kind::Minions => self
                 .minions
                 .extend(msgpack::elements(body).next().into_iter().flat_map(names)),
             // A return seen only on a bus is imported again, which confirms it.
-            "return" if entry["confirmed"].as_bool() != Some(false) => {
-                self.answers
-                    .insert((text("minion").to_owned(), answer(body)));
+            Kind::Return if entry.confirmed != Some(false) => {
+                let minion = entry.minion.clone().unwrap_or_default();
+                self.answers.insert((minion, answer(body)));
             }
             // It takes precedence: an imported one is older.
-            "endtime" => self.has_endtime = true,
-            "nocache" => self.nocache = true,
+            Kind::Endtime => self.has_endtime = true,
+            Kind::NoCache => self.nocache = true,
             _ => {}
         }
     }
@@ -181,40 +182,29 @@ impl Window {
     }
 
     fn read(&mut self, client: &mut Client, since: i64, until: i64) -> Result<(), ClientError> {
-        let mut before = Value::Nil;
+        let mut call = ListArgs {
+            since: Some(Time(Micros(since))),
+            until: Some(Time(Micros(until))),
+            limit: Some(LIST_ROWS_MAX),
+            ..ListArgs::default()
+        };
 
         loop {
-            let pairs = [
-                ("since", Value::from(since)),
-                ("until", Value::from(until)),
-                ("limit", Value::from(LIST_ROWS_MAX as u64)),
-                ("before", before.clone()),
-            ];
+            let page = client.make::<calls::events::List>(&call)?;
 
-            let answer = client.call("events_list", args(pairs))?;
-
-            let events = answer["events"]
-                .as_array()
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-
-            for event in events {
-                let tag = event["tag"].as_str().unwrap_or_default();
-                let fingerprint = event_fingerprint(tag, fingerprint::of_value(&event["data"]));
-                // A stored event has a time; the bound only replaces a missing field.
-                let at = event["time"].as_i64().unwrap_or(since);
+            for event in &page.events {
+                let fingerprint =
+                    event_fingerprint(&event.tag, fingerprint::of(event.data.packed()));
+                let Time(Micros(at)) = event.time;
                 self.by_time.entry(at).or_default().push(fingerprint);
                 self.left.entry(fingerprint).or_default().push(at);
             }
 
-            let Some(last) = events
-                .last()
-                .filter(|_| answer["more"].as_bool() == Some(true))
-            else {
-                return Ok(());
-            };
             // Pages go from the newest event to the oldest.
-            before = last["seq"].clone();
+            if !page.more || page.next.is_none() {
+                return Ok(());
+            }
+            call.cursor = page.next;
         }
     }
 

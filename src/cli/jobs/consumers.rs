@@ -1,14 +1,14 @@
 //! `saltcellar consumers`: lists and controls the consumers of the event stream.
 
-use anyhow::{Context as _, bail};
-use serde_json::{Value as Json, json};
+use anyhow::bail;
+use serde_json::json;
 
 use super::filter::FilterFlags;
 use crate::api::call as calls;
-use crate::api::call::consumers::{self as api, Consumer, LostRange, Pinned};
-use crate::cli::{
-    Column, Fields as _, Global, Table, When, ask, or_empty, short_at, show, show_rows,
-};
+use crate::api::call::consumers::{self as api, Consumer, ConsumersPage, LostRange, Pinned};
+use crate::api::call::events::{End, StartArgs};
+use crate::cli::{Column, Global, Table, When, ask, or_empty, short_at, show, show_rows};
+use crate::wire::msgpack::Time;
 
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Consumers {
@@ -54,7 +54,7 @@ impl Consumers {
     }
 }
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Name {
     /// The consumer's name
     name: String,
@@ -106,7 +106,7 @@ pub(in crate::cli) struct Seek {
     to: Position,
 }
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Pin {
     /// The consumer's name
     name: String,
@@ -117,18 +117,26 @@ pub(in crate::cli) struct Pin {
 
 #[derive(Clone)]
 pub(in crate::cli) enum Position {
-    Name(String),
+    End(End),
     Seq(u64),
     Time(When),
 }
 
-impl Position {
-    pub(in crate::cli) fn arg(&self) -> (&'static str, Json) {
-        match self {
-            Self::Name(name) => ("to", name.as_str().into()),
-            Self::Seq(seq) => ("seq", (*seq).into()),
-            Self::Time(when) => ("time", when.micros().0.into()),
+impl From<&Position> for StartArgs {
+    fn from(position: &Position) -> Self {
+        let mut start = Self::default();
+        match position {
+            Position::End(end) => start.to = Some(*end),
+            Position::Seq(seq) => start.seq = Some(*seq),
+            Position::Time(when) => start.time = Some(Time::from(*when)),
         }
+        start
+    }
+}
+
+impl From<Name> for api::NameArgs {
+    fn from(Name { name }: Name) -> Self {
+        Self { name }
     }
 }
 
@@ -155,8 +163,8 @@ Examples:
   saltcellar consumers seek audit 81234";
 
 pub(in crate::cli) fn position(text: &str) -> Result<Position, String> {
-    if text == "oldest" || text == "newest" {
-        return Ok(Position::Name(text.to_owned()));
+    if let Ok(end) = End::try_from(text.to_owned()) {
+        return Ok(Position::End(end));
     }
 
     // Before a time: a bare number is a sequence number, not a year.
@@ -179,39 +187,62 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         Consumers::Create(args) => create(global, &args),
         Consumers::Next(args) => next(global, &args),
         Consumers::Ack(Ack { name, seq, holder }) => {
-            let call = json!({ "name": name, "seq": seq, "holder": holder });
-            ask::change::<calls::consumers::Ack>(global, call, "acknowledge the events", |at| {
-                continues(&name, &at)
+            let call = api::AckArgs {
+                name: name.clone(),
+                seq,
+                holder,
+                ..api::AckArgs::default()
+            };
+            ask::change::<calls::consumers::Ack>(global, &call, "acknowledge the events", |at| {
+                continues(&name, at)
             })
         }
         Consumers::Seek(Seek { name, to }) => {
-            // The position is one of several arguments.
-            let (key, value) = to.arg();
-            let call = json!({ "name": name, key: value });
-            ask::change::<calls::consumers::Seek>(global, call, "move the consumer", |at| {
-                continues(&name, &at)
+            let call = api::SeekArgs {
+                name: name.clone(),
+                start: (&to).into(),
+                ..api::SeekArgs::default()
+            };
+            ask::change::<calls::consumers::Seek>(global, &call, "move the consumer", |at| {
+                continues(&name, at)
             })
         }
-        Consumers::Pause(name) => {
-            ask::change::<calls::consumers::Pause>(global, &name, "pause the consumer", paused)
-        }
-        Consumers::Resume(name) => {
-            ask::change::<calls::consumers::Resume>(global, &name, "resume the consumer", paused)
-        }
-        Consumers::Pin(pin) => ask::change::<calls::consumers::Pin>(
+        Consumers::Pause(name) => ask::change::<calls::consumers::Pause>(
             global,
-            &pin,
+            &name.into(),
+            "pause the consumer",
+            paused,
+        ),
+        Consumers::Resume(name) => ask::change::<calls::consumers::Resume>(
+            global,
+            &name.into(),
+            "resume the consumer",
+            paused,
+        ),
+        Consumers::Pin(Pin { name, release }) => ask::change::<calls::consumers::Pin>(
+            global,
+            &api::PinArgs {
+                name,
+                release,
+                ..api::PinArgs::default()
+            },
             "pin the consumer",
             |Pinned { name, pin }| {
-                format!("{name} {}", if pin { "is pinned" } else { "is not pinned" })
+                format!(
+                    "{name} {}",
+                    if *pin { "is pinned" } else { "is not pinned" }
+                )
             },
         ),
         Consumers::Delete(Name { name }) => {
-            let call = json!({ "name": name });
-            let answer =
-                ask::answer::<calls::consumers::Delete>(global, call, "delete the consumer")?;
+            let call = api::NameArgs {
+                name: name.clone(),
+                ..api::NameArgs::default()
+            };
+            let is_deleted =
+                ask::answer::<calls::consumers::Delete>(global, &call, "delete the consumer")?;
 
-            if answer == false {
+            if !is_deleted {
                 bail!("delete the consumer: {name:?} does not exist");
             }
 
@@ -228,49 +259,50 @@ pub(in crate::cli) fn continues(name: &str, at: &api::Position) -> String {
     format!("{name} continues with {}", or_empty(at.cursor))
 }
 
-pub(in crate::cli) fn paused(state: api::Position) -> String {
+pub(in crate::cli) fn paused(state: &api::Position) -> String {
     let paused = if state.paused == Some(true) {
         "paused"
     } else {
         "resumed"
     };
-    format!("{} is {paused}", or_empty(state.name))
+    format!("{} is {paused}", or_empty(state.name.as_ref()))
 }
 
 fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
-    let mut call = serde_json::to_value(&args.filter)?;
+    let call = api::CreateArgs {
+        name: args.name.clone(),
+        filter: args.filter.args(),
+        start: args.from.as_ref().map(StartArgs::from).unwrap_or_default(),
+        ..api::CreateArgs::default()
+    };
 
-    ask::set(&mut call, "name", args.name.as_str().into());
-
-    if let Some((key, value)) = args.from.as_ref().map(Position::arg) {
-        ask::set(&mut call, key, value);
-    }
-
-    ask::change::<calls::consumers::Create>(global, call, "create the consumer", |at| {
-        continues(&args.name, &at)
+    ask::change::<calls::consumers::Create>(global, &call, "create the consumer", |at| {
+        continues(&args.name, at)
     })
 }
 
 fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
-    let call = json!({
-        "name": args.name, "holder": args.holder, "limit": args.limit, "wait_ms": args.wait * 1000,
-    });
+    let call = api::NextArgs {
+        name: args.name.clone(),
+        holder: args.holder.clone(),
+        limit: ask::rows(args.limit),
+        wait_ms: Some(args.wait * 1000),
+        ..api::NextArgs::default()
+    };
 
-    let mut client = ask::connect(global)?;
-    let (batch, answer) = ask::call_as::<calls::consumers::Next>(&mut client, call)
-        .context("take the next events")?;
+    let batch = ask::answer::<calls::consumers::Next>(global, &call, "take the next events")?;
 
-    show_rows(global.output, &answer, "events", |out| {
+    show_rows(global.output, &batch, &batch.events, |out| {
         let rows: Vec<_> = batch.events.iter().map(super::events::row).collect();
         Ok(Table::new(super::events::columns()).print(out, &rows)?)
     })
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (page, answer) =
-        ask::answer_as::<calls::consumers::List>(global, (), "list the consumers")?;
+    let all = api::ListArgs::default();
+    let page = ask::answer::<calls::consumers::List>(global, &all, "list the consumers")?;
 
-    show_rows(global.output, &answer, "consumers", |out| {
+    show_rows(global.output, &page, &page.consumers, |out| {
         let columns = [
             Column::left("NAME"),
             Column::right("CURSOR"),
@@ -281,7 +313,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::truncated("ERROR").drop_order(1),
         ];
 
-        let cells = |row: Consumer| {
+        let cells = |row: &Consumer| {
             let [cursor, lag, lag_s] =
                 [row.cursor, row.lag_entries, row.lag_s].map(|n| n.to_string());
             let error = or_empty(row.error.as_ref().map(|error| &error.message));
@@ -291,16 +323,14 @@ fn list(global: &Global) -> anyhow::Result<()> {
                 cursor,
                 lag,
                 lag_s,
-                state(&row),
-                or_empty(row.holder),
+                state(row),
+                or_empty(row.holder.as_ref()),
                 error,
             ]
         };
 
-        Ok(Table::new(columns).print(
-            out,
-            &page.consumers.into_iter().map(cells).collect::<Vec<_>>(),
-        )?)
+        let rows: Vec<_> = page.consumers.iter().map(cells).collect();
+        Ok(Table::new(columns).print(out, &rows)?)
     })
 }
 
@@ -321,19 +351,18 @@ fn state(row: &Consumer) -> String {
 }
 
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let (page, answer) = ask::answer_as::<calls::consumers::List>(
-        global,
-        json!({ "name": name }),
-        "show the consumer",
-    )?;
+    let call = api::ListArgs {
+        name: Some(name.to_owned()),
+        ..api::ListArgs::default()
+    };
+    let ConsumersPage { consumers } =
+        ask::answer::<calls::consumers::List>(global, &call, "show the consumer")?;
 
-    // The typed row is printed as a table, the daemon's own JSON as JSON.
-    let (Some(row), Some(shown)) = (page.consumers.first(), answer.list("consumers").first())
-    else {
+    let Some(row) = consumers.first() else {
         bail!("show the consumer: {name:?} does not exist")
     };
 
-    show(global.output, shown, |out| {
+    show(global.output, row, |out| {
         // Without scopes the consumer gets every event.
         let has_match = row
             .scopes

@@ -6,18 +6,19 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use rmpv::Value;
+use salt_sls::Glob;
 
 use super::filter::DataFilter;
 use super::tail;
-use crate::api::call as calls;
-use crate::api::call::events::{EventRow, EventsPage};
-use crate::api::call::send::Fired;
-use crate::api::client::args;
+use crate::api::call::events::{EventRow, EventsPage, Scan};
+use crate::api::call::send::SendArgs;
+use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
-    Column, Global, ListOf, Order, Page, Pages, Table, TimeRange, ask, nested, plain, short_at,
-    show, title, value, yaml,
+    Column, Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, nested, plain, short_at,
+    title, value, yaml,
 };
-use crate::wire::json::to_json;
+use crate::wire::call::Id;
+use crate::wire::msgpack::PackedMap;
 
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Events {
@@ -71,7 +72,7 @@ Examples:
   make-report | saltcellar events send report/ready -
   saltcellar events send deploy/done --data-file done.yaml --bus /var/run/salt/master";
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Filter {
     /// Maximum number of events
@@ -79,7 +80,6 @@ pub(in crate::cli) struct Filter {
     limit: u64,
     /// List all matching events, newest first
     #[arg(long, conflicts_with = "limit")]
-    #[serde(skip)]
     all: bool,
     /// Only tags that match this glob; * crosses slashes, as in Salt
     #[arg(long, value_name = "GLOB")]
@@ -91,21 +91,17 @@ pub(in crate::cli) struct Filter {
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
     #[command(flatten)]
-    #[serde(flatten)]
     more: DataFilter,
     #[command(flatten)]
-    #[serde(flatten)]
     when: TimeRange,
     /// Only events before this sequence number
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
     /// Show each event's data in tables
     #[arg(long)]
-    #[serde(skip)]
     data: bool,
     /// Print on standard error how much was searched, and what the summaries excluded
     #[arg(long)]
-    #[serde(skip)]
     explain: bool,
 }
 
@@ -122,24 +118,43 @@ Examples:
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
-impl ListOf for calls::events::List {
+impl Paged for calls::events::List {
     type Row = EventRow;
+    type After = Cursor;
+
+    fn rows(answer: &mut EventsPage) -> Option<&mut Vec<EventRow>> {
+        Some(&mut answer.events)
+    }
+
+    fn next(answer: &EventsPage) -> (bool, Option<Cursor>) {
+        (answer.more, answer.next.clone())
+    }
+
+    fn go_to(args: &mut calls::events::ListArgs, after: Cursor) {
+        args.cursor = Some(after);
+    }
+
+    fn limit(args: &mut calls::events::ListArgs) -> Option<&mut Option<usize>> {
+        Some(&mut args.limit)
+    }
+
+    fn join(before: &mut EventsPage, page: &mut EventsPage) {
+        page.scan.add(&before.scan);
+    }
+}
+
+impl ListOf for calls::events::List {
     const ROWS: &'static str = "events";
     const OPERATION: &'static str = "list events";
 
-    fn page(answer: EventsPage) -> Page<EventRow> {
-        Page {
-            rows: answer.events,
-            more: answer.more,
-            next: answer.next,
-            scan: answer.scan,
-        }
+    fn scan(answer: &EventsPage) -> Scan {
+        answer.scan.clone()
     }
 }
 
 pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
-        Events::List(filter) => list(global, filter),
+        Events::List(filter) => list(global, &filter),
         Events::Tail(args) => tail::run(global, &args),
         Events::Count(args) => tail::count(global, &args),
         Events::Send(event) => send(global, event),
@@ -161,27 +176,18 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
         .transpose()
         .context("find the bus")?;
 
-    let pairs = [
-        ("tag", Value::from(event.tag.as_str())),
-        ("data", data),
-        (
-            "bus",
-            bus.map_or(Value::Nil, |bus| {
-                Value::from(bus.to_string_lossy().as_ref())
-            }),
-        ),
-    ];
+    let mut packed = Vec::new();
+    rmpv::encode::write_value(&mut packed, &data).context("fire the event")?;
 
-    let answer = ask::connect(global)?
-        .call("event_send", args(pairs))
-        .context("fire the event")?;
+    let call = SendArgs {
+        tag: event.tag,
+        data: Some(PackedMap(&packed)),
+        bus: bus.map(|bus| bus.to_string_lossy().into_owned()),
+        ..SendArgs::default()
+    };
 
-    // Printed as the daemon sent it, so JSON output has every field.
-    let answer = to_json(&answer);
-    let Fired { tag, socket, .. } = ask::typed(&answer).context("fire the event")?;
-
-    show(global.output, &answer, |out| {
-        Ok(out.line(&format!("fired {tag} at {socket}"))?)
+    ask::change::<calls::send::Send>(global, &call, "fire the event", |fired| {
+        format!("fired {} at {}", fired.tag, fired.socket)
     })
 }
 
@@ -223,17 +229,27 @@ fn data(event: &Send) -> anyhow::Result<Value> {
     }
 }
 
-fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
-    // An empty text, such as an unset variable of a script, is no filter.
-    for text in [&mut filter.tag, &mut filter.jid, &mut filter.minion] {
-        text.take_if(|text| text.is_empty());
-    }
+impl Filter {
+    fn args(&self) -> calls::events::ListArgs {
+        // An empty text, such as an unset variable of a script, is no filter.
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
 
-    if filter.all {
-        // The pages end with the archive.
-        filter.limit = u64::MAX;
+        calls::events::ListArgs {
+            // With `all` the pages end with the archive.
+            limit: ask::rows(if self.all { u64::MAX } else { self.limit }),
+            since: self.when.since(),
+            until: self.when.until(),
+            minion: given(&self.minion),
+            tag: given(&self.tag).map(Glob::from),
+            jid: given(&self.jid).map(Id),
+            filter: self.more.args(),
+            before: self.before,
+            ..calls::events::ListArgs::default()
+        }
     }
+}
 
+fn list(global: &Global, filter: &Filter) -> anyhow::Result<()> {
     let mut table = Table::new(columns());
     // All events can only be printed as they are read, and that is newest first.
     let order = if filter.all {
@@ -242,7 +258,7 @@ fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
         Order::NewestLast
     };
 
-    Pages::<calls::events::List>::new(global, &filter)?
+    Listing::<calls::events::List>::new(global, filter.args())?
         .explained(filter.explain)
         .print(global.output, order, |out, events| {
             let rows: Vec<_> = events.iter().map(row).collect();

@@ -1,7 +1,8 @@
 //! Flags of the filter language, and their form in calls: `match` and `where`.
 
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
+
+use crate::api::call::events::FilterArgs;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(in crate::cli) struct DataFilter {
@@ -34,63 +35,43 @@ pub(in crate::cli) struct FilterFlags {
     pub(super) more: DataFilter,
 }
 
-fn serialize<S: Serializer>(
-    scope: &[(&str, Option<&String>)],
-    search: Option<&String>,
-    condition: Option<&String>,
-    to: S,
-) -> Result<S::Ok, S::Error> {
-    let scope: serde_json::Map<_, _> = scope
-        .iter()
-        .filter_map(|(key, value)| Some(((*key).to_owned(), json!((*value)?))))
-        .collect();
-
-    let mut map = to.serialize_map(None)?;
-
-    // Without a scope everything matches.
-    if !scope.is_empty() {
-        map.serialize_entry("match", &json!([scope]))?;
+impl DataFilter {
+    /// The filter in calls.
+    pub(super) fn args(&self) -> FilterArgs {
+        self.with([])
     }
 
-    if let Some(search) = search {
-        map.serialize_entry("search", search)?;
-    }
-    if let Some(condition) = condition {
-        map.serialize_entry("where", condition)?;
-    }
-
-    map.end()
-}
-
-impl Serialize for DataFilter {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let scope = [
-            ("fun", self.fun.as_ref()),
-            ("retcode", self.retcode.as_ref()),
-            ("class", self.class.as_ref()),
+    /// The filter with more keys of its scope.
+    fn with<const N: usize>(&self, more: [(&str, &Option<String>); N]) -> FilterArgs {
+        let own = [
+            ("fun", &self.fun),
+            ("retcode", &self.retcode),
+            ("class", &self.class),
         ];
-        serialize(&scope, self.search.as_ref(), self.condition.as_ref(), to)
+        let scope: Map<String, Json> = more
+            .into_iter()
+            .chain(own)
+            .filter_map(|(key, value)| Some((key.to_owned(), json!(value.as_ref()?))))
+            .collect();
+
+        FilterArgs {
+            // Without a scope everything matches.
+            scopes: if scope.is_empty() {
+                Json::Null
+            } else {
+                json!([scope])
+            },
+            search: json!(self.search),
+            condition: json!(self.condition),
+            ..FilterArgs::default()
+        }
     }
 }
 
-impl Serialize for FilterFlags {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let DataFilter {
-            fun,
-            retcode,
-            class,
-            search,
-            condition,
-        } = &self.more;
-
-        let scope = [
-            ("tag", self.tag.as_ref()),
-            ("minion", self.minion.as_ref()),
-            ("fun", fun.as_ref()),
-            ("retcode", retcode.as_ref()),
-            ("class", class.as_ref()),
-        ];
-
-        serialize(&scope, search.as_ref(), condition.as_ref(), to)
+impl FilterFlags {
+    /// The filter in calls.
+    pub(super) fn args(&self) -> FilterArgs {
+        self.more
+            .with([("tag", &self.tag), ("minion", &self.minion)])
     }
 }

@@ -1,17 +1,17 @@
 //! `saltcellar minions`: lists minions, and shows one, from the archive.
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use salt_sls::Glob;
 
 use crate::api::call as calls;
-use crate::api::client::ClientError;
+use crate::api::call::minions::{ListArgs, ShowArgs};
 use crate::api::query::{
     Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, NotRead, StateCounts,
 };
 use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
 use crate::cli::{
-    Column, Fields as _, Global, Output, Table, ask, or_empty, short_at, short_in_zone, show,
+    Column, Global, Output, Paged, Table, ask, or_empty, short_at, short_at_in_zone, show,
     show_rows, title,
 };
 use crate::wire::msgpack::Time;
@@ -69,12 +69,14 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     let operation = "list the minions";
     let mut client = ask::connect(global)?;
 
-    let (page, all) = whole_list(args, |call| {
-        ask::call_as::<calls::minions::List>(&mut client, call)
-    })
-    .context(operation)?;
+    let call = ListArgs {
+        minion: args.minion.clone().map(Glob::from),
+        limit: args.limit.and_then(ask::rows),
+        ..ListArgs::default()
+    };
+    let page = ask::whole::<calls::minions::List>(&mut client, call).context(operation)?;
 
-    show_rows(global.output, &all, "minions", |out| {
+    show_rows(global.output, &page, &page.minions, |out| {
         let columns = [
             Column::middle_truncated("MINION"),
             Column::right("SEEN"),
@@ -87,12 +89,12 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
 
         let now = Clock::real().now();
 
-        let cells = |row: MinionRow| {
+        let cells = |row: &MinionRow| {
             let states = row.highstate.as_ref().and_then(|run| run.states.as_ref());
-            let last = row.last.unwrap_or_default();
+            let last = row.last.clone().unwrap_or_default();
             vec![
-                row.id,
-                age(row.last_seen.map(|seen| seen.time), now),
+                row.id.clone(),
+                age(row.last_seen.as_ref().map(|seen| seen.time), now),
                 row.highstate
                     .as_ref()
                     .map_or("-".to_owned(), |run| highstate(run, now)),
@@ -103,57 +105,35 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
             ]
         };
 
-        let rows: Vec<_> = page.minions.into_iter().map(cells).collect();
+        let rows: Vec<_> = page.minions.iter().map(cells).collect();
         Table::new(columns).print(out, &rows)?;
         skipped(out, &page.skipped)
     })
 }
 
-/// Reads pages until `limit`. Returns them as one: all rows, the position after the last one, and
-/// everything that a page did not examine.
-fn whole_list(
-    args: &List,
-    mut read: impl FnMut(&Json) -> Result<(MinionsPage, Json), ClientError>,
-) -> Result<(MinionsPage, Json), ClientError> {
-    let mut call = json!({ "minion": args.minion, "limit": args.limit });
-    let (mut rows, mut minions, mut skipped) = (Vec::new(), Vec::new(), NotRead::default());
+impl Paged for calls::minions::List {
+    type Row = MinionRow;
+    type After = String;
 
-    loop {
-        let (mut page, mut answer) = read(&call)?;
+    fn rows(answer: &mut MinionsPage) -> Option<&mut Vec<MinionRow>> {
+        Some(&mut answer.minions)
+    }
 
-        if let Some(Json::Array(more)) = answer.get_mut("minions") {
-            rows.append(more);
-        }
-        minions.append(&mut page.minions);
-        skipped.add(&page.skipped);
+    fn next(answer: &MinionsPage) -> (bool, Option<String>) {
+        (answer.more, answer.next.clone())
+    }
 
-        let left = args
-            .limit
-            .map(|limit| limit.saturating_sub(minions.len() as u64));
+    fn go_to(args: &mut ListArgs, after: String) {
+        args.after = Some(after);
+    }
 
-        let Some(next) = page.next.clone().filter(|_| page.more && left != Some(0)) else {
-            // The last page says whether there are more.
-            ask::set(&mut answer, "minions", rows.into());
-            ask::set(&mut answer, "skipped", json!(skipped));
+    // A page ends before the limit if it was costly to collect.
+    fn limit(args: &mut ListArgs) -> Option<&mut Option<usize>> {
+        Some(&mut args.limit)
+    }
 
-            let whole = MinionsPage {
-                minions,
-                skipped,
-                ..page
-            };
-            return Ok((whole, answer));
-        };
-
-        // A daemon that repeats a page would be read forever.
-        if call.of("after") == next.as_str() {
-            return Err(ClientError::Protocol(
-                "minions_list: the list does not advance".to_owned(),
-            ));
-        }
-
-        // A page ends before the limit if it was costly to collect.
-        ask::set(&mut call, "after", next.into());
-        ask::set(&mut call, "limit", left.into());
+    fn join(before: &mut MinionsPage, page: &mut MinionsPage) {
+        page.skipped.add(&before.skipped);
     }
 }
 
@@ -215,30 +195,25 @@ fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
 
 fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let operation = "show the minion";
-    let mut answer =
-        ask::answer::<calls::minions::Show>(global, json!({ "minion": id }), operation)?;
+    let call = ShowArgs {
+        minion: id.to_owned(),
+        ..ShowArgs::default()
+    };
 
-    if answer.is_null() {
+    let Some(minion) = ask::answer::<calls::minions::Show>(global, &call, operation)? else {
         // An id from the command line may have any length.
         let shown: String = id.chars().take(64).collect();
         return Err(
             anyhow::anyhow!("no entry of the archive names the minion {shown}").context(operation),
         );
-    }
+    };
 
-    let minion: Minion = ask::typed(&answer).context(operation)?;
-    // As in the list, where its time is text.
-    ask::set(&mut answer, "skipped", json!(minion.skipped));
-
-    show(global.output, &answer, |out| details(out, minion))
+    show(global.output, &minion, |out| details(out, &minion))
 }
 
-fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
+fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
     // Single times are followed by their zone; columns have it in the heading.
-    let in_zone = |at: Option<Time>| {
-        at.map(|at| short_in_zone(&at.0.iso().into()))
-            .unwrap_or_default()
-    };
+    let in_zone = |at: Option<Time>| at.map(short_at_in_zone).unwrap_or_default();
     let run = |run: &MinionRun| format!("{}  {}  {}", in_zone(run.time), run.fun, run.jid);
 
     let row = &minion.row;
@@ -271,8 +246,11 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
     }
 
     let time = || Column::left(title("TIME", "TIME (UTC)"));
-    let cells = |run: MinionRun| vec![run.time.map(short_at).unwrap_or_default(), run.fun, run.jid];
-    let missing: Vec<_> = minion.missing_jobs.into_iter().map(cells).collect();
+    let cells = |run: &MinionRun| {
+        let time = run.time.map(short_at).unwrap_or_default();
+        vec![time, run.fun.clone(), run.jid.clone()]
+    };
+    let missing: Vec<_> = minion.missing_jobs.iter().map(cells).collect();
 
     if !missing.is_empty() {
         out.line("")?;
@@ -286,7 +264,7 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
 
     out.line("")?;
     // Printed even without rows, so that nothing looks missing.
-    let functions: Vec<_> = minion.functions.into_iter().map(cells).collect();
+    let functions: Vec<_> = minion.functions.iter().map(cells).collect();
     Table::new([
         time(),
         Column::truncated("LAST RUN OF"),
@@ -301,12 +279,15 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
             Column::middle_truncated("EVENT"),
             Column::right("RETCODE"),
         ];
-        let cells =
-            |event: MinionEvent| vec![short_at(event.time), event.tag, or_empty(event.retcode)];
-        Table::new(columns).print(
-            out,
-            &minion.timeline.into_iter().map(cells).collect::<Vec<_>>(),
-        )?;
+        let cells = |event: &MinionEvent| {
+            vec![
+                short_at(event.time),
+                event.tag.clone(),
+                or_empty(event.retcode),
+            ]
+        };
+        let rows: Vec<_> = minion.timeline.iter().map(cells).collect();
+        Table::new(columns).print(out, &rows)?;
     }
 
     skipped(out, &minion.skipped)
@@ -316,68 +297,75 @@ fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn args(limit: Option<u64>) -> List {
-        List {
-            minion: None,
-            limit,
+    fn page(ids: &[&str], next: Option<&str>, skipped: NotRead) -> MinionsPage {
+        let row = |id: &&str| MinionRow {
+            id: (*id).to_owned(),
+            ..MinionRow::default()
+        };
+        MinionsPage {
+            minions: ids.iter().map(row).collect(),
+            more: next.is_some(),
+            next: next.map(str::to_owned),
+            skipped,
         }
     }
 
     #[test]
     fn pages_become_one_list_with_what_all_of_them_skipped() {
+        let skipped = |jobs_checked, jobs_skipped, since: Option<i64>, states_unread| NotRead {
+            jobs_checked,
+            jobs_skipped,
+            events_since: since.map(|at| Time(Micros(at))),
+            states_unread,
+        };
         // The pages that a daemon returns, and the arguments of the calls for them.
-        let read = |limit: Option<u64>| {
+        let read = |limit: Option<usize>| {
             let pages = [
-                json!({ "minions": [{ "id": "a" }, { "id": "b" }], "more": true, "next": "b",
-                        "skipped": { "jobs_checked": 7, "jobs_skipped": true, "events_since": null, "states_unread": 2 } }),
-                json!({ "minions": [{ "id": "c" }], "more": true, "next": "c",
-                        "skipped": { "jobs_checked": 8, "jobs_skipped": false, "events_since": 1_000_000, "states_unread": 3 } }),
-                json!({ "minions": [{ "id": "d" }], "more": false, "next": null, "other": 1,
-                        "skipped": { "jobs_checked": 8, "jobs_skipped": false, "events_since": 0, "states_unread": 0 } }),
+                page(&["a", "b"], Some("b"), skipped(7, true, None, 2)),
+                page(&["c"], Some("c"), skipped(8, false, Some(1_000_000), 3)),
+                page(&["d"], None, skipped(8, false, Some(0), 0)),
             ];
             let mut calls = Vec::new();
-            let (page, all) = whole_list(&args(limit), |call| {
-                let answer = pages[calls.len()].clone();
-                calls.push((call.of("after").clone(), call.of("limit").clone()));
-                Ok((ask::typed(&answer)?, answer))
-            })
-            .unwrap();
-            (page, all, calls)
+            let args = ListArgs {
+                limit,
+                ..ListArgs::default()
+            };
+            let make = |args: &ListArgs| {
+                calls.push((args.after.clone(), args.limit));
+                Ok(pages[calls.len() - 1].clone())
+            };
+            let all = ask::Pages::<calls::minions::List, _>::new(args, make)
+                .whole()
+                .unwrap();
+            (all, calls)
+        };
+        let ids = |page: &MinionsPage| -> Vec<String> {
+            page.minions.iter().map(|row| row.id.clone()).collect()
         };
 
-        let (page, all, calls) = read(None);
-        let ids: Vec<_> = page.minions.iter().map(|row| row.id.as_str()).collect();
-        assert_eq!(ids, ["a", "b", "c", "d"]);
-        assert_eq!(
-            all,
-            json!({ "minions": [{ "id": "a" }, { "id": "b" }, { "id": "c" }, { "id": "d" }],
-                    "more": false, "next": null, "other": 1,
-                    "skipped": { "jobs_checked": 8, "jobs_skipped": true, "events_since": "1970-01-01T00:00:01.000000Z", "states_unread": 5 } })
-        );
+        let (all, calls) = read(None);
+        assert_eq!(ids(&all), ["a", "b", "c", "d"]);
+        assert_eq!((all.more, &all.next), (false, &None));
+        assert_eq!(all.skipped, skipped(8, true, Some(1_000_000), 5));
+        let after = |id: &str| Some(id.to_owned());
         assert_eq!(
             calls,
-            [
-                (Json::Null, Json::Null),
-                ("b".into(), Json::Null),
-                ("c".into(), Json::Null)
-            ]
+            [(None, None), (after("b"), None), (after("c"), None)]
         );
 
         // The limit ends the list, and the next list can begin there.
-        let (page, all, calls) = read(Some(3));
-        assert_eq!((page.minions.len(), page.skipped.states_unread), (3, 5));
-        assert_eq!(
-            (all.of("more"), all.of("next")),
-            (&json!(true), &json!("c"))
-        );
-        assert_eq!(calls[1], ("b".into(), 1.into()));
+        let (all, calls) = read(Some(3));
+        assert_eq!((ids(&all).len(), all.skipped.states_unread), (3, 5));
+        assert_eq!((all.more, &all.next), (true, &after("c")));
+        assert_eq!(calls, [(None, Some(3)), (after("b"), Some(1))]);
     }
 
     #[test]
     fn a_list_that_does_not_advance_is_an_error() {
-        let page = json!({ "minions": [{ "id": "a" }], "more": true, "next": "a" });
-        let error = whole_list(&args(None), |_| Ok((ask::typed(&page)?, page.clone())));
-        assert!(error.unwrap_err().to_string().contains("does not advance"));
+        let make = |_: &ListArgs| Ok(page(&["a"], Some("a"), NotRead::default()));
+        let pages = ask::Pages::<calls::minions::List, _>::new(ListArgs::default(), make);
+        let error = pages.whole().unwrap_err().to_string();
+        assert!(error.contains("does not advance"), "{error}");
     }
 
     #[test]

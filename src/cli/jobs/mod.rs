@@ -12,16 +12,19 @@ mod tail;
 mod watch;
 
 use anyhow::Context;
-use serde_json::{Value as Json, json};
+use salt_sls::Glob;
+use serde::Serialize;
+use serde_json::Value as Json;
 
-use crate::api::call as calls;
-use crate::api::call::events::Scan;
 use crate::api::call::jobs::answers::{JobAnswer, JobRow, JobsPage};
+use crate::api::call::{self as calls, Cursor};
 use crate::api::client::Client;
+use crate::api::query::JobResult;
 use crate::cli::{
-    Column, Format, Global, ListOf, Order, Output, Page, Pages, Table, TimeRange, ask, joined,
+    Column, Format, Global, ListOf, Listing, Order, Output, Paged, Table, TimeRange, ask, joined,
     leaf, line_of, plain, short_at, show as show_answer, title, value,
 };
+use crate::wire::call::Id;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Jobs {
@@ -51,7 +54,7 @@ impl Jobs {
     }
 }
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(super) struct Filter {
     /// Maximum number of jobs
@@ -70,19 +73,16 @@ pub(super) struct Filter {
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
     /// Only jobs with this result: failed, succeeded, missing (minions have not returned) or changed (by a state)
-    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "missing", "changed"],
+    #[arg(long, value_name = "RESULT", value_parser = ask::words::<JobResult>(),
           hide_possible_values = true)]
-    result: Option<String>,
+    result: Option<JobResult>,
     /// Only jobs with this metadata; if repeated, all must match
     #[arg(long, value_name = "KEY=GLOB", value_parser = key_and_glob)]
-    #[serde(serialize_with = "as_map")]
     metadata: Vec<(String, String)>,
     /// Only job ids with this prefix, such as 20261121 for one day
     #[arg(long = "jid", value_name = "PREFIX")]
-    #[serde(rename = "jid")]
     prefix: Option<String>,
     #[command(flatten)]
-    #[serde(flatten)]
     when: TimeRange,
     /// Only jobs before this one
     #[arg(long, value_name = "JID")]
@@ -127,27 +127,55 @@ fn key_and_glob(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), glob.to_owned()))
 }
 
-fn as_map<S: serde::Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::Error> {
-    if pairs.is_empty() {
-        to.serialize_none()
-    } else {
-        to.collect_map(pairs.iter().map(|(key, glob)| (key, glob)))
+impl Filter {
+    fn args(self) -> calls::jobs::ListArgs {
+        let glob = |text: Option<String>| text.map(Glob::from);
+        let metadata = self.metadata.into_iter();
+
+        calls::jobs::ListArgs {
+            limit: ask::rows(self.limit),
+            since: self.when.since(),
+            until: self.when.until(),
+            minion: self.minion,
+            fun: glob(self.fun),
+            tgt: glob(self.tgt),
+            user: self.user,
+            jid: self.prefix.map(Id),
+            result: self.result,
+            metadata: metadata
+                .map(|(key, text)| (key, Glob::from(text)))
+                .collect(),
+            find_job: self.find_job,
+            before: self.before.map(Id),
+            ..calls::jobs::ListArgs::default()
+        }
+    }
+}
+
+impl Paged for calls::jobs::List {
+    type Row = JobRow;
+    type After = Cursor;
+
+    fn rows(answer: &mut JobsPage) -> Option<&mut Vec<JobRow>> {
+        Some(&mut answer.jobs)
+    }
+
+    fn next(answer: &JobsPage) -> (bool, Option<Cursor>) {
+        (answer.more, answer.next.clone())
+    }
+
+    fn go_to(args: &mut calls::jobs::ListArgs, after: Cursor) {
+        args.cursor = Some(after);
+    }
+
+    fn limit(args: &mut calls::jobs::ListArgs) -> Option<&mut Option<usize>> {
+        Some(&mut args.limit)
     }
 }
 
 impl ListOf for calls::jobs::List {
-    type Row = JobRow;
     const ROWS: &'static str = "jobs";
     const OPERATION: &'static str = "list the jobs";
-
-    fn page(answer: JobsPage) -> Page<JobRow> {
-        Page {
-            rows: answer.jobs,
-            more: answer.more,
-            next: answer.next,
-            scan: Scan::default(),
-        }
-    }
 }
 
 pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
@@ -187,7 +215,7 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::truncated("ARG").drop_order(1),
     ]);
 
-    Pages::<calls::jobs::List>::new(global, filter)?.print(
+    Listing::<calls::jobs::List>::new(global, filter.args())?.print(
         global.output,
         Order::NewestFirst,
         |out, rows| Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?),
@@ -196,23 +224,37 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
 
 const LIST_MISSING: &str = "list the missing minions";
 
-/// A job without its returns, as its type and as JSON; `None` if the daemon does not know it.
-fn job_of(client: &mut Client, jid: &str) -> anyhow::Result<Option<(JobAnswer, Json)>> {
-    let (job, json) = ask::call_as::<calls::jobs::Show>(client, json!({ "jid": jid, "limit": 0 }))
-        .context(LIST_MISSING)?;
-    Ok(job.map(|job| (job, json)))
+/// A job without its returns; `None` if the daemon does not know it.
+fn job_of(client: &mut Client, jid: &str) -> anyhow::Result<Option<JobAnswer>> {
+    let mut args = calls::jobs::ShowArgs {
+        jid: Id(jid.to_owned()),
+        ..calls::jobs::ShowArgs::default()
+    };
+    args.page.limit = Some(0);
+    client
+        .make::<calls::jobs::Show>(&args)
+        .context(LIST_MISSING)
+}
+
+/// The missing minions of a job, as JSON.
+#[derive(Serialize)]
+struct MissingOf<'a> {
+    jid: &'a str,
+    expected: Option<u64>,
+    returned: u64,
+    missing: &'a [String],
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
-    let (job, _) = job_of(&mut ask::connect(global)?, jid)?
+    let job = job_of(&mut ask::connect(global)?, jid)?
         .ok_or_else(|| unknown(jid).context(LIST_MISSING))?;
 
-    let answer = json!({
-        "jid": job.row.jid,
-        "expected": job.row.expected,
-        "returned": job.row.returned,
-        "missing": job.missing,
-    });
+    let answer = MissingOf {
+        jid: &job.row.jid,
+        expected: job.row.expected,
+        returned: job.row.returned,
+        missing: &job.missing,
+    };
 
     show_answer(global.output, &answer, |out| {
         job.missing
@@ -222,13 +264,21 @@ fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
     })
 }
 
+/// A job in the list of those with missing minions, as JSON.
+#[derive(Serialize)]
+struct ListedMissing<'a> {
+    #[serde(flatten)]
+    job: &'a JobRow,
+    missing: &'a [String],
+}
+
 fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let filter = Filter {
-        result: Some("missing".to_owned()),
+        result: Some(JobResult::Missing),
         ..filter
     };
 
-    let mut pages = Pages::<calls::jobs::List>::new(global, filter)?;
+    let mut pages = Listing::<calls::jobs::List>::new(global, filter.args())?;
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
 
@@ -247,22 +297,24 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         let rows = pages.next()?;
 
         // The first page of a table prints the heading even without rows.
-        if rows.typed.is_empty() && !(first && out.format == Format::Table) {
+        if rows.is_empty() && !(first && out.format == Format::Table) {
             return Ok(out.finish()?);
         }
         first = false;
 
         let mut cells = Vec::new();
-        for (job, mut json) in rows.typed.into_iter().zip(rows.json) {
+        for job in rows {
             // The list has no names, so each job is read by itself.
             // Retention may drop a job between the two calls; then it is no longer in the list.
-            let Some((full, _)) = job_of(&mut client, &job.jid)? else {
+            let Some(full) = job_of(&mut client, &job.jid)? else {
                 continue;
             };
 
             if out.format != Format::Table {
-                ask::set(&mut json, "missing", json!(full.missing));
-                out.json(&json)?;
+                out.json(&ListedMissing {
+                    job: &job,
+                    missing: &full.missing,
+                })?;
                 continue;
             }
 

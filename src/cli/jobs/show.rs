@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use rmpv::Value;
+use salt_sls::Glob;
+use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::super::format::outputter;
 use super::{arg, unknown};
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{JobAnswer, Return};
-use crate::base::clock::Micros;
+use crate::api::call::jobs::{ReturnResult, ShowArgs};
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::cli::{
-    Column, Fields as _, Form, Global, Output, Table, ask, iso_at, joined, line_of, nested, plain,
-    short_at, short_at_in_zone, value,
+    Column, Form, Global, Output, Paged, Table, ask, joined, line_of, nested, plain, short_at,
+    short_at_in_zone, value,
 };
+use crate::wire::call::Id;
 use crate::wire::json::to_json;
-use crate::wire::msgpack::Time;
 
 const EXAMPLES: &str = "\
 With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \
@@ -30,7 +32,7 @@ Examples:
   saltcellar jobs show 20261121054728123456 --output json | jq '.missing'
   saltcellar jobs show 20261121054728123456 --output json --returns | jq '.web1'";
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
     /// The job's id
@@ -39,37 +41,58 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
     /// Only returns with this result: failed, succeeded or changed (by a state)
-    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "changed"], hide_possible_values = true)]
-    result: Option<String>,
+    #[arg(long, value_name = "RESULT", value_parser = ask::words::<ReturnResult>(), hide_possible_values = true)]
+    result: Option<ReturnResult>,
     /// Show only the returns
     #[arg(long)]
-    #[serde(skip)]
     returns: bool,
 }
 
+impl Paged for calls::jobs::Show {
+    type Row = Return;
+    type After = String;
+
+    fn rows(answer: &mut Option<JobAnswer>) -> Option<&mut Vec<Return>> {
+        answer.as_mut().map(|job| &mut job.returns)
+    }
+
+    fn next(answer: &Option<JobAnswer>) -> (bool, Option<String>) {
+        // An unknown job has no pages.
+        answer
+            .as_ref()
+            .map_or((false, None), |job| (job.more, job.next.clone()))
+    }
+
+    fn go_to(args: &mut ShowArgs, after: String) {
+        args.page.after = Some(after);
+    }
+}
+
+/// A line of JSON for each return.
+#[derive(Serialize)]
+struct ReturnOf<'a> {
+    jid: &'a str,
+    #[serde(flatten)]
+    answer: &'a Return,
+}
+
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut call_args = serde_json::to_value(args)?;
-    // Parent and children take further reads, which only this view needs.
-    ask::set(&mut call_args, "links", true.into());
+    let mut call = ShowArgs {
+        jid: Id(args.jid.clone()),
+        result: args.result,
+        // Parent and children take further reads, which only this view needs.
+        links: true,
+        ..ShowArgs::default()
+    };
+    call.page.minion = args.minion.clone().map(Glob::from);
 
     let mut client = ask::connect(global)?;
-    let (job, mut answer) =
-        ask::call_paged::<calls::jobs::Show>(&mut client, "returns", call_args, |all, more| {
-            if let (Some(all), Some(more)) = (all, more) {
-                all.returns.extend(more.returns);
-            }
-        })
-        .context("show the job")?;
+    let job = ask::whole::<calls::jobs::Show>(&mut client, call).context("show the job")?;
 
     // An unknown job is no error of the call.
     let Some(job) = job else {
         return Err(unknown(&args.jid).context("show the job"));
     };
-
-    // Times are numbers in the call, and text in JSON output.
-    for name in ["first_answer", "last_answer"] {
-        iso_at(&mut answer, name);
-    }
 
     let mut out = Output::paged(global.output);
     match out.form {
@@ -85,7 +108,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             out.rendered(text.trim_end())?;
         }
         Form::Json if args.returns => out.json(&to_json(&returns(&job)?))?,
-        Form::Json => out.json(&answer)?,
+        Form::Json => out.json(&job)?,
         Form::Jsonl if args.returns => {
             // `returns` always makes a map.
             let Value::Map(returns) = returns(&job)? else {
@@ -98,10 +121,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 .try_for_each(|pair| out.json(&to_json(&Value::Map(vec![pair]))))?;
         }
         Form::Jsonl => {
-            answer
-                .list("returns")
-                .iter()
-                .try_for_each(|answer| out.json(&ask::with_jid(&args.jid, answer)))?;
+            job.returns.iter().try_for_each(|answer| {
+                out.json(&ReturnOf {
+                    jid: &args.jid,
+                    answer,
+                })
+            })?;
         }
         Form::Csv => {
             let columns = ["minion", "time", "failed", "retcode", "return"].map(Column::left);
@@ -275,7 +300,7 @@ fn one_return(out: &mut Output, job: &JobAnswer, answer: &Return) -> anyhow::Res
 
         out.line(&format!(
             "    later return: ({}{code})",
-            short_at(Time(Micros(other.time)))
+            short_at(other.time)
         ))?;
         out.text(&nested(&value(&other.value), 8))?;
     }

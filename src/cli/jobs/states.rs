@@ -1,12 +1,16 @@
 //! `saltcellar jobs states`: lists the states of jobs.
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use salt_sls::Glob;
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use super::unknown;
 use crate::api::call as calls;
-use crate::api::call::jobs::answers::State;
-use crate::cli::{Column, Fields as _, Format, Global, Output, Table, ask, leaf, plain, value};
+use crate::api::call::jobs::answers::{State, StatesPage};
+use crate::api::call::jobs::{StateResult, StatesArgs};
+use crate::cli::{Column, Format, Global, Output, Paged, Table, ask, leaf, plain, value};
+use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
 Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, also within \
@@ -19,12 +23,11 @@ Examples:
   saltcellar jobs list --fun 'state.*' --since 1d --output jsonl | jq -r .jid |
     xargs saltcellar jobs states --result changed --output jsonl | jq -r .id | sort | uniq -c | sort -rn";
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
     /// Job ids
     #[arg(required = true, value_name = "JID")]
-    #[serde(skip)]
     jids: Vec<String>,
     /// Only minions that match this glob
     #[arg(long, value_name = "GLOB")]
@@ -39,9 +42,59 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "GLOB")]
     sls: Option<String>,
     /// Only this result: failed, succeeded, none (a test run with pending changes) or changed
-    #[arg(long, value_name = "RESULT", value_parser = ["failed", "succeeded", "none", "changed"],
+    #[arg(long, value_name = "RESULT", value_parser = ask::words::<StateResult>(),
           hide_possible_values = true)]
-    result: Option<String>,
+    result: Option<StateResult>,
+}
+
+impl Paged for calls::jobs::States {
+    type Row = State;
+    type After = String;
+
+    fn rows(answer: &mut Option<StatesPage>) -> Option<&mut Vec<State>> {
+        answer.as_mut().map(|page| &mut page.states)
+    }
+
+    fn next(answer: &Option<StatesPage>) -> (bool, Option<String>) {
+        // An unknown job has no pages.
+        answer
+            .as_ref()
+            .map_or((false, None), |page| (page.more, page.next.clone()))
+    }
+
+    fn go_to(args: &mut StatesArgs, after: String) {
+        args.page.after = Some(after);
+    }
+}
+
+impl Args {
+    fn of_job(&self, jid: &str) -> StatesArgs {
+        let glob = |text: &Option<String>| text.clone().map(Glob::from);
+        let mut call = StatesArgs {
+            jid: Id(jid.to_owned()),
+            id: glob(&self.id),
+            fun: glob(&self.fun),
+            sls: glob(&self.sls),
+            result: self.result,
+            ..StatesArgs::default()
+        };
+        call.page.minion = glob(&self.minion);
+        call
+    }
+}
+
+/// A state in JSON.
+#[derive(Serialize)]
+struct StateOf<'a> {
+    jid: &'a str,
+    #[serde(flatten)]
+    state: State,
+}
+
+/// The states of all jobs in JSON.
+#[derive(Serialize)]
+struct States<'a> {
+    states: Vec<StateOf<'a>>,
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
@@ -68,47 +121,34 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut all = Vec::new();
 
     for jid in &args.jids {
-        let mut call_args = serde_json::to_value(args)?;
-        ask::set(&mut call_args, "jid", jid.as_str().into());
-
         let operation = "list the states";
-        let (page, answer) = ask::call_paged::<calls::jobs::States>(
-            &mut client,
-            "states",
-            call_args,
-            |all, more| {
-                if let (Some(all), Some(more)) = (all, more) {
-                    all.states.extend(more.states);
-                }
-            },
-        )
-        .context(operation)?;
+        let page =
+            ask::whole::<calls::jobs::States>(&mut client, args.of_job(jid)).context(operation)?;
 
         let Some(page) = page else {
             return Err(unknown(jid).context(operation));
         };
 
-        let mut lines = answer
-            .list("states")
-            .iter()
-            .map(|state| ask::with_jid(jid, state));
+        if out.format == Format::Table {
+            let cells: Vec<_> = page
+                .states
+                .iter()
+                .map(|state| row(jid, state, args.jids.len() > 1))
+                .collect();
+            table.print(&mut out, &cells)?;
+            continue;
+        }
 
-        match out.format {
-            Format::Table => {
-                let cells: Vec<_> = page
-                    .states
-                    .iter()
-                    .map(|state| row(jid, state, args.jids.len() > 1))
-                    .collect();
-                table.print(&mut out, &cells)?;
-            }
-            Format::Json => all.extend(lines),
-            Format::Jsonl => lines.try_for_each(|line| out.json(&line))?,
+        let mut lines = page.states.into_iter().map(|state| StateOf { jid, state });
+        if out.format == Format::Json {
+            all.extend(lines);
+        } else {
+            lines.try_for_each(|line| out.json(&line))?;
         }
     }
 
     if out.format == Format::Json {
-        out.json(&json!({ "states": all }))?;
+        out.json(&States { states: all })?;
     }
 
     Ok(out.finish()?)

@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use serde::Serialize;
+use serde_json::{Map, Value as Json, json};
 
 use super::events::{columns, row};
 use super::filter::FilterFlags;
 use crate::api::call as calls;
-use crate::api::call::events::{EventGroup, EventRow};
+use crate::api::call::events::{CountArgs as CountCall, EventGroup, EventRow, FollowArgs, GroupBy};
 use crate::base::clock::Micros;
 use crate::cli::{
-    Column, Fields as _, Format, Global, Output, Table, TimeRange, When, ask, nested, plain,
-    print_error, short, show, show_rows, title, value,
+    Column, Format, Global, Output, Table, TimeRange, When, ask, nested, plain, print_error,
+    short_at, show, show_rows, title, value,
 };
+use crate::wire::msgpack::Time;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
@@ -58,8 +60,8 @@ pub(in crate::cli) struct CountArgs {
     #[command(flatten)]
     when: TimeRange,
     /// Count by function, minion, hour or class
-    #[arg(long, value_name = "WHAT", value_parser = ["function", "minion", "hour", "class"], hide_possible_values = true)]
-    by: Option<String>,
+    #[arg(long, value_name = "WHAT", value_parser = ask::words::<GroupBy>(), hide_possible_values = true)]
+    by: Option<GroupBy>,
 }
 
 impl CountArgs {
@@ -69,37 +71,30 @@ impl CountArgs {
     }
 }
 
-/// The arguments of a call: a filter and others.
-fn with_filter(filter: &FilterFlags, others: Json) -> anyhow::Result<Json> {
-    let mut args = serde_json::to_value(filter)?;
-    if let (Json::Object(args), Json::Object(others)) = (&mut args, others) {
-        args.extend(others);
-    }
-
-    Ok(args)
-}
-
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let operation = "follow the events";
     let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
-    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut left = args
+        .limit
+        .map_or(usize::MAX, |limit| ask::rows(limit).unwrap_or(usize::MAX));
 
     // The first call does not wait: its response has the position from which a later connection
     // continues.
-    let mut call_args = with_filter(&args.filter, json!({ "wait_ms": 0, "time": args.since }))?;
+    let mut call = FollowArgs {
+        filter: args.filter.args(),
+        wait_ms: Some(0),
+        ..FollowArgs::default()
+    };
+    call.start.time = args.since.map(Time::from);
 
     let mut has_position = false;
 
     while left > 0 {
-        ask::set(
-            &mut call_args,
-            "limit",
-            left.min(crate::base::limits::CLI_PAGE_ROWS).into(),
-        );
+        call.limit = Some(left.min(crate::base::limits::CLI_PAGE_ROWS));
 
-        let (found, json) = match ask::call_as::<calls::events::Follow>(&mut client, &call_args) {
+        let found = match client.make::<calls::events::Follow>(&call) {
             // Before the first result there is no position from which to continue.
             Err(error) if has_position && ask::is_gone(&error) => {
                 client = ask::reconnected(global, None)?;
@@ -108,8 +103,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             answer => answer.context(operation)?,
         };
 
-        for (event, json) in found.events.iter().zip(json.list("events")) {
-            print(&mut out, &mut table, event, json, args.data)?;
+        for event in &found.events {
+            print(&mut out, &mut table, event, args.data)?;
             left = left.saturating_sub(1);
         }
 
@@ -123,9 +118,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
         // From now on by position: by time, an event could be missed or repeated.
         has_position = true;
-        ask::set(&mut call_args, "wait_ms", WAIT_MS.into());
-        ask::set(&mut call_args, "time", Json::Null);
-        ask::set(&mut call_args, "seq", found.next.into());
+        call.wait_ms = Some(WAIT_MS);
+        (call.start.time, call.start.seq) = (None, Some(found.next));
     }
     Ok(())
 }
@@ -134,11 +128,10 @@ fn print(
     out: &mut Output,
     table: &mut Table,
     event: &EventRow,
-    json: &Json,
     with_data: bool,
 ) -> anyhow::Result<()> {
     if out.format != Format::Table {
-        return Ok(out.json(json)?);
+        return Ok(out.json(event)?);
     }
 
     if out.is_csv() {
@@ -161,18 +154,70 @@ fn print(
     Ok(())
 }
 
+/// The numbers of events, as JSON.
+#[derive(Serialize)]
+struct Counted {
+    count: u64,
+    others: u64,
+    groups: Vec<Group>,
+}
+
+/// The number of events with a key.
+struct Group {
+    by: GroupBy,
+    key: String,
+    count: u64,
+}
+
+impl Group {
+    /// The start of the hour of a group by hour, which the daemon sends in microseconds.
+    fn hour(&self) -> Option<Micros> {
+        (self.by == GroupBy::Hour).then(|| self.key.parse().ok().map(Micros))?
+    }
+
+    fn title(&self) -> String {
+        match self.hour() {
+            // Minutes are enough for the start of an hour.
+            Some(hour) => short_at(Time(hour)).chars().take(16).collect(),
+            // Events without a function or minion.
+            None if self.key.is_empty() => "(none)".to_owned(),
+            None => self.key.clone(),
+        }
+    }
+}
+
+/// `{"minion": "web1", "count": 3}`
+impl Serialize for Group {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let key = self.hour().map_or_else(|| self.key.clone(), Micros::iso);
+        let row: Map<String, Json> = [
+            (self.by.name().to_owned(), json!(key)),
+            ("count".to_owned(), json!(self.count)),
+        ]
+        .into_iter()
+        .collect();
+        row.serialize(to)
+    }
+}
+
 pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let operation = "count the events";
     let mut client = ask::connect(global)?;
-    let mut call_args = with_filter(&args.filter, serde_json::to_value(&args.when)?)?;
-    ask::set(&mut call_args, "by", args.by.clone().into());
+    let mut call = CountCall {
+        since: args.when.since(),
+        until: args.when.until(),
+        filter: args.filter.args(),
+        by: args.by,
+        ..CountCall::default()
+    };
 
     let (mut count, mut others) = (0, 0);
     let mut groups: BTreeMap<String, u64> = BTreeMap::new();
 
     loop {
-        let (found, _) =
-            ask::call_as::<calls::events::Count>(&mut client, &call_args).context(operation)?;
+        let found = client
+            .make::<calls::events::Count>(&call)
+            .context(operation)?;
 
         count += found.count;
         others += found.others.unwrap_or(0);
@@ -183,56 +228,41 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
         }
 
         // One call reads a bounded part of the log, and names where the next one begins.
-        let Some(next) = found.next else { break };
-        ask::set(&mut call_args, "from", next.into());
+        if found.next.is_none() {
+            break;
+        }
+        call.from = found.next;
     }
 
-    let Some(by) = &args.by else {
+    let Some(by) = args.by else {
         return show(global.output, &json!({ "count": count }), |out| {
             Ok(out.line(&count.to_string())?)
         });
     };
 
-    let is_hour = by == "hour";
-    let mut groups: Vec<(String, u64)> = groups.into_iter().collect();
+    let group = |(key, count)| Group { by, key, count };
+    let mut groups: Vec<Group> = groups.into_iter().map(group).collect();
 
     // Hours stay in the order of time; other groups begin with the largest.
-    if !is_hour {
-        groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    if by != GroupBy::Hour {
+        groups.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
     }
 
-    let row = |(key, count): &(String, u64)| {
-        // The daemon sends an hour as its start in microseconds.
-        let hour = key
-            .parse()
-            .ok()
-            .filter(|_| is_hour)
-            .map(|at| Micros(at).iso());
-        json!({ by.as_str(): hour.unwrap_or_else(|| key.clone()), "count": count })
+    let counted = Counted {
+        count,
+        others,
+        groups,
     };
 
-    let rows: Vec<Json> = groups.iter().map(row).collect();
-    let document = json!({ "count": count, "others": others, "groups": rows });
+    show_rows(global.output, &counted, &counted.groups, |out| {
+        let row = |group: &Group| vec![group.title(), group.count.to_string()];
+        let cells: Vec<_> = counted.groups.iter().map(row).collect();
 
-    show_rows(global.output, &document, "groups", |out| {
-        let key = |row: &Json| match row.text(by) {
-            // Minutes are enough for the start of an hour.
-            hour if is_hour => short(&Json::from(hour)).chars().take(16).collect(),
-            // Events without a function or minion.
-            "" => "(none)".to_owned(),
-            key => key.to_owned(),
-        };
-
-        let cells: Vec<_> = rows
-            .iter()
-            .map(|row| vec![key(row), row.leaf("count")])
-            .collect();
-
-        let name = match by.as_str() {
-            "function" => "FUNCTION",
-            "minion" => "MINION",
-            "class" => "CLASS",
-            _ => title("HOUR", "HOUR (UTC)"),
+        let name = match by {
+            GroupBy::Function => "FUNCTION",
+            GroupBy::Minion => "MINION",
+            GroupBy::Class => "CLASS",
+            GroupBy::Hour => title("HOUR", "HOUR (UTC)"),
         };
 
         Table::new([Column::middle_truncated(name), Column::right("EVENTS")]).print(out, &cells)?;

@@ -6,16 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use super::unknown;
 use crate::api::call as calls;
+use crate::api::call::jobs::WatchArgs;
 use crate::api::call::jobs::answers::{JobUpdate, NewReturn, Step};
 use crate::cli::{
-    Exit, Fields as _, Finding, Format, Global, Output, ask, finding, joined, leaf, plain,
-    short_at, value,
+    Exit, Finding, Format, Global, Output, ask, finding, joined, leaf, plain, short_at, value,
 };
 use crate::model::word::Word as _;
+use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
 Exits once all expected minions have returned, or a runner has finished. A terminal shows a status line and the failed \
@@ -104,8 +106,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
 
-        let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
-        let (update, json) = match ask::call_as::<calls::jobs::Watch>(&mut client, call_args) {
+        let call = WatchArgs {
+            jid: Id(args.jid.clone()),
+            from: Some(from),
+            wait_ms: Some(wait_ms),
+            ..WatchArgs::default()
+        };
+        let mut update = match client.make::<calls::jobs::Watch>(&call) {
             // `from` is a position in the log, so a restarted daemon continues there.
             Err(error) if ask::is_gone(&error) => {
                 out.status("")?;
@@ -125,7 +132,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
 
         // More than one entry can name expected minions.
-        if let Some(minions) = update.minions {
+        if let Some(minions) = update.minions.take() {
             job.expected.get_or_insert_default().extend(minions);
         }
 
@@ -134,11 +141,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             step = step_line(&mut out, one)?;
         }
 
-        let mut answers: Vec<_> = update.answers.iter().zip(json.list("answers")).collect();
         // In the order of the log, because the first return of a minion counts.
-        answers.sort_by_key(|(answer, _)| answer.seq);
-        for (answer, json) in answers {
-            print_return(&mut out, &mut job, answer, json)?;
+        update.answers.sort_by_key(|answer| answer.seq);
+        for answer in &update.answers {
+            print_return(&mut out, &mut job, answer)?;
         }
 
         if job.is_done() {
@@ -207,12 +213,27 @@ fn print_heading(out: &mut Output, jid: &str, update: &JobUpdate) -> anyhow::Res
     Ok(())
 }
 
-fn print_return(
-    out: &mut Output,
-    job: &mut JobState,
-    answer: &NewReturn,
-    json: &Json,
-) -> anyhow::Result<()> {
+/// A return and the totals so far, as a line of JSON.
+#[derive(Serialize)]
+struct WatchedReturn<'a> {
+    #[serde(flatten)]
+    answer: &'a NewReturn,
+    returned: usize,
+    expected: Option<usize>,
+}
+
+/// How the job ended, as JSON.
+#[derive(Serialize)]
+struct Watched<'a> {
+    jid: &'a str,
+    expected: Option<usize>,
+    returned: usize,
+    failed: usize,
+    missing: Vec<&'a str>,
+    ended: bool,
+}
+
+fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> anyhow::Result<()> {
     let (minion, failed) = (plain(&answer.minion).into_owned(), answer.failed);
 
     // The first return counts; `jobs show` lists the others.
@@ -237,14 +258,11 @@ fn print_return(
         }
         Format::Jsonl => {
             // The totals so far, as the status line of a terminal has them.
-            let mut line = json.clone();
-            ask::set(&mut line, "returned", job.returned.len().into());
-            ask::set(
-                &mut line,
-                "expected",
-                json!(job.expected.as_ref().map(BTreeSet::len)),
-            );
-            out.json(&line)?;
+            out.json(&WatchedReturn {
+                answer,
+                returned: job.returned.len(),
+                expected: job.expected.as_ref().map(BTreeSet::len),
+            })?;
         }
         // One document, printed at the end.
         Format::Json => {}
@@ -255,11 +273,12 @@ fn print_return(
 
 /// Formats the result of a state or a runner's progress event, and prints it unless on a terminal.
 fn step_line(out: &mut Output, step: &Step) -> anyhow::Result<String> {
+    // The data of an event of Salt, which has no type here.
     let data = &value(&step.data);
     // A state, else the progress of a runner, else whatever it sent.
     let text = match data.get("__id__").or_else(|| data.get("name")).map(leaf) {
         Some(id) => {
-            let result = match data.of("result").as_bool() {
+            let result = match data.get("result").and_then(Json::as_bool) {
                 Some(true) => "ok",
                 Some(false) => "failed",
                 None => "would change",
@@ -322,14 +341,14 @@ fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
         }
     } else {
         // The last line of JSON output says how the job ended.
-        out.json(&json!({
-            "jid": jid,
-            "expected": job.expected.as_ref().map(BTreeSet::len),
-            "returned": job.returned.len(),
-            "failed": job.failed(),
-            "missing": missing,
-            "ended": job.is_done(),
-        }))?;
+        out.json(&Watched {
+            jid,
+            expected: job.expected.as_ref().map(BTreeSet::len),
+            returned: job.returned.len(),
+            failed: job.failed(),
+            missing,
+            ended: job.is_done(),
+        })?;
     }
 
     Ok(out.flush()?)

@@ -1,17 +1,13 @@
 //! `saltcellar reactor history`: lists reactions.
 
-use serde_json::Value as Json;
-
-use crate::api::call as calls;
-use crate::api::call::events::Scan;
-use crate::api::call::reactor::{ReactionRow, ReactionsPage};
+use crate::api::call::reactor::{HistoryArgs, ReactionRow, ReactionsPage};
+use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
-    Column, Fields as _, Global, ListOf, Order, Page, Pages, Table, TimeRange, plain, short_at,
-    title, value,
+    Column, Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, plain, short_at, title,
 };
-use crate::model::{Location, ReactionFailure};
+use crate::reactor::run::record::stored::{StoredCall, StoredRecord};
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Maximum number of reactions
     #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -24,10 +20,8 @@ pub(in crate::cli) struct Args {
     minion: Option<String>,
     /// Only reactions in these states: done, failed, partial, dead, left
     #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = ["done", "failed", "partial", "dead", "left"])]
-    #[serde(serialize_with = "joined")]
     state: Vec<String>,
     #[command(flatten)]
-    #[serde(flatten)]
     when: TimeRange,
     /// Only reactions before this sequence number
     #[arg(long, value_name = "SEQ")]
@@ -44,31 +38,45 @@ Examples:
   saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
-impl ListOf for calls::reactor::History {
+impl Paged for calls::reactor::History {
     type Row = ReactionRow;
-    const ROWS: &'static str = "reactions";
-    const OPERATION: &'static str = "list the reactions";
+    type After = Cursor;
 
-    fn page(answer: ReactionsPage) -> Page<ReactionRow> {
-        Page {
-            rows: answer.reactions,
-            more: answer.more,
-            next: answer.next,
-            scan: Scan::default(),
-        }
+    fn rows(answer: &mut ReactionsPage) -> Option<&mut Vec<ReactionRow>> {
+        Some(&mut answer.reactions)
+    }
+
+    fn next(answer: &ReactionsPage) -> (bool, Option<Cursor>) {
+        (answer.more, answer.next.clone())
+    }
+
+    fn go_to(args: &mut HistoryArgs, after: Cursor) {
+        args.cursor = Some(after);
+    }
+
+    fn limit(args: &mut HistoryArgs) -> Option<&mut Option<usize>> {
+        Some(&mut args.limit)
     }
 }
 
-fn joined<S: serde::Serializer>(states: &[String], to: S) -> Result<S::Ok, S::Error> {
-    if states.is_empty() {
-        to.serialize_none()
-    } else {
-        to.serialize_str(&states.join(","))
-    }
+impl ListOf for calls::reactor::History {
+    const ROWS: &'static str = "reactions";
+    const OPERATION: &'static str = "list the reactions";
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    Pages::<calls::reactor::History>::new(global, args)?.print(
+    let call = HistoryArgs {
+        limit: ask::rows(args.limit),
+        since: args.when.since(),
+        until: args.when.until(),
+        minion: args.minion.clone(),
+        tag: args.tag.clone(),
+        state: Some(args.state.join(",")).filter(|states| !states.is_empty()),
+        before: args.before,
+        ..HistoryArgs::default()
+    };
+
+    Listing::<calls::reactor::History>::new(global, call)?.print(
         global.output,
         Order::NewestLast,
         |out, reactions| Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?),
@@ -87,69 +95,57 @@ pub(super) fn table() -> Table {
 }
 
 /// The failures of a reaction, each with file, line and cause.
-pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + '_ {
-    // Absent if the renderer does not say.
-    record.list("failures").iter().map(|failure| {
-        let line = failure
-            .of("line")
-            .as_u64()
-            .and_then(|line| u32::try_from(line).ok());
-
-        let at = Location {
-            file: failure.text("file").to_owned(),
-            line,
-            rendered: failure.is("rendered"),
-        };
-
-        plain(
-            &ReactionFailure {
-                at,
-                cause: failure.text("cause").to_owned(),
-            }
-            .to_string(),
-        )
-        .into_owned()
-    })
+pub(in crate::cli) fn failures(record: &StoredRecord) -> impl Iterator<Item = String> {
+    record
+        .failures()
+        .map(|failure| plain(&failure.to_string()).into_owned())
 }
 
 /// The outcome of a call, and whether its function failed.
-pub(super) fn outcome(call: &Json) -> String {
-    let outcome = call.leaf("outcome");
-    // Absent while the result is unknown.
-    if *call.of("success") != false {
-        return outcome;
+pub(super) fn outcome(call: &StoredCall) -> String {
+    let outcome = call.outcome.name();
+    match (call.success, call.retcode) {
+        (Some(false), Some(retcode)) => format!("{outcome}, failed, retcode {retcode}"),
+        (Some(false), None) => format!("{outcome}, failed"),
+        _ => outcome.to_owned(),
     }
-
-    let retcode = if call.get("retcode").is_some() {
-        ", retcode "
-    } else {
-        ""
-    };
-    format!("{outcome}, failed{retcode}{}", call.leaf("retcode"))
 }
 
 pub(super) fn row(reaction: &ReactionRow) -> Vec<String> {
-    // A record as it is stored, without a type in the API.
-    let record = &value(&reaction.reaction);
-
-    // In milliseconds. A reaction without an end has none.
-    let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
-    let took = took
-        .map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3))
-        .unwrap_or_default();
-
-    let why = record.leaf("why");
-    // Only a skipped reaction has a reason.
-    let state = if why.is_empty() {
-        record.leaf("state")
-    } else {
-        format!("left: {why}")
+    let [state, took, calls] = match StoredRecord::read(reaction.reaction.packed()) {
+        Ok(record) => of_record(&record),
+        // A damaged record, which must not hide the others.
+        Err(error) => ["unreadable".to_owned(), String::new(), error.to_string()],
     };
 
-    let calls = record.list("calls").iter().map(|call| {
-        let [client, fun, tgt] = ["client", "fun", "tgt"].map(|name| call.leaf(name));
+    vec![
+        reaction.seq.to_string(),
+        short_at(reaction.time),
+        state,
+        took,
+        plain(&reaction.tag).into_owned(),
+        plain(&calls).into_owned(),
+    ]
+}
+
+/// State, milliseconds, and calls with failures.
+fn of_record(record: &StoredRecord) -> [String; 3] {
+    // A reaction without an end has none.
+    let took = record.took_us().map(|us| format!("{:.1}", us as f64 / 1e3));
+
+    // Only a skipped reaction has a reason.
+    let state = if record.why.is_empty() {
+        record.state.name().to_owned()
+    } else {
+        format!("left: {}", plain(&record.why))
+    };
+
+    let calls = record.calls.iter().map(|call| {
+        let StoredCall {
+            client, fun, tgt, ..
+        } = call;
         let on = if tgt.is_empty() {
-            tgt
+            String::new()
         } else {
             format!(" {tgt}")
         };
@@ -160,12 +156,5 @@ pub(super) fn row(reaction: &ReactionRow) -> Vec<String> {
         .chain(failures(record).map(|failure| format!("failed: {failure}")))
         .collect();
 
-    vec![
-        reaction.seq.to_string(),
-        short_at(reaction.time),
-        state,
-        took,
-        plain(&reaction.tag).into_owned(),
-        calls.join("; "),
-    ]
+    [state, took.unwrap_or_default(), calls.join("; ")]
 }

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::api::call as calls;
 use crate::api::call::reactor::{ForeignCall, ReactorState, Refusal, RuleState, RunningReactor};
-use crate::base::clock::Micros;
+use crate::api::call::{self as calls, NoArgs};
 use crate::cli::{Column, Global, Output, Table, ask, show};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::acting;
@@ -28,19 +27,20 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let (status, _) =
-        ask::call_as::<calls::status::Show>(&mut client, ()).context("query the status")?;
+    let status = client
+        .make::<calls::status::Show>(&NoArgs {})
+        .context("query the status")?;
 
     // Without a reactor in the daemon, Salt's rules are read here.
-    let (state, answer) = if status.reactor {
-        ask::call_as::<calls::reactor::List>(&mut client, ()).context("list the rules")?
+    let state = if status.reactor {
+        client
+            .make::<calls::reactor::List>(&NoArgs {})
+            .context("list the rules")?
     } else {
-        let state = without(args);
-        let answer = serde_json::to_value(&state)?;
-        (state, answer)
+        without(args)
     };
 
-    show(global.output, &answer, |out| print(out, &state))
+    show(global.output, &state, |out| print(out, &state))
 }
 
 /// The rules of the master's configuration, if the daemon has no reactor.
@@ -85,24 +85,23 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
             .collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
 
-        let iso = |time: i64| Micros(time).iso();
         // The earlier configuration goes on, so this must not go unnoticed.
         if let Some(Refusal { time, why }) = &running.refused {
             out.line(&format!(
                 "new configuration invalid since {}, not in use: {why}",
-                iso(*time)
+                time.0.iso()
             ))?;
         }
         // Two reactors that act would execute every reaction twice.
         if let Some(ForeignCall { time, fun }) = &running.foreign_call {
-            out.line(&format!("another reactor called {fun} at {}", iso(*time)))?;
+            out.line(&format!("another reactor called {fun} at {}", time.0.iso()))?;
         }
     }
 
     let row = |rule: &RuleState| {
         vec![
             rule.rule.clone(),
-            rule.acts.clone(),
+            rule.acts.name().to_owned(),
             rule.files.join(", "),
             rule.why.clone(),
         ]

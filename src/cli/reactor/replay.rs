@@ -1,10 +1,10 @@
 //! `saltcellar reactor replay`: retries failed reactions.
 
 use crate::api::call as calls;
-use crate::api::call::reactor::Replay;
+use crate::api::call::reactor::{Repeated, Replay, ReplayArgs};
 use crate::cli::{Global, ask};
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event
     seq: u64,
@@ -27,18 +27,23 @@ Examples:
   saltcellar reactor replay 18230 --render";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let Args { seq, all, render } = *args;
     ask::change::<calls::reactor::ReplayCalls>(
         global,
-        args,
+        &ReplayArgs {
+            seq,
+            all,
+            render,
+            ..ReplayArgs::default()
+        },
         "replay the reaction",
         |Replay { seq, what, count }| {
-            let doing = if what == "rules" {
-                "being rendered again"
-            } else {
-                "being repeated"
+            let doing = match what {
+                Repeated::Rules => "being rendered again",
+                Repeated::Calls => "being repeated",
             };
 
-            format!("{count} {what} of {seq} are {doing}")
+            format!("{count} {} of {seq} are {doing}", what.name())
         },
     )
 }

@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use rmpv::Value;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use crate::api::client::{Client, ClientError, args};
+use crate::api::call as calls;
+use crate::api::call::reactor::ShadowArgs;
+use crate::api::client::{Client, ClientError};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WINDOW_MAX};
-use crate::cli::{Column, Global, Output, Table, When, ask, finding, plain, short, show};
+use crate::cli::{Column, Global, Output, Table, When, ask, finding, plain, short_at, show};
 use crate::reactor::master::pack;
 use crate::reactor::shadow::{
-    Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall, ShadowItem,
+    Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall,
 };
-use crate::wire::json::to_json;
+use crate::wire::msgpack::Time;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -176,85 +178,80 @@ fn read(
         .0
         .saturating_sub(micros(REACTOR_MODE_INTERVAL) + 2 * micros(REACTOR_SHADOW_WINDOW_MAX));
 
-    let mut position = ("since", Value::from(begin));
+    let mut call = ShadowArgs {
+        since: Some(Time(Micros(begin))),
+        from: None,
+        ..ShadowArgs::default()
+    };
     let mut comparer: Option<Comparer> = None;
 
     loop {
-        let page = client.call("reactor_shadow", args([position.clone()]))?;
+        let page = client.make::<calls::reactor::Shadow>(&call)?;
 
-        let window_s = page["window_s"]
-            .as_u64()
-            .ok_or_else(|| invalid("no window"))?;
-        let window = std::time::Duration::from_secs(window_s);
-
-        let workers = page["workers"]
-            .as_u64()
-            .and_then(|workers| usize::try_from(workers).ok());
-        let workers = workers.ok_or_else(|| invalid("no workers"))?;
+        let window = std::time::Duration::from_secs(page.window_s);
+        let workers =
+            usize::try_from(page.workers).map_err(|_| invalid("more workers than memory"))?;
 
         // The first page says how long calls wait for a counterpart.
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
 
-        for item in page["items"]
-            .as_array()
-            .ok_or_else(|| invalid("no items"))?
-        {
-            let item: ShadowItem =
-                serde_json::from_value(to_json(item)).map_err(|_| invalid("an invalid item"))?;
+        for item in page.items {
             comparer
                 .take(item)
                 .into_iter()
                 .for_each(|comparison| report.note(comparison));
         }
 
-        let reached = page["reached"].as_i64().ok_or_else(|| invalid("no time"))?;
+        let Time(reached) = page.reached;
         comparer
-            .pass(Micros(reached))
+            .pass(reached)
             .into_iter()
             .for_each(|comparison| report.note(comparison));
 
-        let more = page["more"].as_bool().unwrap_or(false);
-
         // Entries this much later do not belong to the range.
-        let is_beyond = reached > until.0.saturating_add(8 * micros(window));
+        let is_beyond = reached.0 > until.0.saturating_add(8 * micros(window));
 
-        if !more || is_beyond {
+        if !page.more || is_beyond {
             let (waiting, compared_early, shadow) = (
                 comparer.waiting(),
                 comparer.compared_early,
                 comparer.is_shadow(),
             );
             return Ok(ReadState {
-                window_s,
+                window_s: page.window_s,
                 waiting,
                 compared_early,
                 shadow,
             });
         }
 
-        let next = page["next"]
-            .as_u64()
-            .ok_or_else(|| invalid("no next position"))?;
-
         // A daemon that repeats a page would be read forever.
-        if position == ("from", Value::from(next)) {
+        if call.from == Some(page.next) {
             return Err(invalid("the log does not advance"));
         }
 
-        position = ("from", Value::from(next));
+        call = ShadowArgs {
+            since: None,
+            from: Some(page.next),
+            ..ShadowArgs::default()
+        };
     }
+}
+
+/// The counts of a rule, as JSON.
+#[derive(Serialize)]
+struct RuleCounts<'a> {
+    #[serde(flatten)]
+    counts: Counts,
+    /// None for calls that no rule of ours made.
+    rule: Option<&'a String>,
 }
 
 fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
     // An empty name stands for calls that no rule of ours made.
-    let rules = report.rules.iter().map(|(rule, counts)| {
-        let mut row = json!(counts);
-        ask::set(
-            &mut row,
-            "rule",
-            json!(Some(rule).filter(|rule| !rule.is_empty())),
-        );
-        row
+    let rules = report.rules.iter().map(|(rule, counts)| RuleCounts {
+        counts: *counts,
+        rule: Some(rule).filter(|rule| !rule.is_empty()),
     });
 
     json!({
@@ -422,7 +419,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             .to_owned()
     };
 
-    let time = |at: Micros| short(&Json::from(at.iso()));
+    let time = |at: Micros| short_at(Time(at));
 
     let by = |ours: &OurCall| {
         let (event, tag, rules, reaction) =

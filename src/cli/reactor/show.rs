@@ -1,12 +1,14 @@
 //! `saltcellar reactor show`: shows a reaction from its event to the results of its jobs.
 
-use serde_json::Value as Json;
+use anyhow::Context as _;
 
 use super::history::{self, outcome};
 use crate::api::call as calls;
-use crate::cli::{Fields as _, Global, Output, ask, leaf, nested, show};
+use crate::api::call::reactor::{ReactionRow, ShowArgs};
+use crate::cli::{Global, Output, ask, nested, plain, show, value};
+use crate::reactor::run::record::stored::{StoredCall, StoredRecord};
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event
     seq: u64,
@@ -18,92 +20,64 @@ Examples:
   saltcellar reactor show 18234 --output json";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let answer = ask::answer::<calls::reactor::Show>(global, args, "show the reaction")?;
-    show(global.output, &answer, |out| print(out, &answer))
+    let operation = "show the reaction";
+    let call = ShowArgs {
+        seq: args.seq,
+        ..ShowArgs::default()
+    };
+    let row = ask::answer::<calls::reactor::Show>(global, &call, operation)?;
+    show(global.output, &row, |out| {
+        let record = StoredRecord::read(row.reaction.packed())
+            .context("read the record")
+            .context(operation)?;
+        print(out, &row, &record)
+    })
 }
 
-/// The reason in `row`, with a colon in front; empty without one.
-fn why(row: &Json) -> String {
-    let why = row.leaf("why");
+/// A reason with a colon in front; empty without one.
+fn why(why: &str) -> String {
     if why.is_empty() {
-        why
+        String::new()
     } else {
-        format!(": {why}")
+        format!(": {}", plain(why))
     }
 }
 
-fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
-    let record = answer.of("reaction");
-    let [seq, time, tag, minion] = ["seq", "time", "tag", "minion"].map(|name| answer.leaf(name));
-
+fn print(out: &mut Output, row: &ReactionRow, record: &StoredRecord) -> anyhow::Result<()> {
     out.line(&format!(
-        "reaction {seq}, {}{}, {time}",
-        record.leaf("state"),
-        why(record)
+        "reaction {}, {}{}, {}",
+        row.seq,
+        record.state.name(),
+        why(&record.why),
+        row.time.0.iso()
     ))?;
 
     out.line(&format!(
-        "  event {}  {tag}  {minion}",
-        record.leaf("event")
+        "  event {}  {}  {}",
+        record.event,
+        plain(&row.tag),
+        plain(row.minion.as_deref().unwrap_or_default())
     ))?;
 
-    let rules: Vec<_> = record.list("rules").iter().map(leaf).collect();
-    out.line(&format!("  rules {}", rules.join(", ")))?;
+    out.line(&format!("  rules {}", plain(&record.rules.join(", "))))?;
 
-    // Files and notes are pairs of text.
-    let part = |parts: &Json, n: usize| {
-        parts
-            .get(n)
-            .and_then(Json::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-
-    for file in record.list("files") {
+    for file in record.files() {
         out.line("")?;
-        // A third element marks a text that was cut.
-        out.heading(
-            &(part(file, 0)
-                + if file.get(2).is_some() {
-                    " (truncated)"
-                } else {
-                    ""
-                }),
-        )?;
+        let mark = if file.is_cut { " (truncated)" } else { "" };
+        out.heading(&format!("{}{mark}", file.name))?;
 
-        part(file, 1)
+        file.text
             .lines()
             .try_for_each(|line| out.line(&format!("    {line}")))?;
     }
 
-    for (n, call) in record.list("calls").iter().enumerate() {
-        let [id, client, fun, tgt] = ["id", "client", "fun", "tgt"].map(|name| call.leaf(name));
-
-        out.line("")?;
-        out.heading(&format!("{id}: {client}.{fun} {tgt}"))?;
-
-        let took = call
-            .of("took_us")
-            // Zero for a call that was not made.
-            .as_i64()
-            .map_or(0.0, |us| us as f64 / 1e3);
-
-        let (outcome, tries, jid) = (outcome(call), call.leaf("tries"), call.leaf("jid"));
-        out.line(&format!(
-            "    {outcome}{}, try {tries}, {took:.1} ms, jid {jid}",
-            why(call)
-        ))?;
-
-        out.text(&nested(call.of("load"), 4))?;
+    for (n, call) in record.calls.iter().enumerate() {
+        print_call(out, call)?;
 
         // Only jobs and runners whose end is stored have a result.
-        if let Some(result) = answer
-            .list("results")
-            .get(n)
-            .filter(|result| !result.is_null())
-        {
+        if let Some(Some(result)) = row.results.iter().flatten().nth(n) {
             out.line("    result:")?;
-            out.text(&nested(result, 6))?;
+            out.text(&nested(&serde_json::to_value(result)?, 6))?;
         }
     }
 
@@ -118,9 +92,34 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
         .iter()
         .try_for_each(|failure| out.line(&format!("    {failure}")))?;
 
-    for note in record.list("notes") {
-        out.line(&format!("  {}: {}", part(note, 0), part(note, 1)))?;
+    for (level, text) in &record.notes {
+        out.line(&format!("  {level}: {text}"))?;
     }
 
     Ok(())
+}
+
+fn print_call(out: &mut Output, call: &StoredCall) -> anyhow::Result<()> {
+    let StoredCall {
+        id,
+        client,
+        fun,
+        tgt,
+        tries,
+        jid,
+        took_us,
+        ..
+    } = call;
+
+    out.line("")?;
+    out.heading(&format!("{id}: {client}.{fun} {tgt}"))?;
+
+    // Zero for a call that was not made.
+    let took = *took_us as f64 / 1e3;
+    let (outcome, why) = (outcome(call), why(&call.why));
+    out.line(&format!(
+        "    {outcome}{why}, try {tries}, {took:.1} ms, jid {jid}"
+    ))?;
+
+    Ok(out.text(&nested(&value(&call.load), 4))?)
 }

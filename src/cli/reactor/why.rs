@@ -2,9 +2,10 @@
 
 use super::history;
 use crate::api::call as calls;
+use crate::api::call::reactor::WhyArgs;
 use crate::cli::{Global, ask, plain, show};
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// The event's tag
     tag: String,
@@ -16,9 +17,13 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let operation = "query the rules of the tag";
-    let (why, answer) = ask::answer_as::<calls::reactor::Explain>(global, args, operation)?;
+    let call = WhyArgs {
+        tag: args.tag.clone(),
+        ..WhyArgs::default()
+    };
+    let why = ask::answer::<calls::reactor::Explain>(global, &call, operation)?;
 
-    show(global.output, &answer, |out| {
+    show(global.output, &why, |out| {
         if why.rules.is_empty() {
             out.line("no rule matches this tag")?;
         } else {
@@ -28,13 +33,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // An event that the reactor does not handle explains why nothing happened.
         if let Some(event) = why.event {
             let time = why.time.map(|time| time.0.iso()).unwrap_or_default();
-            let source = why.source.as_deref().unwrap_or_default();
-            out.line(&format!("latest event {event} of {time}, source {source}"))?;
+            let source = why.source.unwrap_or_default();
+            out.line(&format!(
+                "latest event {event} of {time}, source {}",
+                source.name()
+            ))?;
             // Salt's reactor ignores these events as well, against loops.
             if why.user.as_deref() == Some("Reactor") {
                 out.line("ignored: a reactor caused this event")?;
             }
-            if !source.starts_with("bus") {
+            if !source.is_bus() {
                 out.line(
                     "ignored: the reactor handles only events that the daemon read from the master's bus",
                 )?;

@@ -3,11 +3,12 @@
 use anyhow::bail;
 use serde_json::json;
 
-use crate::api::call as calls;
-use crate::api::call::store::{HeldJob, Holds};
-use crate::cli::{Column, Fields as _, Form, Global, Table, ask, short_at, show, show_rows, title};
+use crate::api::call::store::{HeldJob, HoldAnswer, HoldArgs, Holds};
+use crate::api::call::{self as calls, NoArgs};
+use crate::cli::{Column, Form, Global, Table, ask, short_at, show, show_rows, title};
+use crate::wire::call::Id;
 
-#[derive(clap::Args, serde::Serialize)]
+#[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Job id; without it, list the held jobs
     jid: Option<String>,
@@ -44,50 +45,52 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return list(global);
     };
 
+    let call = HoldArgs {
+        jid: Id(jid.clone()),
+        reason: args.reason.clone().unwrap_or_default(),
+        release: args.release,
+        ..HoldArgs::default()
+    };
+
     let operation = if args.release {
         "release the job"
     } else {
         "hold the job"
     };
 
-    let mut answer = ask::answer::<calls::store::HoldJob>(global, args, operation)?;
-    // The call only says whether the job was held.
-    if args.release && answer == false {
-        bail!("release the job: {jid} is not held");
+    match ask::answer::<calls::store::HoldJob>(global, &call, operation)? {
+        HoldAnswer::Held(held) => show(global.output, &held, |out| {
+            Ok(out.line(&format!("{jid} is held"))?)
+        }),
+        HoldAnswer::Released(true) => {
+            // The call only says that the job was held.
+            let answer = json!({ "jid": jid, "released": true });
+            show(global.output, &answer, |out| {
+                Ok(out.line(&format!("{jid} is released"))?)
+            })
+        }
+        HoldAnswer::Released(false) => bail!("release the job: {jid} is not held"),
     }
-
-    if args.release {
-        answer = json!({ "jid": jid, "released": true });
-    }
-
-    let state = if args.release {
-        "is released"
-    } else {
-        "is held"
-    };
-
-    show(global.output, &answer, |out| {
-        Ok(out.line(&format!("{jid} {state}"))?)
-    })
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let (Holds { holds }, answer) =
-        ask::answer_as::<calls::store::ListHolds>(global, (), "list the holds")?;
+    let Holds { holds } =
+        ask::answer::<calls::store::ListHolds>(global, &NoArgs {}, "list the holds")?;
 
     // JSON output is the list itself, not an object with a list.
     if global.output == Form::Json {
-        return show(global.output, answer.of("holds"), |_| Ok(()));
+        return show(global.output, &holds, |_| Ok(()));
     }
 
-    show_rows(global.output, &answer, "holds", |out| {
+    show_rows(global.output, &holds, &holds, |out| {
         let columns = [
             Column::left("JID"),
             Column::left(title("SINCE", "SINCE (UTC)")),
             Column::truncated("REASON"),
         ];
 
-        let cells = |hold: HeldJob| vec![hold.jid, short_at(hold.time), hold.reason];
-        Ok(Table::new(columns).print(out, &holds.into_iter().map(cells).collect::<Vec<_>>())?)
+        let cells =
+            |hold: &HeldJob| vec![hold.jid.clone(), short_at(hold.time), hold.reason.clone()];
+        Ok(Table::new(columns).print(out, &holds.iter().map(cells).collect::<Vec<_>>())?)
     })
 }

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use serde_json::json;
 
 use super::{ago, bytes};
 use crate::api::call as calls;
-use crate::api::call::store::{Pruned, PrunedSegment, pruned};
+use crate::api::call::store::{PruneArgs, PruneOutcome, Pruned, PrunedSegment, pruned};
 use crate::base::clock::Clock;
 use crate::cli::serve::store_options;
 use crate::cli::{Column, Global, NoDaemon, Output, Table, ask, print_error, show_rows};
@@ -16,8 +15,6 @@ use crate::model::word::Word as _;
 use crate::model::{Age, Keep};
 use crate::store::Store;
 use crate::store::retain::PruneOptions;
-use crate::wire::json::to_json;
-use crate::wire::msgpack::encode;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -68,15 +65,18 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let call_args = json!({
-        "class": args.class, "age_s": args.age.map(|age| age.as_secs()), "bytes": args.bytes,
-        "entries": args.entries, "accept_salt": args.accept_salt, "dry_run": args.dry_run,
-    });
-
-    let operation = "prune the store";
+    let call = PruneArgs {
+        class: args.class.clone(),
+        age_s: args.age.map(|age| age.as_secs()),
+        bytes: args.bytes,
+        entries: args.entries,
+        accept_salt: args.accept_salt,
+        dry_run: args.dry_run,
+        ..PruneArgs::default()
+    };
 
     // The daemon holds the lock of the store, so it does the work if it runs.
-    let answer = match ask::answer::<calls::store::Prune>(global, call_args, operation) {
+    let answer = match ask::answer::<calls::store::Prune>(global, &call, "prune the store") {
         Err(error) if error.is::<NoDaemon>() => {
             if args.accept_salt {
                 // Only a running daemon has received a report.
@@ -84,22 +84,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             }
 
             // Without a daemon the store is free, and opened here.
-            let pruned = encode(&offline(global, args)?)?;
-
-            // Through the same form, so that the output does not depend on who did it.
-            to_json(&rmpv::decode::read_value(&mut pruned.as_slice())?)
+            offline(global, args)?
         }
         answer => answer?,
     };
 
-    let Pruned { segments } = ask::typed(&answer).context(operation)?;
-
-    show_rows(global.output, &answer, "segments", |out| {
-        table(out, &segments, args.dry_run)
+    show_rows(global.output, &answer, &answer.segments, |out| {
+        table(out, &answer.segments, args.dry_run)
     })?;
 
     // Printed first: other segments may have been dropped in spite of the error.
-    match segments.into_iter().find_map(|row| row.error) {
+    match answer.segments.into_iter().find_map(|row| row.error) {
         Some(error) => Err(anyhow!("prune the store: {error}")),
         None => Ok(()),
     }
@@ -159,8 +154,8 @@ fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Res
             bytes(row.disk_bytes),
             ago(row.oldest, now),
             ago(row.newest, now),
-            row.reason.clone(),
-            row.outcome.clone(),
+            row.reason.name().to_owned(),
+            row.outcome.name().to_owned(),
         ]
     };
 
@@ -182,9 +177,9 @@ fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Res
 
     // Segments that stay because of held jobs or an error are listed, but not counted.
     let (outcome, verb) = if dry_run {
-        ("planned", "would be dropped")
+        (PruneOutcome::Planned, "would be dropped")
     } else {
-        ("dropped", "dropped")
+        (PruneOutcome::Dropped, "dropped")
     };
 
     let dropped: Vec<_> = rows.iter().filter(|row| row.outcome == outcome).collect();

@@ -1,8 +1,8 @@
 //! `saltcellar store stats`: shows statistics of the store.
 
 use super::{ago, bytes, span};
-use crate::api::call as calls;
 use crate::api::call::store::{StoreClass, StoreState};
+use crate::api::call::{self as calls, NoArgs};
 use crate::base::clock::{Clock, Micros};
 use crate::cli::{Column, Global, Output, Table, ask, show};
 
@@ -15,9 +15,9 @@ Examples:
   saltcellar store stats --output json | jq '.classes[] | {class, disk_bytes}'";
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
-    let (state, answer) =
-        ask::answer_as::<calls::store::Stats>(global, (), "query the store's statistics")?;
-    show(global.output, &answer, |out| table(out, &state))
+    let state =
+        ask::answer::<calls::store::Stats>(global, &NoArgs {}, "query the store's statistics")?;
+    show(global.output, &state, |out| table(out, &state))
 }
 
 fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
     .map(bytes);
 
     // Whether entries are accepted comes first.
-    let state = &space.state;
+    let state = space.state.name();
     out.line(&format!(
         "disk      {free} free of {total}: {state} (low below {low}, full below {min})"
     ))?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::api::call as calls;
+use crate::api::call::{self as calls, NoArgs};
 use crate::cli::{Global, NoDaemon, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
 use crate::store::write::seqno::SkippedNumbers;
@@ -28,7 +28,8 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
         client => client?,
     };
 
-    let (status, _) = ask::call_as::<calls::status::Show>(&mut client, ())
+    let status = client
+        .make::<calls::status::Show>(&NoArgs {})
         .context("query the daemon's state directory")?;
     Ok(status.state_dir.into())
 }

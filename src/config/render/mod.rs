@@ -1,5 +1,6 @@
 //! Renders configurations for `saltcellar check`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::ser::Error as _;
@@ -120,13 +121,16 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
     }
 }
 
-/// The effective configuration and its origins.
-pub(super) fn json(config: &Config) -> Json {
-    let origins = names().into_iter().map(|name| {
+/// The effective configuration, and the origins of its keys by dotted name.
+pub(super) fn parts(config: &Config) -> (Json, BTreeMap<String, String>) {
+    let origin = |name: String| {
         let origin = config.origin(&name).to_string();
-        (name, Json::from(origin))
-    });
-    json!({ "config": values(config), "origins": origins.collect::<Map<_, _>>() })
+        (name, origin)
+    };
+    (
+        Json::Object(values(config)),
+        names().into_iter().map(origin).collect(),
+    )
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {

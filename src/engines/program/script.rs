@@ -189,16 +189,6 @@ pub(crate) enum ScriptPhase {
     Failed,
 }
 
-impl ScriptPhase {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running { .. } => "running",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 impl ScriptMonitor {
     /// The states at a monotonic time.
     pub(crate) fn all(&self, now: Duration) -> BTreeMap<String, ScriptStatus> {

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Counter;
+use crate::base::named::named;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -23,16 +24,14 @@ pub(crate) enum Phase {
     Failed,
 }
 
-impl Phase {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Idle => "idle",
-            Self::Delivering => "delivering",
-            Self::Retrying => "retrying",
-            Self::Paused => "paused",
-            Self::Failed => "failed",
-        }
+named! {
+    Phase {
+        Starting: "starting",
+        Idle: "idle",
+        Delivering: "delivering",
+        Retrying: "retrying",
+        Paused: "paused",
+        Failed: "failed",
     }
 }
 

@@ -6,30 +6,29 @@
 use salt_sls::Value;
 
 use super::{Rules, RulesFile};
+use crate::base::named::named;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{ListedRule, SaltsReactor};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Actor {
     /// This daemon's reactor.
     Saltcellar,
     /// Salt's own reactor.
     Salt,
     /// Neither: matching events cause nothing.
+    #[default]
     Neither,
     /// Both: all calls are made twice.
     Both,
 }
 
-impl Actor {
-    /// The name in responses and tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Saltcellar => "saltcellar",
-            Self::Salt => "salt",
-            Self::Neither => "nobody",
-            Self::Both => "both",
-        }
+named! {
+    Actor {
+        Saltcellar: "saltcellar",
+        Salt: "salt",
+        Neither: "nobody",
+        Both: "both",
     }
 }
 

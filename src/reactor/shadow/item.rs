@@ -2,7 +2,6 @@
 //!
 //! Their form on the local socket is that of serde, in msgpack.
 
-use rmpv::encode::write_value;
 use salt_sls::{Map, Value};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +12,6 @@ use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, Seq
 use crate::reactor::run::depths::is_by_reactor;
 use crate::reactor::run::record::{failures, option_of};
 use crate::store::Followed;
-use crate::wire::json;
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
 use crate::wire::salt_event::job_tag;
 
@@ -176,15 +174,6 @@ impl ShadowItem {
             Kind::Gap => vec![gap(row)],
             _ => Vec::new(),
         }
-    }
-
-    /// The form on the socket: a mapping with `item` and its fields.
-    pub(crate) fn packed(&self) -> Result<Vec<u8>, String> {
-        let json = serde_json::to_value(self).map_err(|error| error.to_string())?;
-        let value = json::from_json(&json).map_err(|error| error.to_string())?;
-        let mut bytes = Vec::new();
-        write_value(&mut bytes, &value).map_err(|error| error.to_string())?;
-        Ok(bytes)
     }
 }
 
@@ -465,6 +454,7 @@ fn gap(row: &Followed<'_>) -> ShadowItem {
 mod tests {
     use super::*;
     use crate::model::Location;
+    use crate::wire::msgpack::{decode, encode};
     use salt_sls::yaml;
 
     #[test]
@@ -541,10 +531,11 @@ mod tests {
                 r#"{"item":"gap","begin":1,"end":2}"#.to_owned(),
             ),
         ] {
-            let value = rmpv::decode::read_value(&mut item.packed().unwrap().as_slice()).unwrap();
-            let json = json::to_json(&value);
-            assert_eq!(json.to_string(), form);
-            assert_eq!(serde_json::from_value::<ShadowItem>(json).unwrap(), item);
+            assert_eq!(serde_json::to_string(&item).unwrap(), form);
+            assert_eq!(serde_json::from_str::<ShadowItem>(&form).unwrap(), item);
+            // As at the socket.
+            let packed = encode(&item).unwrap();
+            assert_eq!(decode::<ShadowItem>(&packed).unwrap(), item);
         }
         assert!(serde_json::from_value::<ShadowItem>(serde_json::json!({"item": "odd"})).is_err());
     }

@@ -18,6 +18,7 @@ use crate::base::limits::{
     FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOG_INTERVAL, GUARD_NEAR, GUARD_POLL,
 };
 use crate::base::log_once::LogOnce;
+use crate::base::named::named;
 use crate::store::vfs::Fs;
 
 /// Configured thresholds in bytes; `None` means a default derived from the size of the file system.
@@ -29,9 +30,10 @@ pub struct FreeSpace {
     pub min: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SpaceLevel {
+    #[default]
     Ample = 0,
     /// Retention drops segments early.
     Low = 1,
@@ -39,14 +41,11 @@ pub(crate) enum SpaceLevel {
     Full = 2,
 }
 
-impl SpaceLevel {
-    /// The name shown by `store stats`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            SpaceLevel::Ample => "ample",
-            SpaceLevel::Low => "low",
-            SpaceLevel::Full => "full",
-        }
+named! {
+    SpaceLevel {
+        Ample: "ample",
+        Low: "low",
+        Full: "full",
     }
 }
 

@@ -41,6 +41,7 @@ use crate::base::limits::{
     CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SEGMENT_AGE_MAX, SEGMENT_AGE_MIN,
     SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
 };
+use crate::base::named::named;
 use crate::model::{Age, JidKey, Keep, SeqNo};
 use crate::store::retain::free_space::SpaceLevel;
 use crate::store::retain::hold::Hold;
@@ -51,9 +52,10 @@ use crate::store::write::class::Class;
 use crate::store::write::shares::divided;
 
 /// Why a segment is dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// All its entries are older than the class keeps.
+    #[default]
     Age,
     /// The class exceeds its limit of bytes.
     Bytes,
@@ -63,15 +65,12 @@ pub(crate) enum Reason {
     Space,
 }
 
-impl Reason {
-    /// The name shown by `store prune`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Reason::Age => "age",
-            Reason::Bytes => "bytes",
-            Reason::Entries => "entries",
-            Reason::Space => "space",
-        }
+named! {
+    Reason {
+        Age: "age",
+        Bytes: "bytes",
+        Entries: "entries",
+        Space: "space",
     }
 }
 

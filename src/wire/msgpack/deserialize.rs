@@ -6,14 +6,14 @@ use std::borrow::Cow;
 use std::fmt::{self, Display};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
 use serde::de::value::{BorrowedBytesDeserializer, BorrowedStrDeserializer, StrDeserializer};
 use serde::de::{
     self, DeserializeSeed, EnumAccess, Error as _, IntoDeserializer as _, MapAccess, SeqAccess,
     Unexpected, VariantAccess, Visitor,
 };
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::{DecodeError, Head, Reader, is_nil};
+use super::{DecodeError, Head, Reader, Stored, is_nil};
 use crate::base::limits::DECODE_DEPTH_MAX;
 
 /// Bytes are not a value of the requested type.
@@ -33,7 +33,7 @@ impl From<DecodeError> for NotOfType {
     }
 }
 
-/// The name by which a type asks for the bytes of one value, see [`super::Stored`].
+/// The name by which a type asks for the bytes of one value, see [`Stored`].
 pub(super) const PACKED: &str = "$packed";
 
 /// Decodes one value.
@@ -388,7 +388,7 @@ impl<'de> Visitor<'de> for PackedVisitor {
 
 /// Implements a type of one value as its bytes.
 macro_rules! packed {
-    ($name:ident, $what:literal, $fits:expr, $schema:tt) => {
+    ($name:ident, $what:literal, $empty:expr, $fits:expr, $schema:tt) => {
         impl<'de: 'a, 'a> Deserialize<'de> for $name<'a> {
             fn deserialize<D: de::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let value = from.deserialize_newtype_struct(PACKED, PackedVisitor)?;
@@ -398,6 +398,22 @@ macro_rules! packed {
                 } else {
                     Err(D::Error::custom(concat!("expected ", $what)))
                 }
+            }
+        }
+
+        impl Default for $name<'_> {
+            fn default() -> Self {
+                Self($empty)
+            }
+        }
+
+        impl Serialize for $name<'_> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                if to.is_human_readable() {
+                    return Stored::of(Some(self.0)).serialize(to);
+                }
+                // As it is.
+                to.serialize_bytes(self.0)
             }
         }
 
@@ -417,9 +433,9 @@ macro_rules! packed {
     };
 }
 
-packed!(Packed, "a value", |_| true, {});
-packed!(PackedMap, "map", |value| Reader::new(value).map().is_ok(), { "type": "object" });
-packed!(PackedArray, "array", |value| Reader::new(value).array().is_ok(), { "type": "array" });
+packed!(Packed, "a value", &[0xc0], |_| true, {});
+packed!(PackedMap, "map", &[0x80], |value| Reader::new(value).map().is_ok(), { "type": "object" });
+packed!(PackedArray, "array", &[0x90], |value| Reader::new(value).array().is_ok(), { "type": "array" });
 
 #[cfg(test)]
 mod tests {
@@ -427,7 +443,7 @@ mod tests {
 
     use serde_json::Value as Json;
 
-    use super::super::{Stored, Time, Writer, encode, or_absent};
+    use super::super::{Time, Writer, encode, or_absent};
     use super::*;
     use crate::base::clock::Micros;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::call::Cursor;
-use crate::api::query::Child;
+use crate::api::query::{Child, DiffKind};
 use crate::wire::msgpack::{Stored, Time, or_absent};
 
 answers! {
@@ -103,8 +103,7 @@ answers! {
     /// A return that differs from the one before.
     LaterReturn {
         seq: u64,
-        /// Microseconds since 1970.
-        time: i64,
+        time: Time,
         #[serde(rename = "return")]
         value: Stored,
         #[serde(skip_serializing_if = "Stored::is_none")]
@@ -157,8 +156,7 @@ answers! {
     /// A minion whose runs differ.
     MinionDiff {
         minion: String,
-        /// appeared, went, result or value
-        what: String,
+        what: DiffKind,
         #[serde(serialize_with = "or_absent")]
         a: Option<RunOutcome>,
         #[serde(serialize_with = "or_absent")]
@@ -180,8 +178,7 @@ answers! {
     }
     /// A state that differs.
     StateDiff {
-        /// appeared, went, result or value
-        what: String,
+        what: DiffKind,
         #[serde(serialize_with = "or_absent")]
         a: Option<State>,
         #[serde(serialize_with = "or_absent")]

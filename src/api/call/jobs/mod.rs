@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use salt_sls::Glob;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use self::answers::{
     Awaited, JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn,
@@ -26,6 +26,7 @@ use crate::api::query::{
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
+use crate::base::named::named;
 use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
 use crate::wire::call::{CallError, Id};
@@ -35,36 +36,36 @@ use crate::wire::states::StateRow;
 /// `jobs_list`.
 pub(crate) struct List;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ListArgs {
     /// Maximum number of rows
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Start of the time range
-    since: Option<Time>,
+    pub(crate) since: Option<Time>,
     /// End of the time range
-    until: Option<Time>,
+    pub(crate) until: Option<Time>,
     /// Only jobs that this minion returned or was expected to
-    minion: Option<String>,
+    pub(crate) minion: Option<String>,
     /// Only functions that match this glob
-    fun: Option<Glob>,
+    pub(crate) fun: Option<Glob>,
     /// Only targets that match this glob
-    tgt: Option<Glob>,
+    pub(crate) tgt: Option<Glob>,
     /// Only jobs of this user
-    user: Option<String>,
+    pub(crate) user: Option<String>,
     /// Only job ids that begin with this text
-    jid: Option<Id>,
+    pub(crate) jid: Option<Id>,
     /// Only failed, succeeded, missing or changed jobs
-    result: Option<JobResult>,
+    pub(crate) result: Option<JobResult>,
     /// Only jobs with this metadata: {KEY: GLOB}
-    #[serde(default)]
-    metadata: BTreeMap<String, Glob>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) metadata: BTreeMap<String, Glob>,
     /// Also jobs of saltutil.find_job
     #[serde(default)]
-    find_job: bool,
+    pub(crate) find_job: bool,
     /// Only jobs before this one
-    before: Option<Id>,
+    pub(crate) before: Option<Id>,
     /// `next` of the previous page, instead of `before`
-    cursor: Option<Cursor>,
+    pub(crate) cursor: Option<Cursor>,
 }
 
 impl Call for List {
@@ -218,14 +219,14 @@ fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallEr
 }
 
 /// A page of the minions of a job.
-#[derive(Deserialize, JsonSchema)]
-struct PageArgs {
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct PageArgs {
     /// Maximum number of rows
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Only minions that match this glob
-    minion: Option<Glob>,
+    pub(crate) minion: Option<Glob>,
     /// Only minions after this one: `next` of the previous page
-    after: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 impl PageArgs {
@@ -272,27 +273,34 @@ impl PageArgs {
 /// `job_show`.
 pub(crate) struct Show;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ShowArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     #[serde(flatten)]
-    page: PageArgs,
+    pub(crate) page: PageArgs,
     /// Only failed, succeeded or changed returns
-    result: Option<ReturnResult>,
+    pub(crate) result: Option<ReturnResult>,
     /// Search for the job that started this one
     #[serde(default)]
-    links: bool,
+    pub(crate) links: bool,
 }
 
 /// What a return is.
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum ReturnResult {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReturnResult {
     Failed,
     Succeeded,
     /// A state changed something.
     Changed,
+}
+
+named! {
+    ReturnResult {
+        Failed: "failed",
+        Succeeded: "succeeded",
+        Changed: "changed",
+    }
 }
 
 impl Call for Show {
@@ -378,10 +386,10 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
 /// `job_missing`.
 pub(crate) struct Missing;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MissingArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
 }
 
 impl Call for Missing {
@@ -428,7 +436,7 @@ fn return_of(answer: &Answer) -> Return {
         let (value, retcode, success) = (get("return"), get("retcode"), get("success"));
         LaterReturn {
             seq: other.seq.0,
-            time: other.at.0,
+            time: Time(other.at),
             value,
             retcode,
             success,
@@ -475,31 +483,39 @@ fn state_of(row: &StateRow<'_>) -> State {
 /// `job_states`.
 pub(crate) struct States;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct StatesArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     #[serde(flatten)]
-    page: PageArgs,
+    pub(crate) page: PageArgs,
     /// Only state ids that match this glob
-    id: Option<Glob>,
+    pub(crate) id: Option<Glob>,
     /// Only state functions that match this glob
-    fun: Option<Glob>,
+    pub(crate) fun: Option<Glob>,
     /// Only SLS files that match this glob
-    sls: Option<Glob>,
+    pub(crate) sls: Option<Glob>,
     /// Only succeeded, failed, none or changed states
-    result: Option<StateResult>,
+    pub(crate) result: Option<StateResult>,
 }
 
 /// What a state did.
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-enum StateResult {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StateResult {
     Succeeded,
     Failed,
     /// A test run with pending changes.
     None,
     Changed,
+}
+
+named! {
+    StateResult {
+        Succeeded: "succeeded",
+        Failed: "failed",
+        None: "none",
+        Changed: "changed",
+    }
 }
 
 impl Call for States {
@@ -576,14 +592,14 @@ fn states(ctx: &ReadCtx<'_>, args: StatesArgs) -> Result<Option<StatesPage>, Cal
 /// `job_diff`.
 pub(crate) struct Diff;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct DiffArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     #[serde(flatten)]
-    page: PageArgs,
+    pub(crate) page: PageArgs,
     /// The job id of the earlier run; by default the run before
-    with: Option<Id>,
+    pub(crate) with: Option<Id>,
 }
 
 impl Call for Diff {
@@ -682,7 +698,7 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
     let state = |state: &query::StateDiff<'_>| {
         let [a, b] = state.rows.each_ref().map(|row| row.as_ref().map(state_of));
         StateDiff {
-            what: state.kind.name().to_owned(),
+            what: state.kind,
             a,
             b,
         }
@@ -691,7 +707,7 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
     let states = found.states.iter().map(state).collect();
     MinionDiff {
         minion: found.minion.to_owned(),
-        what: found.kind.name().to_owned(),
+        what: found.kind,
         a,
         b,
         states,
@@ -701,14 +717,14 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
 /// `job_watch`.
 pub(crate) struct Watch;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct WatchArgs {
     /// The job's id
-    jid: Id,
+    pub(crate) jid: Id,
     /// Only changes from this position on: `next` of the previous answer
-    from: Option<u64>,
+    pub(crate) from: Option<u64>,
     /// Wait so long for changes, at most 10000
-    wait_ms: Option<u64>,
+    pub(crate) wait_ms: Option<u64>,
 }
 
 impl Call for Watch {

@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 
 use salt_sls::Glob;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 mod shadow;
 
-pub(super) use self::shadow::Shadow;
-use super::events::{EventRows, LIST_ROWS};
+pub(crate) use self::shadow::{Shadow, ShadowArgs};
+use super::events::{EventRows, EventSource, LIST_ROWS};
 use super::{Call, Changing, Ctx, Cursor, In, NoArgs, Run, Whole, failed};
 use crate::api::query::{Answer, Job};
 use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_LEASE, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX,
     REACTOR_SEARCH_BYTES,
 };
+use crate::base::named::named;
 use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
-use crate::reactor::acting::{self, Assigned};
+use crate::reactor::acting::{self, Actor, Assigned};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::record::replay::{ReplayError, Replayed};
 use crate::store::{StoreError, StoredEntry};
@@ -38,7 +39,7 @@ answers! {
         salts_reactor: bool,
         rules: Vec<RuleState>,
     }
-    /// A reactor. Times are microseconds since 1970.
+    /// A reactor.
     RunningReactor {
         cursor: u64,
         behind: u64,
@@ -61,18 +62,18 @@ answers! {
     }
     /// A refusal with its time.
     Refusal {
-        time: i64,
+        time: Time,
         why: String,
     }
     /// A call with its time.
     ForeignCall {
-        time: i64,
+        time: Time,
         fun: String,
     }
     /// A rule and the reactor that acts on its events.
     RuleState {
         rule: String,
-        acts: String,
+        acts: Actor,
         why: String,
         files: Vec<String>,
     }
@@ -132,7 +133,7 @@ answers! {
         #[serde(serialize_with = "or_absent")]
         time: Option<Time>,
         #[serde(serialize_with = "or_absent")]
-        source: Option<String>,
+        source: Option<EventSource>,
         #[serde(serialize_with = "or_absent")]
         user: Option<String>,
     }
@@ -146,9 +147,25 @@ answers! {
     /// Calls or rules that are repeated.
     Replay {
         seq: u64,
-        /// calls or rules
-        what: String,
+        what: Repeated,
         count: u64,
+    }
+}
+
+/// What a replay repeats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Repeated {
+    /// Calls that are stored.
+    #[default]
+    Calls,
+    /// The rendering of rules.
+    Rules,
+}
+
+named! {
+    Repeated {
+        Calls: "calls",
+        Rules: "rules",
     }
 }
 
@@ -156,7 +173,7 @@ impl From<Assigned> for RuleState {
     fn from(Assigned { rule, actor, why }: Assigned) -> Self {
         Self {
             rule: rule.pattern,
-            acts: actor.name().to_owned(),
+            acts: actor,
             why,
             files: rule.files,
         }
@@ -218,13 +235,17 @@ impl Run for List {
             unstored,
             master_unreachable: status.master_unreachable,
             shadow: status.shadow,
-            refused: status.refused.map(|(at, why)| Refusal { time: at.0, why }),
+            refused: status.refused.map(|(at, why)| Refusal {
+                time: Time(at),
+                why,
+            }),
             reactions: ended.collect(),
             compared: compared(ctx),
             differences: json!(handle.differences()),
-            foreign_call: handle
-                .foreign_call()
-                .map(|(at, fun)| ForeignCall { time: at.0, fun }),
+            foreign_call: handle.foreign_call().map(|(at, fun)| ForeignCall {
+                time: Time(at),
+                fun,
+            }),
         };
 
         let rules = rules.into_iter().map(RuleState::from).collect();
@@ -256,23 +277,23 @@ fn compared(ctx: &Ctx) -> BTreeMap<String, u64> {
 /// `reactor_lease`.
 pub(crate) struct Lease;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct LeaseArgs {
     /// The token of the previous answer
-    token: Option<String>,
+    pub(crate) token: Option<String>,
     /// The engine can act itself while there is no daemon
     #[serde(default)]
-    fallback: bool,
+    pub(crate) fallback: bool,
     /// The engine acts now
     #[serde(default)]
-    acts: bool,
+    pub(crate) acts: bool,
     /// Salt's own reactor runs as well
     #[serde(default)]
-    salts_reactor: bool,
+    pub(crate) salts_reactor: bool,
     /// When the engine began to act
-    began: Option<Time>,
+    pub(crate) began: Option<Time>,
     /// When it ended
-    ended: Option<Time>,
+    pub(crate) ended: Option<Time>,
 }
 
 impl Call for Lease {
@@ -346,27 +367,27 @@ fn reactions_to(tag: &str) -> EventFilter {
 /// `reactor_history`.
 pub(crate) struct History;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct HistoryArgs {
     /// Maximum number of rows
-    limit: Option<usize>,
+    pub(crate) limit: Option<usize>,
     /// Start of the time range
-    since: Option<Time>,
+    pub(crate) since: Option<Time>,
     /// End of the time range
-    until: Option<Time>,
+    pub(crate) until: Option<Time>,
     /// Only this minion id
-    minion: Option<String>,
+    pub(crate) minion: Option<String>,
     /// Only events whose tag matches this glob
-    tag: Option<String>,
+    pub(crate) tag: Option<String>,
     /// Only these states, separated by commas: done, failed, partial, dead, left
-    state: Option<String>,
+    pub(crate) state: Option<String>,
     /// Only replays
     #[serde(default)]
-    replays: bool,
+    pub(crate) replays: bool,
     /// Only reactions before this sequence number
-    before: Option<u64>,
+    pub(crate) before: Option<u64>,
     /// `next` of the previous page, instead of `before`
-    cursor: Option<Cursor>,
+    pub(crate) cursor: Option<Cursor>,
 }
 
 impl Call for History {
@@ -487,10 +508,10 @@ fn found(ctx: &Ctx, seq: u64) -> Result<StoredEntry, CallError> {
 /// `reactor_show`.
 pub(crate) struct Show;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ShowArgs {
     /// The number of a reaction or an event
-    seq: u64,
+    pub(crate) seq: u64,
 }
 
 impl Call for Show {
@@ -592,10 +613,10 @@ fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
 /// `reactor_why`.
 pub(crate) struct Explain;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct WhyArgs {
     /// The tag
-    tag: String,
+    pub(crate) tag: String,
 }
 
 impl Call for Explain {
@@ -653,7 +674,7 @@ impl Run for Explain {
             reactions: rows.iter().map(reaction).collect(),
             event: event.map(|event| event.seq.0),
             time: event.map(|event| Time(event.at)),
-            source: event.map(|event| event.source.name().to_owned()),
+            source: event.map(|event| EventSource(Some(event.source))),
             user: event.map(user),
         })
     }
@@ -662,16 +683,16 @@ impl Run for Explain {
 /// `reactor_replay`.
 pub(crate) struct ReplayCalls;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ReplayArgs {
     /// The number of a reaction or an event
-    seq: u64,
+    pub(crate) seq: u64,
     /// Also the calls that were made
     #[serde(default)]
-    all: bool,
+    pub(crate) all: bool,
     /// Render the rules anew
     #[serde(default)]
-    render: bool,
+    pub(crate) render: bool,
 }
 
 impl Call for ReplayCalls {
@@ -706,13 +727,13 @@ impl Run for ReplayCalls {
         };
 
         let (what, count) = match replayed {
-            Replayed::Calls(count) => ("calls", count),
-            Replayed::Rules(count) => ("rules", count),
+            Replayed::Calls(count) => (Repeated::Calls, count),
+            Replayed::Rules(count) => (Repeated::Rules, count),
         };
 
         Ok(Replay {
             seq: number,
-            what: what.to_owned(),
+            what,
             count: count as u64,
         })
     }

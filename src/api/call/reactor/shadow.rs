@@ -1,8 +1,11 @@
 //! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for
 //! comparison.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 use super::super::{Call, Ctx, In, Run, Whole, failed};
 use crate::base::clock::Micros;
@@ -11,7 +14,7 @@ use crate::model::{EventFilter, SeqNo};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::shadow::{ShadowItem, is_of_interest, is_timely};
 use crate::wire::call::CallError;
-use crate::wire::msgpack::{Stored, Time};
+use crate::wire::msgpack::{Time, encode};
 
 /// Bytes of the log searched between checks for a full page.
 const STEP_BYTES: usize = 1024 * 1024;
@@ -19,12 +22,14 @@ const STEP_BYTES: usize = 1024 * 1024;
 answers! {
     /// Calls made or shadowed, in the order of the log.
     ShadowPage {
-        items: Vec<Stored>,
+        /// Mappings with `item` and its fields.
+        #[schemars(with = "Vec<BTreeMap<String, Json>>")]
+        items: Vec<ShadowItem>,
         /// `from` of the next page.
         next: u64,
         more: bool,
         /// The time up to which the log was read.
-        reached: i64,
+        reached: Time,
         window_s: u64,
         workers: u64,
     }
@@ -33,12 +38,12 @@ answers! {
 /// `reactor_shadow`.
 pub(crate) struct Shadow;
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ShadowArgs {
     /// Start with this sequence number: `next` of the previous page
-    from: Option<u64>,
+    pub(crate) from: Option<u64>,
     /// Start with the first entry since this time
-    since: Option<Time>,
+    pub(crate) since: Option<Time>,
 }
 
 impl Call for Shadow {
@@ -69,13 +74,11 @@ impl Run for Shadow {
                 }
 
                 for item in ShadowItem::read(&row) {
-                    match item.packed() {
-                        Ok(item) => {
-                            bytes += item.len();
-                            items.push(Stored::Packed(item));
-                        }
+                    match encode(&item) {
+                        Ok(packed) => bytes += packed.len(),
                         Err(why) => invalid = Some(why),
                     }
+                    items.push(item);
                 }
             };
 
@@ -87,7 +90,7 @@ impl Run for Shadow {
         }
         // A page with a missing item would be read as a call that was not made.
         if let Some(why) = invalid {
-            return Err(CallError::Internal(why));
+            return Err(why.into());
         }
 
         let is_over = from >= durable;
@@ -102,7 +105,7 @@ impl Run for Shadow {
             items,
             next: from.0,
             more: !is_over,
-            reached: reached.unwrap_or_default().0,
+            reached: Time(reached.unwrap_or_default()),
             window_s: window.as_secs(),
             workers: ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64,
         })

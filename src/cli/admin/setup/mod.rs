@@ -29,7 +29,7 @@ use self::extension::{Install, Salt};
 use self::managed::{Before, FileState, refuse_foreign, state_of};
 use self::options::{ENGINE, MasterOptions, NAME, minion_text};
 use self::plan::{Done, Plan};
-use crate::api::call as calls;
+use crate::api::call::{self as calls, NoArgs};
 use crate::cli::doctor::{self, SALT_CONFIG};
 use crate::cli::salt_python::{self, MASTER_UNIT};
 use crate::cli::{Global, ask, finding, import, reactor, yaml};
@@ -631,7 +631,7 @@ fn restarted_around(
 fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
     let until = Instant::now() + MASTER_START_TIME;
     while Instant::now() < until {
-        let (status, _) = ask::answer_as::<calls::status::Show>(global, (), "query the daemon")?;
+        let status = ask::answer::<calls::status::Show>(global, &NoArgs {}, "query the daemon")?;
         if status.bus.iter().all(|bus| bus.connected) {
             return Ok(());
         }

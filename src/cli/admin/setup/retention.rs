@@ -1,10 +1,8 @@
 //! The plan's remark about retention. A master reports `keep_jobs_seconds` to its job cache, which
 //! must not delete stored jobs unnoticed.
 
-use serde_json::json;
-
 use crate::api::call as calls;
-use crate::api::call::store::Pruned;
+use crate::api::call::store::{PruneArgs, PruneOutcome};
 use crate::base::units::span;
 use crate::cli::{Global, ask};
 use crate::config::Config;
@@ -30,17 +28,21 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
     }
 
     // The configuration asks for Salt's time, so that older jobs go: say how many.
-    let args = json!({ "class": JOBS, "age_s": salts, "dry_run": true });
-    let planned: anyhow::Result<(Pruned, _)> =
-        ask::answer_as::<calls::store::Prune>(global, args, "count what retention deletes");
+    let args = PruneArgs {
+        class: Some(JOBS.to_owned()),
+        age_s: Some(salts.unsigned_abs()),
+        dry_run: true,
+        ..PruneArgs::default()
+    };
+    let planned = ask::answer::<calls::store::Prune>(global, &args, "count what retention deletes");
 
     let count = match planned {
-        Ok((pruned, _)) => {
+        Ok(pruned) => {
             // Segments with held jobs, for example, are listed and stay.
             let planned = pruned
                 .segments
                 .iter()
-                .filter(|row| row.outcome == "planned");
+                .filter(|row| row.outcome == PruneOutcome::Planned);
             let entries: u64 = planned.map(|row| row.entries).sum();
             format!("{entries} stored entries")
         }

@@ -8,13 +8,15 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
-use serde_json::Value as Json;
 
-use super::view::View;
+use super::view::{OpenJob, View};
+use crate::api::call::jobs::answers::JobRow;
+use crate::api::call::reactor::ReactionRow;
 use crate::api::status::Level;
 use crate::base::units::{bytes, span};
 use crate::cli::admin::status::{parts, summary};
-use crate::cli::{Column, Fields as _, Table, is_coloured, nested, plain, short};
+use crate::cli::{Column, Table, is_coloured, joined, line_of, plain, short_at};
+use crate::reactor::run::record::stored::StoredRecord;
 
 /// Maximum rows of sources and readers.
 const PARTS: usize = 5;
@@ -173,17 +175,20 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
         return Vec::new();
     }
 
-    let row = |reaction: &Json| {
-        let record = reaction.of("reaction");
-        let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
-        let took = took
-            .map(|(ended, at)| format!("{}", (ended - at) / 1000))
-            .unwrap_or_default();
+    let row = |reaction: &ReactionRow| {
+        let (state, took) = match StoredRecord::read(reaction.reaction.packed()) {
+            Ok(record) => {
+                let took = record.took_us().map(|us| (us / 1000).to_string());
+                (record.state.name(), took.unwrap_or_default())
+            }
+            // A damaged record, which must not hide the others.
+            Err(_) => ("unreadable", String::new()),
+        };
         vec![
-            short(reaction.of("time")),
-            record.leaf("state"),
+            short_at(reaction.time),
+            state.to_owned(),
             took,
-            reaction.leaf("tag"),
+            plain(&reaction.tag).into_owned(),
         ]
     };
 
@@ -202,19 +207,19 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
 fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let jobs = view.shown();
 
-    let row = |job: &&Json| {
-        let mut returned = job.leaf("returned");
-        if let Some(expected) = job.of("expected").as_u64() {
+    let row = |job: &&JobRow| {
+        let mut returned = job.returned.to_string();
+        if let Some(expected) = job.expected {
             returned += &format!("/{expected}");
         }
 
         vec![
-            job.leaf("jid"),
-            job.joined("fun"),
-            job.joined("tgt"),
-            job.leaf("user"),
+            plain(&job.jid).into_owned(),
+            joined(&job.fun),
+            joined(&job.tgt),
+            line_of(&job.user),
             returned,
-            job.leaf("failed"),
+            job.failed.to_string(),
         ]
     };
 
@@ -242,7 +247,7 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
         .skip(first)
         .take(height)
         .map(|(n, (line, job))| {
-            let style = if job.number("failed") > 0 {
+            let style = if job.failed > 0 {
                 coloured(Color::Red)
             } else {
                 Style::default()
@@ -259,19 +264,14 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn draw_job(frame: &mut Frame<'_>, job: &Json, scroll: u16, area: Rect) {
-    let text = if job.is_null() {
-        "the job is no longer stored".to_owned()
-    } else {
-        nested(job, 0)
-    };
-
-    let lines: Vec<Line<'_>> = text
+fn draw_job(frame: &mut Frame<'_>, job: &OpenJob, scroll: u16, area: Rect) {
+    let lines: Vec<Line<'_>> = job
+        .text
         .lines()
         .map(|line| Line::raw(plain(line).into_owned()))
         .collect();
 
-    let title = format!(" job {} ", plain(&job.leaf("jid")));
+    let title = format!(" job {} ", plain(&job.jid));
     let block = Block::default().borders(Borders::TOP).title(title);
     frame.render_widget(Paragraph::new(lines).block(block).scroll((scroll, 0)), area);
 }
@@ -300,12 +300,21 @@ fn foot_line(view: &View) -> Line<'static> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use super::*;
+    use crate::api::call::jobs::answers::{JobAnswer, Return};
+    use crate::api::status::{BusRow, Health, LastFailure, Reason, SinkRow, Status};
+    use crate::base::clock::Micros;
+    use crate::engines::runtime::Phase;
+    use crate::wire::msgpack::{Stored, Time, Writer};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use serde_json::json;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
-    use super::*;
-    use crate::api::status::{BusRow, Health, LastFailure, Reason, SinkRow, Status};
+    fn text(text: &str) -> Stored {
+        let mut w = Writer::new();
+        w.str(text);
+        Stored::Packed(w.into_bytes())
+    }
 
     fn status(events: u64) -> Status {
         let reason = Reason {
@@ -315,7 +324,7 @@ mod tests {
         };
         let sink = SinkRow {
             name: "audit".to_owned(),
-            state: "retrying".to_owned(),
+            state: Phase::Retrying,
             failures: 3,
             ..SinkRow::default()
         };
@@ -343,13 +352,32 @@ mod tests {
     }
 
     fn view() -> View {
-        let job = |n: u64| {
-            json!({"jid": format!("202611210547281234{n:02}"), "fun": "state.apply\u{202e}", "tgt": "*", "user": "root",
-                   "returned": 2, "expected": 3, "failed": n % 2})
+        let job = |n: u64| JobRow {
+            jid: format!("202611210547281234{n:02}"),
+            fun: text("state.apply\u{202e}"),
+            tgt: text("*"),
+            user: text("root"),
+            returned: 2,
+            expected: Some(3),
+            failed: n % 2,
+            ..JobRow::default()
         };
-        let jobs: Json = (0..40).map(job).collect();
-        let reactions = json!([{"time": "2026-11-21T05:47:28.123456Z", "tag": "salt/minion/web1/start",
-                                "reaction": {"state": "failed", "at": 1_000, "ended": 5_000}}]);
+        let jobs: Vec<_> = (0..40).map(job).collect();
+        let mut record = Writer::new();
+        record
+            .map(3)
+            .str("state")
+            .str("failed")
+            .str("at")
+            .int(1_000)
+            .str("ended")
+            .int(5_000);
+        let reactions = vec![ReactionRow {
+            time: Time(Micros(1_795_240_048_123_456)),
+            tag: "salt/minion/web1/start".to_owned(),
+            reaction: Stored::Packed(record.into_bytes()),
+            ..ReactionRow::default()
+        }];
         let mut view = View::default();
         let start = Instant::now();
         view.update(start, status(0), jobs.clone(), reactions.clone());
@@ -403,7 +431,6 @@ mod tests {
 
     #[test]
     fn a_selected_job_below_the_screen_scrolls_the_list() {
-        use ratatui::crossterm::event::{KeyCode, KeyEvent};
         let mut view = view();
         for _ in 0..30 {
             view.press(KeyEvent::from(KeyCode::Down));
@@ -427,7 +454,17 @@ mod tests {
     #[test]
     fn an_open_job_replaces_the_list() {
         let mut view = view();
-        view.open(json!({"jid": "1", "answers": [{"minion": "web1", "return": "\x1b[31mred"}]}));
+        let job = JobAnswer {
+            returns: vec![Return {
+                minion: "web1".to_owned(),
+                value: text("\x1b[31mred"),
+                ..Return::default()
+            }],
+            ..JobAnswer::default()
+        };
+        view.open("1".to_owned(), Some(&job)).unwrap();
+        // To the returns, which follow what the job is.
+        view.press(KeyEvent::from(KeyCode::PageDown));
         let lines = screen(&view, 80, 24);
         assert!(
             lines.iter().any(|line| line.contains("job 1")),

@@ -9,14 +9,15 @@ mod view;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use serde_json::{Value as Json, json};
-
 use self::view::{Action, View};
-use crate::api::call as calls;
+use crate::api::call::jobs::ShowArgs;
+use crate::api::call::reactor::HistoryArgs;
+use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
 use crate::cli::{Global, NoDaemon, ask};
+use crate::wire::call::Id;
+use anyhow::{Context as _, bail};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits. \
@@ -33,8 +34,10 @@ pub(in crate::cli) struct Args {
     interval: u64,
 }
 
-const JOBS: u64 = 50;
-const REACTIONS: u64 = 5;
+const JOBS: usize = 50;
+const REACTIONS: usize = 5;
+/// More returns than fit a screen; `jobs show` has all of them.
+const RETURNS: usize = 200;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() {
@@ -85,11 +88,14 @@ fn live(
             match view.press(key) {
                 Action::Quit => return Ok(()),
                 Action::Open(jid) => {
-                    // More returns than fit a screen; `jobs show` has all of them.
-                    let call = json!({ "jid": jid, "limit": 200 });
-                    match ask::call::<calls::jobs::Show>(client, call) {
+                    let mut call = ShowArgs {
+                        jid: Id(jid.clone()),
+                        ..ShowArgs::default()
+                    };
+                    call.page.limit = Some(RETURNS);
+                    match client.make::<calls::jobs::Show>(&call) {
                         Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
-                        job => view.open(job?),
+                        job => view.open(jid, job?.as_ref())?,
                     }
                 }
                 Action::Stay => {}
@@ -135,22 +141,28 @@ fn reconnect(global: &Global, client: &mut Client, view: &mut View) -> anyhow::R
 }
 
 fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
-    let (status, _) = ask::call_as::<calls::status::Show>(client, ())?;
+    let status = client.make::<calls::status::Show>(&NoArgs {})?;
 
-    let mut jobs = ask::call::<calls::jobs::List>(client, json!({ "limit": JOBS }))?;
+    let call = calls::jobs::ListArgs {
+        limit: Some(JOBS),
+        ..calls::jobs::ListArgs::default()
+    };
+    let jobs = client.make::<calls::jobs::List>(&call)?.jobs;
+
     // A daemon without a reactor rejects the call. One call looks at the latest reactions, not at all
     // of them: it is repeated every second.
     let reactions = if status.reactor {
-        let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });
-        ask::call::<calls::reactor::History>(client, call)?
-            .get_mut("reactions")
-            .map(Json::take)
+        let call = HistoryArgs {
+            limit: Some(REACTIONS),
+            state: Some("failed,partial,dead".to_owned()),
+            ..HistoryArgs::default()
+        };
+        client.make::<calls::reactor::History>(&call)?.reactions
     } else {
-        None
+        Vec::new()
     };
 
-    let jobs = jobs.get_mut("jobs").map(Json::take).unwrap_or_default();
-    view.update(Instant::now(), status, jobs, reactions.unwrap_or_default());
+    view.update(Instant::now(), status, jobs, reactions);
     Ok(())
 }
 

@@ -10,12 +10,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use rmpv::Value;
+use salt_sls::Glob;
+use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use ureq::Agent;
 
 use super::QueryBench;
-use crate::api::client::args as call_args;
+use crate::api::call::jobs::answers::JobsPage;
+use crate::api::call::{self as calls, NoArgs};
+use crate::api::http::tokens;
+use crate::api::status::ListenerPhase;
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::cli::bench::child::TIMEOUT;
 use crate::cli::bench::report::{Row, rounded};
@@ -145,7 +149,7 @@ impl Reader {
         Ok((started.elapsed(), body))
     }
 
-    fn json(&self, request: &Request) -> anyhow::Result<Json> {
+    fn answer<T: DeserializeOwned>(&self, request: &Request) -> anyhow::Result<T> {
         serde_json::from_slice(&self.ask(request)?.1).context("parse an answer")
     }
 }
@@ -155,15 +159,14 @@ impl QueryBench<'_> {
     fn http_address(&mut self) -> anyhow::Result<Option<String>> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let status = self.client.call("status", call_args([]))?;
-            let http = &status["http"];
+            let status = self.client.make::<calls::status::Show>(&NoArgs {})?;
             // The configuration has no listener.
-            if http.is_nil() {
+            let Some(http) = status.http else {
                 return Ok(None);
-            }
+            };
 
-            if http["state"].as_str() == Some("open") {
-                return Ok(http["listen"].as_str().map(str::to_owned));
+            if http.state == ListenerPhase::Open {
+                return Ok(Some(http.listen));
             }
 
             ensure!(Instant::now() < deadline, "open the HTTP listener");
@@ -173,16 +176,12 @@ impl QueryBench<'_> {
 
     /// A client with a new token, limited to the minions of a glob.
     fn reader(&mut self, address: &str, name: &str, glob: Option<&str>) -> anyhow::Result<Reader> {
-        let answer = self.client.call(
-            "token_create",
-            call_args([
-                ("name", name.into()),
-                ("scope", "read".into()),
-                ("minions", glob.map_or(Value::Nil, Value::from)),
-            ]),
-        )?;
-
-        let token = answer["token"].as_str().context("read the token")?;
+        let mut call = tokens::CreateArgs {
+            name: name.to_owned(),
+            ..tokens::CreateArgs::default()
+        };
+        call.limits.minions = glob.map(Glob::new);
+        let token = self.client.make::<tokens::Create>(&call)?.token;
 
         Ok(Reader {
             agent: Agent::config_builder()
@@ -222,11 +221,9 @@ impl QueryBench<'_> {
 /// Searches for jobs that the limited token may read: their list, and each of them.
 fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
     let list = |reader: &Reader, limit: usize| {
-        let answer = reader.json(&list_of_jobs(limit))?;
-        let jobs = answer.get("jobs").and_then(Json::as_array);
-        let jobs = jobs.context("read a list of jobs")?;
-        let jids = jobs.iter().filter_map(|job| job.get("jid")?.as_str());
-        anyhow::Ok(jids.map(str::to_owned).collect::<Vec<_>>())
+        let page: JobsPage = reader.answer(&list_of_jobs(limit))?;
+        let jids = page.jobs.into_iter().map(|job| job.jid);
+        anyhow::Ok(jids.collect::<Vec<_>>())
     };
 
     let own = list(limited, JOBS)?;

@@ -14,6 +14,7 @@ use serde_json::{Map, json};
 use tempfile::TempDir;
 
 use super::{SourceRun, Subject, wait_for_status};
+use crate::api::status::ListenerPhase;
 use crate::base::clock::{Clock, Micros};
 use crate::model::stamped_jid;
 use crate::testkit::load::packed;
@@ -49,11 +50,10 @@ pub(super) fn run(
 
     // The daemon chooses the port, and opens it after its own socket.
     wait_for_status(&subject, |status| {
-        let source = &status["https"];
-        open = source["listen"]
-            .as_str()
-            .filter(|_| source["state"].as_str() == Some("open"))
-            .map(str::to_owned);
+        let source = status.https.as_ref();
+        open = source
+            .filter(|source| source.state == ListenerPhase::Open)
+            .map(|source| source.listen.clone());
         (u64::from(open.is_some()), 1)
     })?;
 

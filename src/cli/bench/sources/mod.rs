@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum as _;
-use rmpv::Value;
 use tempfile::TempDir;
 
 use super::Common;
 use super::child::{Subject, TIMEOUT};
 use super::report::{Report, Row};
-use crate::api::client::{Client, args as call_args};
+use crate::api::call::{self as calls, NoArgs};
+use crate::api::client::Client;
+use crate::api::status::Status;
 use crate::cli::Global;
 use crate::testkit::load::driver::{LoadResult, LoadSpec, run_load};
 use crate::testkit::load::mix;
@@ -232,13 +233,13 @@ fn socket(
 /// is complete.
 fn wait_for_status(
     subject: &Subject,
-    mut progress: impl FnMut(&Value) -> (u64, u64),
+    mut progress: impl FnMut(&Status) -> (u64, u64),
 ) -> anyhow::Result<()> {
     let mut client = Client::connect(&subject.socket)?;
     let (mut seen, mut since) = (0, Instant::now());
 
     loop {
-        let (now, end) = progress(&client.call("status", call_args([]))?);
+        let (now, end) = progress(&client.make::<calls::status::Show>(&NoArgs {})?);
 
         if now >= end {
             return Ok(());

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use rmpv::Value;
 use tempfile::TempDir;
 
 use super::{Args, BenchSource, PROGRESS_TIMEOUT, SourceRun, Subject, wait_for_status};
+use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::Client;
 use crate::base::connect;
 use crate::testkit::bus::{FakeBus, put_frame};
@@ -51,7 +51,7 @@ pub(super) fn run(
 
     // It listens on its own socket before it opens the others, and responds after that.
     Client::connect(&subject.socket)?
-        .call("status", Value::Map(Vec::new()))
+        .make::<calls::status::Show>(&NoArgs {})
         .context("wait for the daemon")?;
 
     // The clock starts when the source is connected.
@@ -70,7 +70,7 @@ pub(super) fn run(
     // Without responses, only the daemon's counter shows that all events are stored.
     wait_for_status(&subject, |status| {
         (
-            status["counters"]["entries_stored"].as_u64().unwrap_or(0),
+            status.counters.get("entries_stored").copied().unwrap_or(0),
             entries,
         )
     })?;

@@ -13,10 +13,9 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 
-use serde_json::Value as Json;
+use serde::Serialize;
 
 use self::sink::Sink;
-use super::fields::Fields as _;
 use super::outputter::{Colours, nested};
 use crate::wire::json::from_json;
 
@@ -232,9 +231,15 @@ impl Output {
 
     /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's
     /// outputter.
-    pub(in crate::cli) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
+    pub(in crate::cli) fn json(
+        &mut self,
+        document: &(impl Serialize + ?Sized),
+    ) -> Result<(), OutputError> {
+        // In memory, so that a value without a form in JSON leaves no half of a document.
+        let document = serde_json::to_value(document).map_err(io::Error::from)?;
+
         if matches!(self.form, Form::Nested | Form::Highstate)
-            && let Ok(value) = from_json(document)
+            && let Ok(value) = from_json(&document)
         {
             return self.rendered(&nested(&value, 0, self.colours(), false));
         }
@@ -248,8 +253,12 @@ impl Output {
     }
 
     /// Writes a document on one line without a line end.
-    pub(in crate::cli) fn json_compact(&mut self, document: &Json) -> Result<(), OutputError> {
-        self.text(&json_plain(&document.to_string()))
+    pub(in crate::cli) fn json_compact(
+        &mut self,
+        document: &(impl Serialize + ?Sized),
+    ) -> Result<(), OutputError> {
+        let text = serde_json::to_string(document).map_err(io::Error::from)?;
+        self.text(&json_plain(&text))
     }
 
     pub(in crate::cli) fn flush(&mut self) -> Result<(), OutputError> {
@@ -273,7 +282,7 @@ impl Drop for Output {
 /// Prints a document: by `table` for people, otherwise as one JSON document.
 pub(in crate::cli) fn show(
     form: Form,
-    document: &Json,
+    document: &(impl Serialize + ?Sized),
     table: impl FnOnce(&mut Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut out = Output::paged(form);
@@ -284,22 +293,18 @@ pub(in crate::cli) fn show(
     Ok(out.finish()?)
 }
 
-/// Like [`show`] for a document whose field `name` is a list, with one line for each row in
-/// `jsonl`.
+/// Like [`show`] for a document that is a list, with one line for each of its `rows` in `jsonl`.
 pub(in crate::cli) fn show_rows(
     form: Form,
-    document: &Json,
-    name: &str,
+    document: &(impl Serialize + ?Sized),
+    rows: &[impl Serialize],
     table: impl FnOnce(&mut Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     if Format::from(form) != Format::Jsonl {
         return show(form, document, table);
     }
     let mut out = Output::paged(form);
-    document
-        .list(name)
-        .iter()
-        .try_for_each(|row| out.json(row))?;
+    rows.iter().try_for_each(|row| out.json(row))?;
     Ok(out.finish()?)
 }
 
@@ -371,6 +376,8 @@ fn is_unsafe(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value as Json;
+
     use super::*;
 
     #[test]

@@ -1,17 +1,21 @@
 //! `saltcellar jobs diff`: compares two runs of a job.
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use salt_sls::Glob;
+use serde_json::Value as Json;
 use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
 use super::states::result;
 use super::{arg, returned};
 use crate::api::call as calls;
-use crate::api::call::jobs::answers::{JobDiff, RunOutcome, State, StateDiff};
+use crate::api::call::jobs::DiffArgs;
+use crate::api::call::jobs::answers::{JobDiff, MinionDiff, RunOutcome, State, StateDiff};
+use crate::api::query::DiffKind;
 use crate::cli::{
-    Global, Output, ask, finding, joined, line_of, nested, plain, short_at_in_zone, show_rows,
-    value,
+    Global, Output, Paged, ask, finding, joined, line_of, nested, plain, short_at_in_zone,
+    show_rows, value,
 };
+use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
 With one JID, compares it with the previous run: same function, arguments, target and user. Durations and times of day \
@@ -40,26 +44,47 @@ pub(in crate::cli) struct Args {
     exit_code: bool,
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let [with, jid] = match args.jids.as_slice() {
-        [earlier, later] => [Some(earlier), Some(later)],
-        jids => [None, jids.first()],
-    };
+impl Paged for calls::jobs::Diff {
+    type Row = MinionDiff;
+    type After = String;
 
-    let call_args = json!({ "jid": jid, "with": with, "minion": args.minion });
-    let mut client = ask::connect(global)?;
-    let (found, mut answer) =
-        ask::call_paged::<calls::jobs::Diff>(&mut client, "minions", call_args, |all, more| {
-            all.minions.extend(more.minions)
-        })
-        .context("compare the jobs")?;
-
-    // `same` counts only the minions of the first page.
-    if let Some(answer) = answer.as_object_mut() {
-        answer.shift_remove("same");
+    fn rows(answer: &mut JobDiff) -> Option<&mut Vec<MinionDiff>> {
+        Some(&mut answer.minions)
     }
 
-    show_rows(global.output, &answer, "minions", |out| table(out, &found))?;
+    fn next(answer: &JobDiff) -> (bool, Option<String>) {
+        (answer.more, answer.next.clone())
+    }
+
+    fn go_to(args: &mut DiffArgs, after: String) {
+        args.page.after = Some(after);
+    }
+
+    fn join(before: &mut JobDiff, page: &mut JobDiff) {
+        page.same += before.same;
+    }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let (with, jid) = match args.jids.as_slice() {
+        [earlier, later] => (Some(earlier), later.as_str()),
+        // The command line requires one.
+        jids => (None, jids.first().map(String::as_str).unwrap_or_default()),
+    };
+
+    let mut call = DiffArgs {
+        jid: Id(jid.to_owned()),
+        with: with.cloned().map(Id),
+        ..DiffArgs::default()
+    };
+    call.page.minion = args.minion.clone().map(Glob::from);
+
+    let mut client = ask::connect(global)?;
+    let found = ask::whole::<calls::jobs::Diff>(&mut client, call).context("compare the jobs")?;
+
+    show_rows(global.output, &found, &found.minions, |out| {
+        table(out, &found)
+    })?;
 
     let count = found.minions.len();
     if args.exit_code && count > 0 {
@@ -99,12 +124,11 @@ fn table(out: &mut Output, found: &JobDiff) -> anyhow::Result<()> {
 
         let minion = plain(&one.minion);
         let [a, b] = [&one.a, &one.b].map(|run| outcome(run.as_ref()));
-        // The kinds that the daemon distinguishes; anything else differs in the return only.
-        match one.what.as_str() {
-            "appeared" => out.heading(&format!("{minion}: only in the later run ({b})"))?,
-            "went" => out.heading(&format!("{minion}: only in the earlier run ({a})"))?,
-            "result" => out.heading(&format!("{minion}: {a} -> {b}"))?,
-            _ => out.heading(&format!("{minion}: different return"))?,
+        match one.what {
+            DiffKind::Appeared => out.heading(&format!("{minion}: only in the later run ({b})"))?,
+            DiffKind::Went => out.heading(&format!("{minion}: only in the earlier run ({a})"))?,
+            DiffKind::Result => out.heading(&format!("{minion}: {a} -> {b}"))?,
+            DiffKind::Value => out.heading(&format!("{minion}: different return"))?,
         }
 
         one.states
@@ -146,17 +170,17 @@ fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
     };
 
     let changes = |state: Option<&State>| state.map_or(Json::Null, |state| value(&state.changes));
-    match state.what.as_str() {
-        "appeared" => out.line(&format!("    + {head}: {}", result(b)))?,
-        "went" => out.line(&format!("    - {head}: {}", result(a)))?,
-        "result" => {
+    match state.what {
+        DiffKind::Appeared => out.line(&format!("    + {head}: {}", result(b)))?,
+        DiffKind::Went => out.line(&format!("    - {head}: {}", result(a)))?,
+        DiffKind::Result => {
             out.line(&format!("    ! {head}: {} -> {}", result(a), result(b)))?;
             // The comment says why a state has another result.
             if let Some(b) = b {
                 out.text(&nested(&value(&b.comment), 8))?;
             }
         }
-        _ => {
+        DiffKind::Value => {
             // The same result, so the changes differ.
             out.line(&format!("    ~ {head}: {} -> {}", result(a), result(b)))?;
             value_lines(out, &changes(a), &changes(b), 8)?;

@@ -24,39 +24,24 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::api::zeromq::ZmqSocketStatus;
+use crate::api::zeromq::{ZmqKind, ZmqSocketStatus};
 use crate::base::backoff::Backoff;
 use crate::base::limits::{
     ZMQ_CHILD_BYTES_MAX, ZMQ_RESTART_PAUSE, ZMQ_RESTART_PAUSE_MAX, ZMQ_STABLE, ZMQ_STOP_TIMEOUT,
 };
 use crate::base::metrics::Metrics;
 use crate::base::threads;
+use crate::cli::ask;
 use crate::config::{Config, IpcPath, Mode};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
 /// The hidden verb `zeromq`: serves the listening socket on standard input for the daemon that started it.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    #[arg(value_enum)]
-    kind: Kind,
+    #[arg(value_parser = ask::words::<ZmqKind>())]
+    kind: ZmqKind,
     /// The process id of the daemon
     parent: u32,
-}
-
-/// A kind of socket.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Kind {
-    Pull,
-    Pub,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Pull => "pull",
-            Self::Pub => "pub",
-        }
-    }
 }
 
 /// Runs the child process, which serves the socket on standard input until it is told to stop.
@@ -93,8 +78,8 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
         .context(operation)?;
 
     match args.kind {
-        Kind::Pull => runtime.block_on(pull::run(listener, daemon)),
-        Kind::Pub => {
+        ZmqKind::Pull => runtime.block_on(pull::run(listener, daemon)),
+        ZmqKind::Pub => {
             runtime.block_on(publish::run(listener, daemon))?;
             publish::flush(&runtime);
             Ok(())
@@ -154,8 +139,8 @@ impl ZmqSockets {
 
         let group = group.or(config.socket_group.as_ref()).map(String::as_str);
         let sockets = [
-            (Kind::Pull, &asked.pull, "zeromq.pull"),
-            (Kind::Pub, &asked.publish, "zeromq.pub"),
+            (ZmqKind::Pull, &asked.pull, "zeromq.pull"),
+            (ZmqKind::Pub, &asked.publish, "zeromq.pub"),
         ];
 
         let mut started = Vec::new();
@@ -198,13 +183,13 @@ impl ZmqSockets {
 
 impl Supervised {
     fn start(
-        kind: Kind,
+        kind: ZmqKind,
         path: &Path,
         listener: Listener,
         daemon: &Path,
         metrics: Arc<Metrics>,
     ) -> anyhow::Result<Self> {
-        let status = ZmqSocketStatus::new(kind.name(), path);
+        let status = ZmqSocketStatus::new(kind, path);
 
         let process = Arc::default();
         let (stop, stopped) = bounded(1);
@@ -245,7 +230,7 @@ impl Supervised {
         let until = Instant::now() + ZMQ_STOP_TIMEOUT;
         if let Some(thread) = threads::join_until(self.thread, until) {
             tracing::warn!(
-                kind = self.status.kind,
+                kind = self.status.kind.name(),
                 "the ZeroMQ process does not stop, killing it"
             );
             signal(&self.process, Signal::KILL);
@@ -264,7 +249,7 @@ fn signal(process: &Mutex<Option<OwnedFd>>, signal: Signal) {
 
 /// Parameters for starting the process of one socket.
 struct ChildProcess {
-    kind: Kind,
+    kind: ZmqKind,
     socket: OwnedFd,
     daemon: PathBuf,
     status: ZmqSocketStatus,

@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use rmpv::Value;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use zeromq::{PubSocket, Socket as _, SocketSend as _, ZmqMessage};
 
-use crate::api::client::{Client, args};
+use crate::api::call as calls;
+use crate::api::call::events::{End, EventRow, FollowArgs};
+use crate::api::client::Client;
 use crate::base::limits::{ZMQ_BATCH_EVENTS, ZMQ_FLUSH_TIMEOUT, ZMQ_POLL, ZMQ_QUIET};
-use crate::wire::msgpack;
 
 /// The task that accepts connections, which never ends.
 const TASKS_OF_THE_LISTENER: usize = 1;
@@ -78,44 +78,40 @@ fn follow(
     to: &mpsc::Sender<Vec<ZmqMessage>>,
     stopping: &AtomicBool,
 ) -> anyhow::Result<()> {
+    let mut call = FollowArgs {
+        limit: Some(ZMQ_BATCH_EVENTS),
+        ..FollowArgs::default()
+    };
     // Subscribers get no history, as with any PUB.
-    let mut from = ("to", Value::from("newest"));
+    call.start.to = Some(End::Newest);
+
     loop {
         // Read before the request: an empty result after a stop proves that nothing is left.
         let is_last = stopping.load(Ordering::Relaxed);
         let wait_ms = if is_last { 0 } else { ZMQ_POLL.as_millis() };
-        let request = args([
-            from,
-            ("limit", Value::from(ZMQ_BATCH_EVENTS as u64)),
-            ("wait_ms", Value::from(u64::try_from(wait_ms)?)),
-        ]);
+        call.wait_ms = Some(u64::try_from(wait_ms)?);
 
-        let answer = client.call_packed("events_follow", request)?;
-        let events = msgpack::get(&answer, "events").context("an answer without events")?;
-        let next = msgpack::get(&answer, "next")
-            .and_then(msgpack::as_int)
-            .context("an answer without position")?;
+        let found = client.make::<calls::events::Follow>(&call)?;
 
-        let batch: Vec<ZmqMessage> = msgpack::elements(events).filter_map(message).collect();
+        let batch: Vec<ZmqMessage> = found.events.iter().map(message).collect();
         let is_empty = batch.is_empty();
         // The receiver is gone, or everything is read.
         if to.blocking_send(batch).is_err() || is_last && is_empty {
             return Ok(());
         }
-        from = ("seq", Value::from(next));
+
+        (call.start.to, call.start.seq) = (None, Some(found.next));
     }
 }
 
 /// Tag, two newlines and data.
-fn message(event: &[u8]) -> Option<ZmqMessage> {
-    let tag = msgpack::as_text(msgpack::get(event, "tag")?)?;
-    let data = msgpack::get(event, "data")?;
-
-    let mut bytes = Vec::with_capacity(tag.len() + 2 + data.len());
-    bytes.extend_from_slice(tag.as_bytes());
+fn message(event: &EventRow) -> ZmqMessage {
+    let data = event.data.packed();
+    let mut bytes = Vec::with_capacity(event.tag.len() + 2 + data.len());
+    bytes.extend_from_slice(event.tag.as_bytes());
     bytes.extend_from_slice(b"\n\n");
     bytes.extend_from_slice(data);
-    Some(bytes.into())
+    bytes.into()
 }
 
 /// Waits until subscribers have read what is queued for them: the crate's tasks end when their

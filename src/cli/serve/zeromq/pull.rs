@@ -20,14 +20,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 use zeromq::{PullSocket, Socket as _, SocketRecv as _, ZmqMessage};
 
+use crate::api::call::Call;
 use crate::api::client::{Client, ClientError};
+use crate::api::zeromq::{self as calls, EventsArgs, IgnoredArgs};
 use crate::base::clock::Clock;
 use crate::base::limits::{
     WIRE_FRAME_BYTES_MAX, ZMQ_ANSWER_TIMEOUT, ZMQ_BATCH_BYTES, ZMQ_BATCH_EVENTS, ZMQ_LOG_INTERVAL,
     ZMQ_QUIET, ZMQ_RETRY,
 };
 use crate::base::log_once::LogOnce;
-use crate::wire::msgpack::Writer;
+use crate::wire::msgpack::{PackedArray, Writer};
 use crate::wire::salt_event;
 
 /// Bytes of a call in addition to its message.
@@ -81,9 +83,9 @@ impl Daemon {
     }
 
     /// Makes a call until it is answered; an error is one of the call itself.
-    async fn call(&mut self, name: &str, args: &[u8]) -> Result<(), ClientError> {
+    async fn make<C: Call>(&mut self, args: &C::Args<'_>) -> Result<(), ClientError> {
         loop {
-            match self.try_call(name, args) {
+            match self.try_call::<C>(args) {
                 Ok(answer) => return answer,
                 Err(error) => {
                     // Nothing is known of what it still holds.
@@ -97,18 +99,18 @@ impl Daemon {
     }
 
     /// The answer to a call, or an error of the connection.
-    fn try_call(
+    fn try_call<C: Call>(
         &mut self,
-        name: &str,
-        args: &[u8],
+        args: &C::Args<'_>,
     ) -> Result<Result<(), ClientError>, ClientError> {
         let client = match &mut self.client {
             Some(client) => client,
             none => none.insert(Client::connect_within(&self.path, ZMQ_ANSWER_TIMEOUT)?),
         };
 
-        client.post(name, args)?;
-        let (_, answer) = client.next_answer()?;
+        client.start::<C>(args)?;
+        // What it says is not read: any answer means that the batch is stored.
+        let (_, answer) = client.next_packed()?;
         Ok(answer.map(drop))
     }
 }
@@ -212,40 +214,33 @@ impl Ignored {
 
     /// Adds the counts to the daemon's counters.
     async fn report(&mut self, daemon: &mut Daemon) -> Result<(), ClientError> {
-        let counts = [
-            ("malformed", std::mem::take(&mut self.malformed)),
-            ("too_large", std::mem::take(&mut self.too_large)),
-            ("peers", std::mem::take(&mut self.peers)),
-        ];
+        let counts = IgnoredArgs {
+            malformed: std::mem::take(&mut self.malformed),
+            too_large: std::mem::take(&mut self.too_large),
+            peers: std::mem::take(&mut self.peers),
+            lost: 0,
+            ..IgnoredArgs::default()
+        };
 
-        if counts.iter().any(|(_, count)| *count > 0) {
-            count(daemon, &counts).await?;
+        if counts != IgnoredArgs::default() {
+            daemon.make::<calls::Ignored>(&counts).await?;
         }
         Ok(())
     }
 }
 
-/// Adds to the daemon's counters.
-async fn count(daemon: &mut Daemon, counts: &[(&str, u64)]) -> Result<(), ClientError> {
-    let mut args = Writer::new();
-    args.map(counts.len());
-    for (key, count) in counts {
-        args.str(key).uint(*count);
-    }
-    daemon.call("zeromq_ignored", &args.into_bytes()).await
-}
-
 /// Stores a batch. While the disk is full it retries, except during shutdown.
 async fn store(daemon: &mut Daemon, batch: Batch, stopping: bool) -> Result<(), ClientError> {
-    let mut args = Writer::new();
-    args.map(1)
-        .str("events")
-        .array(batch.events)
-        .raw(&batch.packed.into_bytes());
-    let args = args.into_bytes();
+    let mut events = Writer::new();
+    events.array(batch.events).raw(&batch.packed.into_bytes());
+    let events = events.into_bytes();
+    let args = EventsArgs {
+        events: PackedArray(&events),
+        ..EventsArgs::default()
+    };
 
     loop {
-        match daemon.call("zeromq_events", &args).await {
+        match daemon.make::<calls::Events>(&args).await {
             Ok(()) => return Ok(()),
             // A full disk or a busy store. Meanwhile nothing is read, which slows the senders.
             Err(ClientError::Refused { code, .. }) if code == "unavailable" && !stopping => {}
@@ -255,7 +250,11 @@ async fn store(daemon: &mut Daemon, batch: Batch, stopping: bool) -> Result<(), 
                     "saltcellar: zeromq pull: {} events lost: {error}",
                     batch.events
                 );
-                return count(daemon, &[("lost", batch.events as u64)]).await;
+                let lost = IgnoredArgs {
+                    lost: batch.events as u64,
+                    ..IgnoredArgs::default()
+                };
+                return daemon.make::<calls::Ignored>(&lost).await;
             }
         }
         sleep(ZMQ_RETRY).await;

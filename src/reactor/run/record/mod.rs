@@ -29,8 +29,11 @@
 
 pub(crate) mod recorder;
 pub(crate) mod replay;
+pub(crate) mod stored;
 
 use salt_sls::Value;
+
+use self::stored::{Outcome, State};
 
 use super::{Event, PlannedCall, ReactionPlan};
 use crate::base::clock::Micros;
@@ -136,11 +139,11 @@ impl Record {
 
     fn body(&self) -> Vec<u8> {
         let (state, why) = match self.state {
-            ReactionState::Done => ("done", ""),
-            ReactionState::Failed => ("failed", ""),
-            ReactionState::Partial => ("partial", ""),
-            ReactionState::Dead => ("dead", ""),
-            ReactionState::Skipped(why) => ("left", why),
+            ReactionState::Done => (State::Done, ""),
+            ReactionState::Failed => (State::Failed, ""),
+            ReactionState::Partial => (State::Partial, ""),
+            ReactionState::Dead => (State::Dead, ""),
+            ReactionState::Skipped(why) => (State::Left, why),
         };
 
         let mut w = Writer::new();
@@ -245,7 +248,7 @@ pub(crate) fn mark(
 ) -> Batch {
     let mut w = Writer::new();
     w.map(6);
-    head(&mut w, event, rules, rule_count, "begun");
+    head(&mut w, event, rules, rule_count, State::Begun);
     let name = match mark {
         Mark::Started => "keys",
         Mark::Withdrawn => "back",
@@ -260,14 +263,14 @@ fn head(
     event: &Event,
     rules: &[std::sync::Arc<str>],
     rule_count: usize,
-    state: &str,
+    state: State,
 ) {
     w.str("event")
         .uint(event.seq.0)
         .str("at")
         .int(event.at.0)
         .str("state")
-        .str(state);
+        .str(state.name());
     w.str("rules").array(rules.len());
     for rule in rules {
         w.str(rule);
@@ -332,7 +335,7 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
         .int(made.sent.0)
         .str("took_us")
         .int(made.took_us);
-    w.str("outcome").str(outcome);
+    w.str("outcome").str(outcome.name());
 
     let names = |w: &mut Writer, key: &str, names: &[String]| {
         w.str(key).array(names.len().min(REACTOR_NAMES_MAX));
@@ -397,17 +400,17 @@ fn put_call(w: &mut Writer, made: &CallRecord) {
 }
 
 /// The name of an outcome, and its number of additional pairs.
-fn outcome_name(outcome: &CallOutcome) -> (&'static str, usize) {
+fn outcome_name(outcome: &CallOutcome) -> (Outcome, usize) {
     match outcome {
-        CallOutcome::Answered(Answer::Published { .. }) => ("published", 3),
-        CallOutcome::Answered(Answer::NoTarget { .. }) => ("nobody", 1),
-        CallOutcome::Answered(Answer::Started { .. }) => ("started", 1),
-        CallOutcome::Answered(Answer::Ran { .. }) => ("ran", 2),
-        CallOutcome::Ran { .. } => ("ran", 3),
-        CallOutcome::Found => ("found", 0),
-        CallOutcome::Shadowed => ("shadowed", 0),
-        CallOutcome::Dead(_) => ("dead", 1),
-        CallOutcome::Unknown(_) => ("unknown", 1),
+        CallOutcome::Answered(Answer::Published { .. }) => (Outcome::Published, 3),
+        CallOutcome::Answered(Answer::NoTarget { .. }) => (Outcome::Nobody, 1),
+        CallOutcome::Answered(Answer::Started { .. }) => (Outcome::Started, 1),
+        CallOutcome::Answered(Answer::Ran { .. }) => (Outcome::Ran, 2),
+        CallOutcome::Ran { .. } => (Outcome::Ran, 3),
+        CallOutcome::Found => (Outcome::Found, 0),
+        CallOutcome::Shadowed => (Outcome::Shadowed, 0),
+        CallOutcome::Dead(_) => (Outcome::Dead, 1),
+        CallOutcome::Unknown(_) => (Outcome::Unknown, 1),
     }
 }
 

@@ -205,18 +205,58 @@ def states(jid, limit=None, after=None, minion=None, id_=None, fun=None, sls=Non
     return _ask("job_states", jid=_jid(jid), limit=limit, after=after, **about)
 
 
-def events(limit=20, tag=None, jid=None, minion=None, since=None, until=None, before=None, newest_first=True):
+def events(
+    limit=20,
+    tag=None,
+    jid=None,
+    minion=None,
+    since=None,
+    until=None,
+    before=None,
+    cursor=None,
+    match=None,
+    search=None,
+    where=None,
+    newest_first=True,
+):
     """
-    List events. ``tag`` is a glob, ``before`` a sequence number.
+    List events.
+
+    tag
+        only tags that match this glob
+    before
+        only events before this sequence number
+    cursor
+        the ``next`` of the page before
+    match
+        alternatives as in ``match`` of a sink: ``[{"tag": GLOB, "fun": GLOB}]``
+    search
+        only events with this text in their data
+    where
+        only events for which this expression over ``tag`` and ``data`` is true
 
     CLI Example:
 
     .. code-block:: bash
 
         salt-run saltcellar.events tag='salt/minion/*/start' since=1d
+        salt-run saltcellar.events search='Permission denied' limit=5
     """
-    when = {"since": calls.micros(since), "until": calls.micros(until), "before": before}
-    return _ask("events_list", limit=limit, tag=tag, jid=_jid(jid), minion=minion, newest_first=newest_first, **when)
+    return _ask(
+        "events_list",
+        limit=limit,
+        tag=tag,
+        jid=_jid(jid),
+        minion=minion,
+        since=calls.micros(since),
+        until=calls.micros(until),
+        before=before,
+        cursor=cursor,
+        match=match,
+        search=search,
+        where=where,
+        newest_first=newest_first,
+    )
 
 
 def why(tag):

@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use serde_json::Value as Json;
 
+use crate::api::call::jobs::answers::{JobAnswer, JobRow};
+use crate::api::call::reactor::ReactionRow;
 use crate::api::status::Status;
-use crate::cli::Fields as _;
+use crate::cli::{joined, nested};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
@@ -26,19 +27,26 @@ pub(super) struct LiveRates {
     pub(super) entries: f64,
 }
 
+/// An open job.
+pub(super) struct OpenJob {
+    pub(super) jid: String,
+    /// All that is known of it.
+    pub(super) text: String,
+}
+
 #[derive(Default)]
 pub(super) struct View {
     pub(super) status: Status,
     /// Absent before the second update.
     pub(super) rates: Option<LiveRates>,
-    pub(super) reactions: Vec<Json>,
-    pub(super) job: Option<Json>,
+    pub(super) reactions: Vec<ReactionRow>,
+    pub(super) job: Option<OpenJob>,
     /// Lines by which the open job is scrolled.
     pub(super) scroll: u16,
     pub(super) filter: String,
     /// Whether keys change the filter.
     pub(super) is_editing: bool,
-    jobs: Vec<Json>,
+    jobs: Vec<JobRow>,
     selected: usize,
     paused: bool,
     updated: Option<Instant>,
@@ -54,7 +62,13 @@ impl View {
     }
 
     /// Replaces what is shown. The selected job stays selected.
-    pub(super) fn update(&mut self, now: Instant, status: Status, jobs: Json, reactions: Json) {
+    pub(super) fn update(
+        &mut self,
+        now: Instant,
+        status: Status,
+        jobs: Vec<JobRow>,
+        reactions: Vec<ReactionRow>,
+    ) {
         let of = |status: &Status, names: &[&str]| -> u64 {
             names
                 .iter()
@@ -84,21 +98,16 @@ impl View {
         });
 
         // Remembered by id, because new jobs move the rows.
-        let selected = self.shown().get(self.selected).map(|job| job.leaf("jid"));
+        let selected = self.shown().get(self.selected).map(|job| job.jid.clone());
 
-        let rows = |list: Json| match list {
-            Json::Array(rows) => rows,
-            _ => Vec::new(),
-        };
-
-        (self.status, self.jobs, self.reactions) = (status, rows(jobs), rows(reactions));
+        (self.status, self.jobs, self.reactions) = (status, jobs, reactions);
         self.updated = Some(now);
         self.lost = None;
 
         // A selected first row means the newest job.
         if self.selected > 0
             && let Some(at) =
-                selected.and_then(|jid| self.shown().iter().position(|job| job.leaf("jid") == jid))
+                selected.and_then(|jid| self.shown().iter().position(|job| job.jid == jid))
         {
             self.selected = at;
         }
@@ -111,11 +120,11 @@ impl View {
         self.lost = Some(why);
     }
 
-    pub(super) fn shown(&self) -> Vec<&Json> {
-        let passes = |job: &&Json| {
-            ["fun", "tgt", "user"]
+    pub(super) fn shown(&self) -> Vec<&JobRow> {
+        let passes = |job: &&JobRow| {
+            [&job.fun, &job.tgt, &job.user]
                 .iter()
-                .any(|name| job.joined(name).contains(self.filter.as_str()))
+                .any(|value| joined(value).contains(self.filter.as_str()))
         };
         self.jobs.iter().filter(passes).collect()
     }
@@ -124,8 +133,25 @@ impl View {
         self.selected
     }
 
-    pub(super) fn open(&mut self, job: Json) {
-        (self.job, self.scroll) = (Some(job), 0);
+    /// Opens a job; none is stored any more.
+    pub(super) fn open(
+        &mut self,
+        jid: String,
+        job: Option<&JobAnswer>,
+    ) -> Result<(), serde_json::Error> {
+        let text = match job {
+            Some(job) => {
+                let mut fields = serde_json::to_value(job)?;
+                // What is not known would only take the place of what is.
+                if let Some(fields) = fields.as_object_mut() {
+                    fields.retain(|_, value| !value.is_null());
+                }
+                nested(&fields, 0)
+            }
+            None => "the job is no longer stored".to_owned(),
+        };
+        (self.job, self.scroll) = (Some(OpenJob { jid, text }), 0);
+        Ok(())
     }
 
     fn clamp(&mut self) {
@@ -176,7 +202,7 @@ impl View {
             KeyCode::Home => self.selected = 0,
             KeyCode::Enter => {
                 if let Some(job) = self.shown().get(self.selected) {
-                    return Action::Open(job.leaf("jid"));
+                    return Action::Open(job.jid.clone());
                 }
             }
             _ => {}

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::*;
+use crate::wire::msgpack::{Stored, Writer};
 
 fn key(code: KeyCode) -> KeyEvent {
     KeyEvent::new(code, KeyModifiers::NONE)
@@ -23,21 +22,35 @@ fn status(pid: u32, events: u64) -> Status {
     }
 }
 
-fn jobs() -> Json {
-    json!([{"jid": "3", "fun": "test.ping"}, {"jid": "2", "fun": "state.apply"}, {"jid": "1", "fun": "cmd.run"}])
+fn job(jid: &str, fun: &str) -> JobRow {
+    let mut w = Writer::new();
+    w.str(fun);
+    JobRow {
+        jid: jid.to_owned(),
+        fun: Stored::Packed(w.into_bytes()),
+        ..JobRow::default()
+    }
+}
+
+fn jobs() -> Vec<JobRow> {
+    vec![
+        job("3", "test.ping"),
+        job("2", "state.apply"),
+        job("1", "cmd.run"),
+    ]
 }
 
 #[test]
 fn rates_are_differences_of_counters_of_one_daemon() {
     let start = Instant::now();
     let mut view = View::default();
-    view.update(start, status(1, 100), jobs(), Json::Null);
+    view.update(start, status(1, 100), jobs(), Vec::new());
     assert_eq!(view.rates, None);
     view.update(
         start + Duration::from_secs(2),
         status(1, 140),
         jobs(),
-        Json::Null,
+        Vec::new(),
     );
     let rates = view.rates.unwrap();
     assert_eq!(
@@ -48,7 +61,7 @@ fn rates_are_differences_of_counters_of_one_daemon() {
         start + Duration::from_secs(3),
         status(2, 5),
         jobs(),
-        Json::Null,
+        Vec::new(),
     );
     assert_eq!(view.rates, None, "restarted");
 }
@@ -56,7 +69,7 @@ fn rates_are_differences_of_counters_of_one_daemon() {
 #[test]
 fn keys_select_filter_open_and_pause() {
     let mut view = View::default();
-    view.update(Instant::now(), status(1, 0), jobs(), Json::Null);
+    view.update(Instant::now(), status(1, 0), jobs(), Vec::new());
     assert_eq!(view.press(key(KeyCode::Down)), Action::Stay);
     assert_eq!(
         view.press(key(KeyCode::Enter)),
@@ -64,10 +77,8 @@ fn keys_select_filter_open_and_pause() {
     );
     // The selected job moves when a new one arrives.
     let mut more = jobs();
-    more.as_array_mut()
-        .unwrap()
-        .insert(0, json!({"jid": "4", "fun": "test.ping"}));
-    view.update(Instant::now(), status(1, 0), more, Json::Null);
+    more.insert(0, job("4", "test.ping"));
+    view.update(Instant::now(), status(1, 0), more, Vec::new());
     assert_eq!(
         view.press(key(KeyCode::Enter)),
         Action::Open("2".to_owned())
@@ -86,7 +97,7 @@ fn keys_select_filter_open_and_pause() {
     assert_eq!(view.shown().len(), 4);
     view.press(key(KeyCode::Char('p')));
     assert!(view.is_paused());
-    view.open(json!({"jid": "2"}));
+    view.open("2".to_owned(), None).unwrap();
     assert_eq!(
         view.press(key(KeyCode::Char('q'))),
         Action::Stay,
