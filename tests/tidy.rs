@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -309,6 +309,268 @@ fn is_text(file: &str) -> bool {
     ENDINGS.iter().any(|ending| file.ends_with(ending))
 }
 
+/// The circles that are left: a parent, and its children that import each other, by way of others too. None may be added.
+const CIRCLES: &[(&str, &[&str])] = &[
+    ("api", &["call", "http", "status", "zeromq"]),
+    (
+        "api::http",
+        &[
+            "access", "hook", "listener", "minions", "page", "salt_api", "server", "v1",
+        ],
+    ),
+    ("cli", &["format", "jobs"]),
+    ("cli::doctor", &["master", "options"]),
+    ("cli::format", &["fields", "nested", "output", "outputter"]),
+    ("cli::jobs", &["events", "tail"]),
+    (
+        "reactor::run",
+        &[
+            "checkpoint",
+            "depths",
+            "engine",
+            "follower",
+            "record",
+            "scheduler",
+            "settle",
+            "watch",
+            "worker",
+        ],
+    ),
+    (
+        "store",
+        &[
+            "format", "index", "log", "read", "retain", "segment", "stopped", "tools", "write",
+        ],
+    ),
+    ("store::index", &["memory", "sealed", "summary"]),
+    ("store::log", &["block", "builder", "file", "frame"]),
+    ("store::tools", &["files", "layout"]),
+    ("store::tools", &["known", "verify"]),
+    ("store::write", &["appender", "committer"]),
+    ("wire", &["json", "msgpack"]),
+];
+
+/// The paths after `crate::`, `super::` and `self::`, from the root of the crate, of the file of this module.
+fn paths_of_crate(code: &str, module: &[&str]) -> Vec<Vec<String>> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '$';
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = code[from..].find("::").map(|at| from + at) {
+        let begin = code[..at]
+            .rfind(|c| !is_name(c))
+            .map_or(0, |before| before + 1);
+        let (start, mut base) = match &code[begin..at] {
+            "crate" => (at, Vec::new()),
+            "self" => (at, module.to_vec()),
+            "super" => (begin, module.to_vec()),
+            _ => {
+                // The rest of another path.
+                from = at + 2;
+                continue;
+            }
+        };
+
+        let mut rest = code[start..].trim_start_matches("::");
+        while let Some(above) = rest.strip_prefix("super::") {
+            base.pop();
+            rest = above;
+        }
+
+        let base: Vec<_> = base.into_iter().map(str::to_owned).collect();
+        let mut paths = Vec::new();
+        let end = read_tree(rest, &base, &mut paths);
+        from = code.len() - rest.len() + end.max(1);
+        found.extend(paths);
+    }
+    found
+}
+
+/// Reads `a::b`, `a::{b, c::d}` or `{a, b}`, and adds each path. Returns its length.
+fn read_tree(text: &str, base: &[String], found: &mut Vec<Vec<String>>) -> usize {
+    let mut path = base.to_vec();
+    let mut at = 0;
+    loop {
+        at += text[at..].len() - text[at..].trim_start().len();
+        if text[at..].starts_with('{') {
+            at += 1;
+            loop {
+                at += read_tree(&text[at..], &path, found);
+                let Some(next) = text[at..].find([',', '}']) else {
+                    return text.len();
+                };
+                at += next + 1;
+                if text[..at].ends_with('}') {
+                    return at;
+                }
+            }
+        }
+
+        let name = text[at..]
+            .find(|c: char| !c.is_alphanumeric() && c != '_')
+            .unwrap_or(text.len() - at);
+        if !matches!(&text[at..at + name], "" | "self") {
+            path.push(text[at..at + name].to_owned());
+        }
+        at += name;
+        match text[at..].strip_prefix("::") {
+            Some(_) => at += 2,
+            None => break,
+        }
+    }
+    found.push(path);
+    at
+}
+
+/// By parent, the groups of its children that import each other.
+fn circles(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<BTreeSet<String>>> {
+    let module = |path: &str| -> Vec<String> {
+        let path = path.strip_suffix(".rs").unwrap_or(path);
+        let path = path.strip_suffix("/mod").unwrap_or(path);
+        path.split('/').map(str::to_owned).collect()
+    };
+    let known: BTreeSet<_> = sources.iter().map(|(path, _)| module(path)).collect();
+
+    // By parent: the children, with the siblings that each imports.
+    let mut imports: BTreeMap<_, BTreeMap<_, BTreeSet<_>>> = BTreeMap::new();
+    for (path, source) in sources {
+        let from = module(path);
+        let code = code_of(source);
+        // Tests may import whatever they need.
+        let code = code.split("mod tests {").next().unwrap_or_default();
+        let names: Vec<_> = from.iter().map(String::as_str).collect();
+        for used in paths_of_crate(code, &names) {
+            let mut to = used;
+            while !to.is_empty() && !known.contains(&to) {
+                to.pop();
+            }
+            let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+            if let (Some(child), Some(sibling)) = (from.get(common), to.get(common)) {
+                let children = imports.entry(from[..common].join("::")).or_default();
+                children
+                    .entry(child.clone())
+                    .or_default()
+                    .insert(sibling.clone());
+            }
+        }
+    }
+
+    let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for (parent, children) in &imports {
+        let reached = |from: &String| {
+            let mut reached = BTreeSet::new();
+            let mut left = vec![from];
+            while let Some(child) = left.pop() {
+                for next in children.get(child).into_iter().flatten() {
+                    if reached.insert(next) {
+                        left.push(next);
+                    }
+                }
+            }
+            reached
+        };
+        let all: BTreeMap<_, _> = children
+            .keys()
+            .map(|child| (child, reached(child)))
+            .collect();
+        for (child, its) in &all {
+            let circle: BTreeSet<_> = its
+                .iter()
+                .filter(|other| all.get(*other).is_some_and(|back| back.contains(*child)))
+                .map(|other| (*other).clone())
+                .collect();
+            if circle.len() > 1 {
+                found.entry(parent.clone()).or_default().insert(circle);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_beside_each_other_import_in_one_direction() {
+    let mut sources: Vec<_> = files("src")
+        .into_iter()
+        .filter(|file| has_extension(file, "rs"))
+        .filter_map(|file| Some((file.strip_prefix("src/")?.to_owned(), read(&file))))
+        .collect();
+    sources.retain(|(path, _)| {
+        !path
+            .split('/')
+            .any(|part| matches!(part, "tests" | "tests.rs" | "lib.rs" | "main.rs"))
+    });
+
+    let known = CIRCLES
+        .iter()
+        .fold(BTreeMap::new(), |mut known, (parent, children)| {
+            let children = children.iter().map(|child| (*child).to_owned()).collect();
+            let of_parent: &mut BTreeSet<BTreeSet<String>> =
+                known.entry((*parent).to_owned()).or_default();
+            of_parent.insert(children);
+            known
+        });
+    assert_eq!(
+        circles(&sources),
+        known,
+        "the circles (left) are those of CIRCLES (right); a smaller one belongs into CIRCLES"
+    );
+}
+
+#[test]
+fn a_circle_of_imports_is_found() {
+    let circles = |sources: &[(&str, &str)]| {
+        let sources: Vec<_> = sources
+            .iter()
+            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+            .collect();
+        circles(&sources)
+            .into_iter()
+            .map(|(parent, groups)| format!("{parent} {groups:?}"))
+            .collect::<Vec<_>>()
+    };
+    let (a, b, c) = ("a/mod.rs", "a/b.rs", "a/c/mod.rs");
+    assert_eq!(
+        circles(&[
+            (a, "mod b;\nuse self::b::B;"),
+            (b, "use super::{A, X};"),
+            (c, "")
+        ]),
+        [""; 0]
+    );
+    let found = ["a {{\"b\", \"c\"}}"];
+    for back in [
+        "use super::b::B;",
+        "use crate::a::{b::B, D};",
+        "fn f() { crate::a::b::f() }",
+        "use super::{\n    D,\n    b::{B, C},\n};",
+    ] {
+        assert_eq!(
+            circles(&[(a, ""), (b, "use super::c::{self, C};"), (c, back)]),
+            found,
+            "{back}"
+        );
+    }
+    // From a child of one to the other.
+    assert_eq!(
+        circles(&[
+            (a, ""),
+            (b, "use super::c::C;"),
+            (c, ""),
+            ("a/c/d.rs", "use super::super::b;")
+        ]),
+        found
+    );
+    let test = "#[cfg(test)]\nmod tests {\n    use crate::a::b;\n}";
+    assert_eq!(
+        circles(&[(a, ""), (b, "use super::c::C;"), (c, test)]),
+        [""; 0]
+    );
+    let text = "// crate::a::b\nconst X: &str = \"crate::a::b\";";
+    assert_eq!(
+        circles(&[(a, ""), (b, "use super::c::C;"), (c, text)]),
+        [""; 0]
+    );
+}
+
 #[test]
 fn every_source_file_keeps_the_conventions() {
     let mut report = String::new();
@@ -336,7 +598,7 @@ const RUN_PROGRAMS: [(&str, &str); 5] = [
         "reactor/helper/account.rs",
         "absolute paths of `setpriv` and `getent`",
     ),
-    ("engines/program/mod.rs", "the configuration names it"),
+    ("engines/program.rs", "the configuration names it"),
     ("cli/serve/zeromq/mod.rs", "the program that runs already"),
     (
         "cli/format/output/sink.rs",

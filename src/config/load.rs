@@ -429,7 +429,7 @@ impl Settings {
         };
 
         // The fields are the list of keys, so none has to be maintained.
-        let known = names();
+        let known = render::names();
         let is_section = |name: &str| {
             known
                 .iter()
@@ -741,14 +741,6 @@ fn kind_of(value: &Json) -> String {
 
 /// How much of an unexpected text is shown.
 const SHOWN_CHARS_MAX: usize = 60;
-
-/// The dotted names of all keys.
-pub(super) fn names() -> Vec<String> {
-    render::by_name(&Config::default())
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect()
-}
 
 /// The known key or section with the smallest edit distance to `name`.
 fn nearest<'a>(name: &str, known: &'a [String]) -> &'a str {
@@ -1259,7 +1251,7 @@ mod tests {
 
     #[test]
     fn the_nearest_key_is_found() {
-        let known = names();
+        let known = render::names();
         for (given, expected) in [
             ("sate_dir", "state_dir"),
             ("log.levle", "log.level"),

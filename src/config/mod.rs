@@ -491,7 +491,7 @@ mod tests {
         let keys: Vec<_> = documented("example");
         assert_eq!(
             keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(),
-            load::names()
+            render::names()
         );
         for (key, example) in keys {
             let needs = match key {

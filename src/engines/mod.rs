@@ -11,7 +11,7 @@
 //!          +-- acknowledged when all are delivered               +-> dead letters
 //! ```
 //!
-//! A [`program::script`] is an engine in the other direction: the lines of a program become events
+//! A [`script`] is an engine in the other direction: the lines of a program become events
 //! on Salt's bus.
 //!
 //! # Invariant
@@ -26,14 +26,16 @@ pub(crate) mod encoder;
 pub(crate) mod event;
 pub(crate) mod feed;
 pub(crate) mod framing;
+mod kind;
 mod per_name;
 pub mod preset;
 pub(crate) mod program;
 pub(crate) mod runtime;
+pub(crate) mod script;
 pub(crate) mod secret;
 pub(crate) mod settings;
 mod supervised;
 pub mod template;
 pub(crate) mod transport;
 
-pub use settings::kind::Kind;
+pub use kind::Kind;

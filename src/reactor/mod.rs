@@ -12,30 +12,36 @@
 //! Salt's process dies, this reactor logs an ERROR and continues with the next event. [`run`] sends
 //! the calls.
 
+mod call;
 pub mod conformance;
 mod dispatch;
+mod encode;
 mod helper;
 mod latest;
+mod logged;
 pub(crate) mod master;
+mod outcome;
 mod pipeline;
 pub mod render;
 mod rules;
 pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod shadow;
+mod signature;
 
-pub use dispatch::arguments::Signature;
-pub use helper::salt::{Salt, SaltAnswer, SaltChecked, SaltError, SaltFile, SaltRendered};
+pub use helper::functions::SaltAnswer;
+pub use helper::salt::{Salt, SaltChecked, SaltError, SaltFile, SaltRendered};
 pub use helper::{Helper, HelperOptions};
 pub use master::Client;
 pub use rules::matcher::Matcher;
+pub use signature::Signature;
 
-pub(crate) use dispatch::call::Call;
+pub(crate) use call::Call;
+pub(crate) use encode::{decode, encode, encode_map};
 pub(crate) use helper::account::{Account, SaltPython};
-pub(crate) use helper::encode::{decode, encode, encode_map};
 pub(crate) use helper::process::memory_file;
 pub(crate) use helper::salt::{NO_SALT, NoSalt};
-pub(crate) use pipeline::outcome::{Detail, Outcome};
+pub(crate) use outcome::{Detail, Outcome};
 pub(crate) use pipeline::{Body, Pipeline, Worker};
 pub(crate) use render::files::{Found, Template, Unusable, resolve};
 pub(crate) use rules::lease::EngineReport;

@@ -10,6 +10,5 @@ pub mod salt_codec;
 pub mod salt_event;
 pub mod salt_value;
 pub mod signed;
-pub mod states;
 pub mod unix_listener;
 pub mod zmtp;

@@ -3,9 +3,9 @@
 use crate::model::Flags;
 use crate::store::StoredEntry;
 use crate::wire::msgpack;
+use crate::wire::outcome::states::{StateRow, state_rows};
 use crate::wire::outcome::{Outcome, is_of_master};
 use crate::wire::salt_event::peek;
-use crate::wire::states::{StateRow, state_rows};
 
 /// One minion's answer, with later differing ones.
 #[derive(Debug, Clone)]

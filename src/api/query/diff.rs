@@ -12,7 +12,7 @@ use crate::base::limits::{LIST_JOBS_READ, PREVIOUS_JOBS_SEEN};
 use crate::base::named::named;
 use crate::store::{JobSummary, StoreError, StoreView};
 use crate::wire::msgpack::{as_text, elements, get, is_empty, pairs};
-use crate::wire::states::StateRow;
+use crate::wire::outcome::states::StateRow;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DiffKind {

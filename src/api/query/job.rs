@@ -22,7 +22,6 @@ use std::collections::BTreeSet;
 use memchr::memmem;
 
 use super::answer::{Answer, is_bus_only, names_jobs, same};
-use super::links;
 use crate::base::clock::Micros;
 use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
 use crate::model::Kind;
@@ -183,7 +182,7 @@ impl Job {
                 self.answered(entry);
             }
             Kind::Event => {
-                if let Some(parent) = links::parent_in_event(&entry) {
+                if let Some(parent) = parent_in_event(&entry) {
                     self.parent = Some(parent);
                 }
             }
@@ -222,7 +221,7 @@ impl Job {
             // does not count.
             if names_jobs(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
                 let args = Outcome::of(&entry.body, &entry.jid).fun_args;
-                self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
+                self.parent = parent_in_args(args, &entry.jid).or(self.parent.take());
             }
             self.answers
                 .insert(entry.minion.clone(), Answer::new(entry));
@@ -348,6 +347,19 @@ impl Precedence {
             self.confirmed
         }
     }
+}
+
+/// The outer job, from `fun_args`.
+fn parent_in_args(args: Option<&[u8]>, own: &str) -> Option<String> {
+    let named = msgpack::elements(args?).filter_map(|arg| msgpack::get(arg, "orchestration_jid"));
+    named.filter_map(id_text).find(|jid| jid != own)
+}
+
+/// The outer job, from the start or end event of a runner.
+fn parent_in_event(entry: &StoredEntry) -> Option<String> {
+    let is_run = entry.kind == Kind::Event && entry.tag.starts_with(b"salt/run/");
+    let args = msgpack::get(&entry.body, "fun_args").filter(|_| is_run);
+    parent_in_args(args, &entry.jid)
 }
 
 #[cfg(test)]

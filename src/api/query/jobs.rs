@@ -15,7 +15,7 @@ use crate::model::JidKey;
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
-use crate::wire::states::StateRow;
+use crate::wire::outcome::states::StateRow;
 
 /// A filter for lists of jobs; `None` and empty fields do not restrict.
 #[derive(Debug, Clone, Default)]

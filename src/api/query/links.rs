@@ -17,10 +17,9 @@
 use super::job::Job;
 use crate::base::clock::Micros;
 use crate::base::limits::{LINK_JOBS_SEEN, LINK_RUNS_READ, LINK_SPAN};
-use crate::model::{JidKey, Kind};
-use crate::store::{StoreError, StoreView, StoredEntry};
-use crate::wire::call::id_text;
-use crate::wire::msgpack::{self, as_text};
+use crate::model::JidKey;
+use crate::store::{StoreError, StoreView};
+use crate::wire::msgpack::as_text;
 
 answers! {
     /// A job started by a state of another one.
@@ -64,19 +63,6 @@ pub(crate) fn children(job: &Job) -> Vec<Child> {
         }
     }
     found
-}
-
-/// The outer job, from `fun_args`.
-pub(super) fn parent_in_args(args: Option<&[u8]>, own: &str) -> Option<String> {
-    let named = msgpack::elements(args?).filter_map(|arg| msgpack::get(arg, "orchestration_jid"));
-    named.filter_map(id_text).find(|jid| jid != own)
-}
-
-/// The outer job, from the start or end event of a runner.
-pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
-    let is_run = entry.kind == Kind::Event && entry.tag.starts_with(b"salt/run/");
-    let args = msgpack::get(&entry.body, "fun_args").filter(|_| is_run);
-    parent_in_args(args, &entry.jid)
 }
 
 /// The job that started this one: named in its own load, or else an orchestration that started at

@@ -18,7 +18,7 @@ use crate::base::limits::{
 use crate::model::{EventFilter, Flags, JidKey};
 use crate::store::{HIGHSTATE, LastSeen, LatestJob, StoreError, StoreView};
 use crate::wire::msgpack::{Time, as_text};
-use crate::wire::states::StateRow;
+use crate::wire::outcome::states::StateRow;
 
 answers! {
     /// Minions by id.

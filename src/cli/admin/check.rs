@@ -5,7 +5,7 @@ use anyhow::Context;
 use crate::api::call::config::ShownConfig;
 use crate::cli::{Global, show};
 use crate::config::{Config, Environment};
-use crate::engines::program::script;
+use crate::engines::script;
 use crate::engines::settings::of_config;
 
 pub(in crate::cli) const EXAMPLES: &str = "\

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use crate::api::call::config::{Reload, RunningConfig};
 use crate::config::Config;
-use crate::engines::program::script::{self, Scripts};
 use crate::engines::runtime::Engines;
+use crate::engines::script::{self, Scripts};
 use crate::engines::settings::of_config;
 use crate::reactor::service::Reloader;
 

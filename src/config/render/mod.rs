@@ -7,7 +7,6 @@ use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::load::names;
 use super::{Config, Origin};
 
 /// The values of all keys, as in a configuration file.
@@ -21,6 +20,14 @@ pub(super) fn values(config: &Config) -> Map<String, Json> {
 
 /// Keys whose value is a mapping with names that the user chooses. Every other mapping is a section.
 const MAPPINGS: [&str; 2] = ["scripts", "sinks"];
+
+/// The dotted names of all keys.
+pub(super) fn names() -> Vec<String> {
+    by_name(&Config::default())
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect()
+}
 
 /// The values of all keys by dotted name.
 pub(super) fn by_name(config: &Config) -> Map<String, Json> {

@@ -18,7 +18,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::config::{read_options, read_yaml};
 use crate::engines::event::Event;
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 use crate::engines::template::{Template, at_path};
 use crate::model::word;
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::Event;
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "json",

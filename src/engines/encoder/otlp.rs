@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 use super::beacons::{Measurement, Measurements, Rules};
 use super::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::Event;
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 
 pub(super) const LOGS: Kind<BoxedEncoder> = Kind {
     name: "otlp_logs",

@@ -9,8 +9,8 @@ use serde_json::{Value as Json, json};
 
 use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::engines::event::Event;
-use crate::engines::settings::kind::{Kind, options};
-use crate::wire::states::{StateRow, state_rows};
+use crate::engines::kind::{Kind, options};
+use crate::wire::outcome::states::{StateRow, state_rows};
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "states",

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use super::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::{Event, Unreadable};
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 use crate::engines::template::Template;
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {

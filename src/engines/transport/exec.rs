@@ -27,9 +27,9 @@ use super::{
 };
 use crate::config::within;
 use crate::engines::framing::Framing;
+use crate::engines::kind::{Kind, options};
 use crate::engines::program::{self, Variables, check_command, read_lines, spawn};
 use crate::engines::secret::Revealed;
-use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

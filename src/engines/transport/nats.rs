@@ -18,8 +18,8 @@ use super::{
     Transcript, Transport, shortened,
 };
 use crate::config::{Invalid, within};
+use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Secret};
-use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

@@ -32,7 +32,7 @@ use crate::base::connect;
 use crate::config::within;
 use crate::engines::event::Event;
 use crate::engines::framing::Framing;
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 use crate::model::word::{self, Word, words};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

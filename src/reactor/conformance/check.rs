@@ -12,13 +12,13 @@ use super::{CaseResult, ConformanceOptions, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
 use crate::reactor::Call;
-use crate::reactor::dispatch::arguments::Signature;
-use crate::reactor::helper::encode::{decode, encode, encode_map};
+use crate::reactor::encode::{decode, encode, encode_map};
 use crate::reactor::helper::salt::{Salt, SaltError, SaltFile, SaltRendered};
 use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
 use crate::reactor::master::Client;
-use crate::reactor::pipeline::outcome::{Detail, Fired, Outcome, Render, SaltCall};
+use crate::reactor::outcome::{Detail, Fired, Outcome, Render, SaltCall};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
+use crate::reactor::signature::Signature;
 
 /// Runs a case.
 pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {

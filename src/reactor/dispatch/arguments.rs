@@ -1,50 +1,10 @@
 //! Arguments of a chunk's function, in the current form (`args`) and the old one.
 
 use salt_sls::{Key, Map, Value, with_room, yaml};
-use serde_json::Value as Json;
 
 use crate::model::Note;
-use crate::reactor::helper::encode::decode;
 use crate::reactor::master::Client;
-
-/// The signature of a runner or wheel function, for reactions in the old form.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Signature {
-    /// The Python function's name, for errors.
-    pub name: String,
-    /// Arguments without a default, in order.
-    pub required: Vec<String>,
-    /// Arguments with their defaults.
-    pub optional: Vec<(String, Value)>,
-    /// True if the function accepts other keyword arguments (`**kwargs`).
-    pub any_keyword: bool,
-}
-
-impl Signature {
-    /// Parses `{"name": .., "required": [..], "optional": [[name, default], ..], "any_keyword":
-    /// ..}`; `None` if malformed.
-    pub fn from_json(json: &Json) -> Option<Self> {
-        let text = |json: &Json| json.as_str().map(str::to_owned);
-        let optional = |pair: &Json| Some((text(pair.get(0)?)?, decode(pair.get(1)?)));
-
-        Some(Self {
-            name: text(json.get("name")?)?,
-            required: json
-                .get("required")?
-                .as_array()?
-                .iter()
-                .map(text)
-                .collect::<Option<_>>()?,
-            optional: json
-                .get("optional")?
-                .as_array()?
-                .iter()
-                .map(optional)
-                .collect::<Option<_>>()?,
-            any_keyword: json.get("any_keyword")?.as_bool()?,
-        })
-    }
-}
+use crate::reactor::signature::Signature;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::reactor) enum Refusal {

@@ -6,14 +6,14 @@
 //! A chunk yields one call or one ERROR, and does not affect other chunks.
 
 pub(super) mod arguments;
-pub(super) mod call;
 mod nodegroup;
 
 use salt_sls::{Map, Object, Value, with_room};
 
-use self::arguments::{Refusal, Signature, cannot, text_of, unpacked};
-use self::call::Call;
+use self::arguments::{Refusal, cannot, text_of, unpacked};
+use super::call::Call;
 use super::helper::salt::Salt;
+use super::signature::Signature;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
 use crate::reactor::master::Client;

@@ -15,7 +15,7 @@
 //! that exceeds its time limit or sends an invalid response is killed, and its request fails.
 
 pub(super) mod account;
-pub(super) mod encode;
+pub(super) mod functions;
 pub(super) mod process;
 pub(super) mod salt;
 
@@ -28,12 +28,13 @@ use parking_lot::{Condvar, Mutex};
 use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
 
-use self::encode::{decode, encode, encode_map};
+use self::functions::SaltAnswer;
 use self::process::{Fault, Process, StartError};
-use self::salt::{Salt, SaltAnswer, SaltChecked, SaltError, SaltFile, SaltRendered};
-use super::dispatch::arguments::Signature;
+use self::salt::{Salt, SaltChecked, SaltError, SaltFile, SaltRendered};
+use super::encode::{decode, encode, encode_map};
 use super::master::Client;
-use super::pipeline::outcome::{Render, SaltCall};
+use super::outcome::{Render, SaltCall};
+use super::signature::Signature;
 use crate::base::limits;
 use crate::base::metrics::Metrics;
 use crate::config::salt_master::{Role, SaltMaster};

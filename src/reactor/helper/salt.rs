@@ -10,10 +10,10 @@ use salt_sls::jinja::SaltFunctions;
 use salt_sls::{Map, Value};
 
 use crate::model::Note;
-use crate::reactor::dispatch::arguments::Signature;
+use crate::reactor::helper::functions::Functions;
 use crate::reactor::master::Client;
-use crate::reactor::pipeline::outcome::{Outcome, Render, SaltCall};
-use crate::reactor::render::functions::Functions;
+use crate::reactor::outcome::{Outcome, Render, SaltCall};
+use crate::reactor::signature::Signature;
 
 /// Why Salt gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,17 +77,6 @@ pub enum SaltChecked {
     Fails(String),
     /// Its rendering fails with any data.
     Broken(String),
-}
-
-/// The result of a function of Salt.
-#[derive(Debug, Clone)]
-pub struct SaltAnswer {
-    /// The value, or the exception's type and text.
-    pub result: Result<Value, (String, String)>,
-    /// The return code, as a minion would report it.
-    pub retcode: i64,
-    /// Its log messages of level WARNING or higher.
-    pub notes: Vec<Note>,
 }
 
 /// Access to Salt, used by several threads. By default there is no Salt.

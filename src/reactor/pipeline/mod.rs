@@ -8,7 +8,6 @@
 //! outcome has an ERROR.
 
 mod msgpack;
-pub(super) mod outcome;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -17,12 +16,12 @@ use parking_lot::{Mutex, RwLock};
 use salt_sls::jinja::{Data, Engine, EngineOptions};
 use salt_sls::{Map, Value, compile};
 
-use self::outcome::{Detail, Outcome, Render};
 use super::dispatch::{Dispatch, DispatchSettings, REACTOR_USER};
+use super::helper::functions::Functions;
 use super::helper::salt::Salt;
+use super::outcome::{Detail, Outcome, Render};
 use super::render::data::from_msgpack;
 use super::render::files::{FileSettings, Templates};
-use super::render::functions::Functions;
 use super::render::{Ambients, Rendering};
 use super::rules::manage::{self, Request};
 use super::rules::{Rules, RulesFile};

@@ -3,7 +3,6 @@
 
 pub mod data;
 pub(super) mod files;
-pub(super) mod functions;
 pub(super) mod pipe;
 pub(super) mod renderers;
 
@@ -16,9 +15,9 @@ use salt_sls::yaml::{self, YamlError};
 use salt_sls::{Map, Value, json};
 
 use self::files::{Found, Template, Unusable, wants_grains};
-use self::functions::Functions;
+use super::helper::functions::Functions;
 use super::helper::salt::{Native, Recorded, Salt, SaltError, SaltFile};
-use super::pipeline::outcome::{NotNative, Outcome, Render};
+use super::outcome::{NotNative, Outcome, Render};
 use crate::model::{Location, Note, NoteLevel};
 
 const LOGGER: &str = "salt.utils.reactor";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::renderers::{Owner, Renderers, SiteRenderers};
+use super::renderers::{NATIVE, Owner, Renderers, SiteRenderers};
 use crate::model::Note;
 
 const LOGGER: &str = "salt.template";
@@ -46,23 +46,6 @@ pub(crate) struct RendererSettings {
     pub(crate) blacklist: Vec<String>,
     pub(crate) site: Arc<SiteRenderers>,
 }
-
-/// Renderers with a native implementation.
-pub(super) const NATIVE: [&str; 3] = ["jinja", "yaml", "json"];
-
-/// The other renderers of Salt 3008.3. Some require a Python module.
-pub(super) const SALT_S: [&str; 10] = [
-    "gpg",
-    "mako",
-    "msgpack",
-    "nacl",
-    "pass",
-    "py",
-    "pyobjects",
-    "stateconf",
-    "toml",
-    "yamlex",
-];
 
 /// Renderers whose files are programs.
 const PROGRAMS: [&str; 3] = ["py", "pydsl", "pyobjects"];

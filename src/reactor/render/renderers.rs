@@ -28,10 +28,26 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::pipe::{NATIVE, SALT_S};
 use crate::base::limits;
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::helper::salt::{Salt, SaltError};
+
+/// Renderers with a native implementation.
+pub(super) const NATIVE: [&str; 3] = ["jinja", "yaml", "json"];
+
+/// The other renderers of Salt 3008.3. Some require a Python module.
+pub(super) const SALT_S: [&str; 10] = [
+    "gpg",
+    "mako",
+    "msgpack",
+    "nacl",
+    "pass",
+    "py",
+    "pyobjects",
+    "stateconf",
+    "toml",
+    "yamlex",
+];
 
 /// The renderers for one state of the directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

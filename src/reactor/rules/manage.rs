@@ -11,7 +11,7 @@ use salt_sls::{Key, Map, Value};
 
 use crate::config::salt_master::read_key;
 use crate::model::{MANAGE_TAG, Note, same_key};
-use crate::reactor::pipeline::outcome::Fired;
+use crate::reactor::outcome::Fired;
 
 const LOGGER: &str = "salt.utils.reactor";
 /// Part of the tags of requests and responses. All events with it require the key.

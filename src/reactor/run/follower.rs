@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Event;
-use super::depths::is_by_reactor;
 use super::engine::{RuleSnapshot, Shared};
 use super::record::{self, Record, read_summary};
 use crate::base::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
 use crate::base::shutdown::Drain;
 use crate::model::{Flags, Kind, SeqNo, Source};
+use crate::reactor::logged::is_by_reactor;
 use crate::reactor::shadow;
 use crate::store::{Followed, StoreError};
 use crate::wire::salt_event::authenticated;

@@ -10,7 +10,8 @@ use super::depths::{name_orchestration, orchestration_jid};
 use super::engine::{RuleSnapshot, Shared};
 use super::failed::FailedReaction;
 use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, mark};
-use super::scheduler::queues::{QueueItem, RuleSet};
+use super::scheduler::RuleSet;
+use super::scheduler::queues::QueueItem;
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::settle::{must_not_repeat, start_of};
 use super::{

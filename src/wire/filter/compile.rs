@@ -7,7 +7,7 @@ use minijinja::value::ValueKind;
 use salt_sls::Glob;
 use salt_sls::jinja::bounded::BoundedSource;
 
-use super::condition::{Comparison, ConditionError, Filter, Node, Test};
+use super::node::{Comparison, ConditionError, Filter, Node, Test};
 use super::value::Value;
 use crate::base::limits::FILTER_TEXT_BYTES_MAX;
 

@@ -1,7 +1,7 @@
 //! Conditions: Jinja expressions over an event's tag and data, evaluated in place.
 //!
 //! minijinja parses the text ([`super::compile`]); the tree that it is compiled to is evaluated here. An expression has no loops, calls and
-//! arithmetic, so its work is bounded by its length times the event's bytes, and by [`FILTER_BYTES_MAX`].
+//! arithmetic, so its work is bounded by its length times the event's bytes, and by [`FILTER_BYTES_MAX`](crate::base::limits::FILTER_BYTES_MAX).
 //!
 //! # Invariant
 //!
@@ -10,11 +10,9 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use salt_sls::Glob;
-
 use super::compile::compile;
-use super::value::{Budget, Value};
-use crate::base::limits::FILTER_BYTES_MAX;
+use super::node::{Comparison, ConditionError, Filter, Node, Test};
+use super::value::{Budget, TooCostly, Value};
 use crate::model::word::Word;
 
 /// A compiled expression.
@@ -22,82 +20,6 @@ use crate::model::word::Word;
 pub struct Condition {
     text: String,
     root: Node,
-}
-
-/// Why a text is not a condition.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}column {column}: {what}", if *.line > 1 { format!("line {line}, ") } else { String::new() })]
-pub struct ConditionError {
-    /// From 1.
-    pub line: usize,
-    /// In characters, from 1.
-    pub column: usize,
-    /// The error, and the accepted form.
-    pub what: String,
-}
-
-/// An evaluation over the limit; the event counts as not matching.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the condition goes through more than {FILTER_BYTES_MAX} bytes of one event")]
-pub struct TooCostly;
-
-/// An expression.
-#[derive(Debug, Clone)]
-pub(super) enum Node {
-    Tag,
-    Data,
-    Constant(Value<'static>),
-    List(Vec<Node>),
-    Not(Box<Node>),
-    And(Box<Node>, Box<Node>),
-    Or(Box<Node>, Box<Node>),
-    /// A chain: each value is compared with the one before.
-    Compare(Box<Node>, Vec<(Comparison, Node)>),
-    Member(Box<Node>, Box<Node>),
-    /// Test, then, else.
-    If(Box<[Node; 3]>),
-    Test(Test, Box<Node>),
-    Filter(Filter, Box<Node>),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-    In,
-    NotIn,
-}
-
-/// The right side of `is`.
-#[derive(Debug, Clone)]
-pub(super) enum Test {
-    StartingWith(Box<Node>),
-    EndingWith(Box<Node>),
-    Containing(Box<Node>),
-    Matching(Glob),
-    /// The value itself; a number is none.
-    Is(bool),
-    Defined,
-    Undefined,
-    None,
-    Text,
-    Number,
-    Boolean,
-    Map,
-    List,
-}
-
-/// A filter of Jinja, behind `|`.
-#[derive(Debug, Clone)]
-pub(super) enum Filter {
-    Lower,
-    Upper,
-    Length,
-    Default(Box<Node>),
 }
 
 impl Condition {
@@ -319,6 +241,7 @@ const CASE_COST: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limits::FILTER_BYTES_MAX;
     use crate::wire::msgpack::Writer;
     use salt_sls::limits::JINJA_TREE_DEPTH_MAX;
 

@@ -11,11 +11,14 @@
 
 mod compile;
 mod condition;
+mod node;
 mod rule;
 mod value;
 
-pub use condition::{Condition, ConditionError, TooCostly};
+pub use condition::Condition;
+pub use node::ConditionError;
 pub use rule::FilterRule;
+pub use value::TooCostly;
 
 use serde::{Deserialize, Serialize};
 

@@ -7,9 +7,13 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Ordering;
 
-use super::condition::TooCostly;
 use crate::base::limits::FILTER_BYTES_MAX;
 use crate::wire::msgpack::{Head, Reader, elements, pairs};
+
+/// An evaluation over the limit; the event counts as not matching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the condition goes through more than {FILTER_BYTES_MAX} bytes of one event")]
+pub struct TooCostly;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]

@@ -31,7 +31,7 @@ use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
 use crate::wire::call::{CallError, Id};
 use crate::wire::msgpack::{self, Stored, Time, Writer};
-use crate::wire::states::StateRow;
+use crate::wire::outcome::states::StateRow;
 
 /// `jobs_list`.
 pub(crate) struct List;

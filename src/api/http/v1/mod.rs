@@ -1,6 +1,7 @@
 //! The API: `/api/v1/...`, see [`operations::OPERATIONS`].
 
 mod events;
+mod format;
 mod openapi;
 mod operations;
 mod params;
@@ -23,7 +24,8 @@ use hyper::header::HeaderMap;
 use parking_lot::Mutex;
 use serde_json::{Map, Value as Json};
 
-use self::events::{Format, Stream};
+use self::events::Stream;
+use self::format::Format;
 use self::operations::{OPERATIONS, Operation};
 use self::params::arguments;
 use super::access::Access;

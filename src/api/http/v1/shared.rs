@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::super::answer::HttpError;
-use super::events::Format;
+use super::format::Format;
 use crate::api::budget::Budget;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
 use crate::model::{ReadLimits, SeqNo};

@@ -23,7 +23,7 @@ use super::{
 use crate::base::clock::Micros;
 use crate::config::{Invalid, Mode};
 use crate::engines::framing::Framing;
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 use crate::store::vfs::FsFile;
 

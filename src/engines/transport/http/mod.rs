@@ -33,8 +33,8 @@ use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SINK_RETRY_AFTER_MAX;
 use crate::config::{Invalid, within};
 use crate::engines::framing::Framing;
+use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Text};
-use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use super::socket::SocketDestination;
 use super::syslog::Severity;
 use super::{BoxedDestination, Item, Rejected};
-use crate::engines::settings::kind::{Kind, options};
+use crate::engines::kind::{Kind, options};
 use crate::model::word;
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

@@ -40,11 +40,9 @@ use crate::base::clock::Micros;
 use crate::base::limits::{
     REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
 };
-use crate::model::{
-    Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source,
-};
+use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::reactor::master::{Answer, pack};
-use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+use crate::wire::msgpack::{Writer, as_int, as_text, elements, get};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReactionState {
@@ -431,46 +429,6 @@ pub(crate) fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
     calls
         .filter_map(|call| as_text(get(call, "jid")?))
         .filter(|jid| !jid.is_empty())
-}
-
-pub(crate) fn failures(body: &[u8]) -> Vec<ReactionFailure> {
-    let one = |failure| {
-        let text = |key| {
-            get(failure, key)
-                .and_then(as_text)
-                .unwrap_or_default()
-                .to_owned()
-        };
-
-        let line = get(failure, "line")
-            .and_then(as_int)
-            .and_then(|line| u32::try_from(line).ok());
-        let rendered = get(failure, "rendered").and_then(as_bool).unwrap_or(false);
-
-        ReactionFailure {
-            at: Location {
-                file: text("file"),
-                line,
-                rendered,
-            },
-            cause: text("cause"),
-        }
-    };
-
-    elements(get(body, "failures").unwrap_or_default())
-        .map(one)
-        .collect()
-}
-
-/// The option of a rule for a record's `why`; `None` for other reasons.
-pub(crate) fn option_of(why: &str) -> Option<&'static str> {
-    match why {
-        "once" => Some("once_per"),
-        "quiet" => Some("debounce"),
-        "rate" => Some("rate"),
-        "budget" => Some("budget"),
-        _ => None,
-    }
 }
 
 /// Arrival of a record's event, if the event counted for a rule with `once_per`.

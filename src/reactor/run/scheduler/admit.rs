@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::queues::{QueueItem, RuleSet};
+use super::RuleSet;
+use super::queues::QueueItem;
 use super::throttle::Admission;
 use super::{Slot, Task};
 use crate::base::clock::Micros;

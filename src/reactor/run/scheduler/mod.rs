@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use self::queues::{QueueItem, RuleQueues, RuleSet};
+use self::queues::{QueueItem, RuleQueues};
 use self::runners::Runners;
 use self::throttle::{Admission, Throttles};
 use super::Event;
@@ -31,6 +31,9 @@ use super::{ReactionPlan, SeqNo, micros};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
 use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
+
+/// Patterns of rules that are rendered together.
+pub(crate) type RuleSet = Arc<[Arc<str>]>;
 
 /// An event with a set of matching rules.
 #[derive(Debug, Default)]

@@ -8,15 +8,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::Task;
 use super::runners::Runners;
+use super::{RuleSet, Task};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::RuleOptions;
 use crate::reactor::run::SeqNo;
-
-/// Patterns of rules that are rendered together.
-pub(crate) type RuleSet = Arc<[Arc<str>]>;
 
 #[derive(Debug)]
 pub(crate) enum QueueItem {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::SeqNo;
 use super::engine::Shared;
 use super::record::{CallOutcome, CallRecord};
-use super::scheduler::queues::RuleSet;
+use super::scheduler::RuleSet;
 use super::scheduler::{Task, TaskProgress, Unanswered};
 use super::worker::TryResult;
 use crate::base::limits::REACTOR_MASTER_RETRY;

@@ -395,7 +395,7 @@ fn records_survive_a_round_trip() {
     let mut old = Writer::new();
     old.map(1).str("state").str("done");
     assert!(
-        record::failures(&old.into_bytes()).is_empty(),
+        crate::reactor::logged::failures(&old.into_bytes()).is_empty(),
         "a record of an early release"
     );
     assert_eq!(read_summary(b"\x80"), None);

@@ -6,8 +6,6 @@
 //! The end of a program is that of its process group. Values of secrets are only in the program's
 //! environment.
 
-pub(crate) mod script;
-
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
@@ -98,7 +96,7 @@ pub(super) fn end(child: &mut Child, is_patient: impl Fn() -> bool) {
 }
 
 /// Sends a signal to the process group of a program.
-fn signal(child: &Child, signal: Signal) {
+pub(super) fn signal(child: &Child, signal: Signal) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         // The group may have ended.
         let _ = kill_process_group(group, signal);

@@ -5,7 +5,7 @@
 //! texts in its place contains the reasons why nothing ran.
 
 use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_empty};
-use super::outcome::{Outcome, Part};
+use super::{Outcome, Part};
 
 const MARK: &str = "_|-";
 

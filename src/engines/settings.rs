@@ -1,16 +1,14 @@
 //! The settings of sinks: presets merged with the file's own, and everything checked.
 
-pub(super) mod kind;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use self::kind::build;
 use super::encoder::{ENCODERS, Encoder};
 use super::framing::Framing;
+use super::kind::build;
 use super::preset;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
 use crate::base::backoff::Backoff;
@@ -306,7 +304,7 @@ fn merge(base: &mut Map<String, Json>, over: Map<String, Json>) {
 pub(super) mod tests {
     use super::*;
     use crate::config::{CliOverrides, Environment};
-    use crate::engines::program::script;
+    use crate::engines::script;
 
     /// The configuration of a file with this text, `c.yaml` in the directory.
     pub(in crate::engines) fn config(text: &str) -> Result<(Config, tempfile::TempDir), String> {
@@ -342,7 +340,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_examples_of_the_documentation_are_accepted() {
-        let page = include_str!("../../../docs/SINKS.md");
+        let page = include_str!("../../docs/SINKS.md");
         let examples: Vec<_> = page
             .split("```yaml\n")
             .skip(1)

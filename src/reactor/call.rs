@@ -3,7 +3,7 @@
 use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
 
-use crate::reactor::helper::encode::{encode, encode_map};
+use crate::reactor::encode::{encode, encode_map};
 use crate::reactor::master::Client;
 
 #[derive(Debug, Clone, PartialEq)]

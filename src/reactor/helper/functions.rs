@@ -14,7 +14,17 @@ use salt_sls::{Map, Value};
 use crate::base::limits;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
-use crate::reactor::helper::salt::SaltAnswer;
+
+/// The result of a function of Salt.
+#[derive(Debug, Clone)]
+pub struct SaltAnswer {
+    /// The value, or the exception's type and text.
+    pub result: Result<Value, (String, String)>,
+    /// The return code, as a minion would report it.
+    pub retcode: i64,
+    /// Its log messages of level WARNING or higher.
+    pub notes: Vec<Note>,
+}
 
 #[derive(Debug, Default)]
 pub(in crate::reactor) struct Functions {

@@ -27,7 +27,7 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::{Variables, check_command, end, read_lines, signal, spawn, start};
+use super::program::{Variables, check_command, end, read_lines, signal, spawn, start};
 use crate::base::clock::Clock;
 use crate::base::limits::{FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SOURCE_LOG_INTERVAL};
 use crate::base::log_once::LogOnce;
@@ -213,7 +213,7 @@ impl ScriptMonitor {
 
 pub(crate) struct Scripts {
     deps: Dependencies,
-    scripts: Supervised<Running>,
+    running: Supervised<Running>,
     /// Held by the thread of a name that works.
     turns: PerName<Mutex<()>>,
 }
@@ -233,7 +233,7 @@ impl Scripts {
     pub(crate) fn start(deps: Dependencies, settings: Vec<ScriptSettings>) -> Self {
         let scripts = Self {
             deps,
-            scripts: Supervised::new("script"),
+            running: Supervised::new("script"),
             turns: PerName::default(),
         };
         scripts.apply(settings);
@@ -242,7 +242,7 @@ impl Scripts {
 
     /// Starts new scripts, restarts changed ones, and stops removed ones.
     pub(crate) fn apply(&self, settings: Vec<ScriptSettings>) {
-        let removed = self.scripts.apply(settings, |settings, thread_name| {
+        let removed = self.running.apply(settings, |settings, thread_name| {
             let (name, source) = (settings.name.clone(), settings.source.clone());
             // Before its thread, which changes it.
             let fresh = ScriptStatus::default();
@@ -296,7 +296,7 @@ impl Scripts {
 
     /// Stops all scripts. Lines that were not fired are lost.
     pub(crate) fn stop(&self) {
-        for name in self.scripts.stop() {
+        for name in self.running.stop() {
             tracing::warn!(script = name, "script does not end, it is left behind");
         }
     }

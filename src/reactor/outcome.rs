@@ -3,7 +3,7 @@
 use salt_sls::{Map, Value};
 
 use crate::model::Note;
-use crate::reactor::dispatch::call::Call;
+use crate::reactor::call::Call;
 
 /// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -15,8 +15,10 @@
 //! its states failed. The exit code is the first one that is not zero. A failure without such a code has Salt's general
 //! one ([`EX_GENERIC`]): so the code alone says whether a run failed, and it is what the store's column contains.
 
+pub mod states;
+
+use self::states::runs_states;
 use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_nil};
-use super::states::{self, runs_states};
 use crate::model::Flags;
 
 /// Salt's general failure (`salt/defaults/exitcodes.py`).
@@ -313,7 +315,7 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::super::msgpack::encode;
-    use super::super::states::state_rows;
+    use super::states::state_rows;
     use super::*;
 
     fn check(body: &Json, failed: bool, code: Option<i64>) {
