@@ -45,7 +45,7 @@ pub fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Reports that the calling test is skipped because `what` is missing. Panics if `CI` is set.
+/// Reports that the calling test is skipped because `what` is missing, which a machine can have. Panics if `CI` is set.
 ///
 /// For `cargo test` and nextest it passes, and what it prints is not shown. So the line goes to the
 /// log of the stage of `make test`, if this is one: `tests/run.py` counts it there.
@@ -53,6 +53,22 @@ pub fn missing(what: &str) {
     let stage_log = std::env::var_os("TEST_LOG").map(PathBuf::from);
     let is_ci = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
     skip(what, is_ci, stage_log.as_deref());
+}
+
+/// Reports that the calling test is skipped because this machine forbids `what`. In CI as well: what a container may not do, no
+/// package supplies.
+pub fn forbidden(what: &str) {
+    let stage_log = std::env::var_os("TEST_LOG").map(PathBuf::from);
+    skip(what, false, stage_log.as_deref());
+}
+
+/// The Python of this machine: of the system, or else as a shell finds it.
+pub fn python3() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::iter::once(PathBuf::from("/usr/bin"))
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join("python3"))
+        .find(|program| program.exists())
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]

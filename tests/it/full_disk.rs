@@ -58,7 +58,7 @@ impl SmallDisk {
                 .iter()
                 .any(|words| why.to_lowercase().contains(words));
             assert!(is_forbidden, "mount: {why}");
-            missing(&format!(
+            saltcellar::testkit::forbidden(&format!(
                 "the right to mount, which most containers lack: {}",
                 why.trim()
             ));

@@ -8,7 +8,6 @@ use saltcellar::base::limits::{HTTP_CALLS_OF_ONE, SOCKET_CALLS_OF_ONE, WIRE_FRAM
 use saltcellar::wire::call::{preamble, request_frame};
 
 use crate::harness::{Cellar, map, read_to_end, wait_for};
-use saltcellar::testkit::missing;
 
 /// Sends bytes and returns the last message before the connection is closed.
 fn last_message(cellar: &Cellar, words: &[&[u8]]) -> String {
@@ -347,7 +346,7 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         .maximum
         .is_some_and(|files| files < PEERS as u64 + 200)
     {
-        return missing("a hard limit of 10,200 open files");
+        return saltcellar::testkit::forbidden("a hard limit of 10,200 open files");
     }
     let cellar = Cellar::start();
     let before = rss_kb(&cellar);

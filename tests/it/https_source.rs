@@ -1115,7 +1115,7 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
         .maximum
         .is_some_and(|files| files < HTTP_PEERS_MAX as u64 + 200)
     {
-        return saltcellar::testkit::missing("a hard limit of 1,224 open files");
+        return saltcellar::testkit::forbidden("a hard limit of 1,224 open files");
     }
     let server = Server::open_on_http("");
     let (address, key) = (server.address(), signer("minion-a.pem"));

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
-use saltcellar::testkit::missing;
+use saltcellar::testkit::{missing, python3};
 
 const RULES: &str = "[{'a/*': DIR/a.sls}]";
 
@@ -319,10 +319,10 @@ fn the_debug_log_has_the_messages_of_salts_guide() {
 
 #[test]
 fn uses_of_salts_own_renderers_are_counted() {
-    let python = "/usr/bin/python3";
-    if !std::path::Path::new(python).exists() {
-        return missing(python);
-    }
+    let Some(python) = python3() else {
+        return missing("python3");
+    };
+    let python = python.display();
     let good = "#!py\ndef run():\n    return {'x': {'local.test.arg': [{'tgt': data['id']}, {'arg': [tag]}]}}\n";
     let dies = "#!py\nimport os\ndef run():\n    os._exit(1)\n";
     let rules = "[{'a/*': DIR/good.sls}, {'b/*': DIR/dies.sls}]";

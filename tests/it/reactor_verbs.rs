@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use saltcellar::testkit::missing;
+use saltcellar::testkit::{missing, python3};
 
 fn master(dir: &Path) -> String {
     let root = dir.display();
@@ -159,15 +159,14 @@ fn check_uses_the_master_of_the_configuration() {
 
 #[test]
 fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
-    let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return missing(&python.display().to_string());
-    }
+    let Some(python) = python3() else {
+        return missing("python3");
+    };
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let master = master(dir.path());
     let (planted, marks) = (at("planted"), at("marks"));
-    let version = std::process::Command::new(python)
+    let version = std::process::Command::new(&python)
         .args([
             "-I",
             "-c",
