@@ -320,7 +320,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ),
     ("cli", &["format", "jobs"]),
     ("cli::doctor", &["master", "options"]),
-    ("cli::format", &["fields", "nested", "output", "outputter"]),
+    ("cli::format", &["output", "outputter"]),
     ("cli::jobs", &["events", "tail"]),
     (
         "reactor::run",
