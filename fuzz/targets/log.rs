@@ -178,7 +178,7 @@ fn apply(log: &mut Vec<u8>, [what, low, high, much]: [u8; 4]) {
 
 /// A store with this log starts twice and serves exactly these events.
 fn check_start(state_dir: &Path, log: &[u8], expected: &[(u64, &str)]) {
-    let segment = format::class_dir(state_dir, "events").join(format::segment_name(ID.first_seq));
+    let segment = format::class_dir(state_dir, "events").join(format::generation_name(ID.first_seq, 0));
     fs::create_dir_all(&segment).expect("a directory");
     fs::write(segment.join("log"), log).expect("a file");
     fs::write(state_dir.join("FORMAT"), format::format_text(ID.store_id)).expect("a file");

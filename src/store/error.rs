@@ -65,6 +65,14 @@ pub enum StoreError {
         /// Found and expected values.
         what: String,
     },
+    /// A segment is not the one that its path names: an administrator renamed or copied a directory.
+    #[error("{}: {what}: was a directory renamed or copied?", path.display())]
+    Misplaced {
+        /// The log.
+        path: PathBuf,
+        /// What its header says.
+        what: String,
+    },
     /// Derived data is damaged, or belongs to another log. It can be rebuilt from the log.
     #[error("index {}: {what}", path.display())]
     Index {

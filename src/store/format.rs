@@ -5,9 +5,10 @@
 //! ```text
 //! state-dir/
 //!   FORMAT                    "saltcellar store, format <version>\nstore id <16 hexadecimal digits>-<8 of their crc32>\n"
-//!   LOCK                      flock(2); text: the holder
+//!                             flock(2) on it: the daemon, or a tool that changes the store
+//!   HOLDER                    text: who has the lock, for messages
 //!   state/                    sled: data across segments (see `index::state`)
-//!   log/<class>/<first-seq>/  a segment; first-seq in 20 digits
+//!   log/<class>/<first-seq>.<n>/  a segment; first-seq in 20 digits; n its generation
 //!     log                     frames (see `log` and `frame`)
 //!     index                   the index of a sealed segment, a table (see `index`)
 //! ```
@@ -22,7 +23,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -124,22 +125,108 @@ pub(crate) fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(dirs.iter().map(|path| name_of(path).to_owned()).collect())
 }
 
-/// The name of a segment's directory.
+/// The first number of a segment, as in names.
 pub fn segment_name(first_seq: SeqNo) -> String {
     format!("{:020}", first_seq.0)
 }
 
-/// The name of a segment's directory until its log is complete.
-pub(crate) fn new_name(first_seq: SeqNo) -> String {
-    segment_name(first_seq) + NEW
-}
-
-/// Suffix of a segment's directory until its log is complete.
+/// Suffix of a segment's directory until it is complete.
 pub(crate) const NEW: &str = ".new";
 
-/// Parses the name of a segment's directory.
+/// Parses a segment's first number, as in names.
 pub(crate) fn segment_seq(name: &str) -> Option<SeqNo> {
     (name.len() == 20).then(|| name.parse().ok().map(SeqNo))?
+}
+
+/// The name of a segment's directory. A segment that is rewritten gets another generation; the
+/// highest one counts.
+pub fn generation_name(first_seq: SeqNo, generation: u32) -> String {
+    format!("{}.{generation}", segment_name(first_seq))
+}
+
+/// Parses the name of a segment's directory.
+pub(crate) fn generation_of(name: &str) -> Option<(SeqNo, u32)> {
+    let (first_seq, generation) = name.split_once('.')?;
+    let (first_seq, generation) = (segment_seq(first_seq)?, generation.parse().ok()?);
+    // One spelling each: `.07` is a foreign name.
+    (generation_name(first_seq, generation) == name).then_some((first_seq, generation))
+}
+
+/// The directory of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Generation {
+    pub(crate) first_seq: SeqNo,
+    pub(crate) number: u32,
+    pub(crate) dir: PathBuf,
+}
+
+impl Generation {
+    pub(crate) fn has_log(&self) -> bool {
+        self.dir.join("log").is_file()
+    }
+}
+
+/// All directories of segments in that of a class, ascending by segment, then by generation.
+pub(crate) fn generations(class_dir: &Path) -> Result<Vec<Generation>, StoreError> {
+    let mut found: Vec<Generation> = list(class_dir)?
+        .into_iter()
+        .filter_map(|dir| {
+            let (first_seq, number) = generation_of(name_of(&dir))?;
+            // Not `is_dir`: it may have gone meanwhile.
+            (!dir.is_file()).then_some(Generation {
+                first_seq,
+                number,
+                dir,
+            })
+        })
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The generation of a segment that counts: the highest one with a log.
+pub(crate) fn find_segment(
+    class_dir: &Path,
+    first_seq: SeqNo,
+) -> Result<Option<Generation>, StoreError> {
+    let mut found = generations(class_dir)?;
+    found.retain(|found| found.first_seq == first_seq && found.has_log());
+    Ok(found.pop())
+}
+
+/// The directory of a segment. One that is lost had any generation: its name has a `*` in that
+/// place.
+pub(crate) fn segment_dir(state_dir: &Path, class_name: &str, first_seq: SeqNo) -> PathBuf {
+    let class_dir = class_dir(state_dir, class_name);
+    // For messages and comparisons: what cannot be listed is lost.
+    let mut found = generations(&class_dir).unwrap_or_default();
+    found.retain(|found| found.first_seq == first_seq);
+    let with_log = found.iter().rposition(Generation::has_log);
+    let at = with_log.or(found.len().checked_sub(1));
+    at.and_then(|at| found.get(at)).map_or_else(
+        || class_dir.join(segment_name(first_seq) + ".*"),
+        |found| found.dir.clone(),
+    )
+}
+
+/// The directory of a generation that does not exist yet, above all others of a segment.
+pub(crate) fn next_generation(class_dir: &Path, first_seq: SeqNo) -> Result<PathBuf, StoreError> {
+    let found = generations(class_dir)?;
+    let highest = found.iter().rfind(|found| found.first_seq == first_seq);
+    let number = match highest {
+        Some(highest) => highest.number.checked_add(1).ok_or_else(|| {
+            StoreError::Failed(format!("{}: no generation follows", highest.dir.display()))
+        })?,
+        None => 0,
+    };
+    Ok(class_dir.join(generation_name(first_seq, number)))
+}
+
+/// The name of a directory until it is complete.
+pub(crate) fn unfinished(dir: &Path) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(NEW);
+    PathBuf::from(name)
 }
 
 /// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an
@@ -183,69 +270,123 @@ pub(crate) fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     fs.sync_dir(path).map_err(io_at("sync the directory", path))
 }
 
-/// An exclusive lock on the state directory, held until all clones are dropped.
+/// An exclusive lock on the state directory, held until all clones are dropped: on an open handle of
+/// `FORMAT`. Without that file there is no store, so nobody opens one beside the holder if it is
+/// removed.
 #[derive(Debug, Clone)]
 pub(crate) struct Lock {
     _file: Arc<File>,
 }
 
 impl Lock {
-    /// Takes the lock and records `holder` for the error message of later attempts. A process that
-    /// has it may take up to `timeout` to release it: a tool has it for a moment to see whether a
-    /// daemon runs ([`is_locked`]), and a process that a killed daemon was about to start has it
-    /// until it runs its program.
+    /// Takes the lock, and records `holder` for the error message of later attempts. Makes an empty
+    /// directory a store. A process that has the lock may take up to `timeout` to release it: a tool
+    /// has it for a moment to see whether a daemon runs ([`is_locked`]), and a process that a killed
+    /// daemon was about to start has it until it runs its program.
     pub(crate) fn take(
+        fs: &dyn Fs,
         state_dir: &Path,
         holder: &str,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
-        let path = state_dir.join("LOCK");
-
-        // Not truncated: the text belongs to the holder until the lock is taken.
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(io_at("open", &path))?;
-
+        let path = state_dir.join(FORMAT);
         let deadline = Instant::now() + timeout;
-        while !try_lock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(io_at("lock", &path))?
-        {
-            if Instant::now() >= deadline {
-                return Err(StoreError::Locked {
-                    path: state_dir.to_owned(),
-                    holder: holder_of(file),
+        loop {
+            let file = match OpenOptions::new().read(true).write(true).open(&path) {
+                Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                    create_format(fs, state_dir)?;
+                    continue;
+                }
+                file => file.map_err(io_at("open", &path))?,
+            };
+
+            while !try_lock(&file, FlockOperation::NonBlockingLockExclusive)
+                .map_err(io_at("lock", &path))?
+            {
+                if Instant::now() >= deadline {
+                    return Err(StoreError::Locked {
+                        path: state_dir.to_owned(),
+                        holder: holder_of(state_dir),
+                    });
+                }
+                std::thread::sleep(LOCK_POLL);
+            }
+
+            // An administrator may have replaced the file meanwhile. Others would lock the new one.
+            if is_named(&file, &path)? {
+                note_holder(&file, state_dir, holder);
+                return Ok(Self {
+                    _file: Arc::new(file),
                 });
             }
-            std::thread::sleep(LOCK_POLL);
         }
+    }
+}
 
-        // Overwriting needs no free block on a full disk. The text is informative; the lock works
-        // without it.
-        let text = format!("{holder}\n");
-        if let Err(error) = file
-            .write_all_at(text.as_bytes(), 0)
-            .and_then(|()| file.set_len(text.len() as u64))
-        {
-            tracing::warn!(path = %path.display(), %error, "cannot write the holder to the lock file");
-            // A wrong holder is worse than none.
-            let _ = file.set_len(0);
+/// Whether a path still names an open file.
+fn is_named(file: &File, path: &Path) -> Result<bool, StoreError> {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let identity = |about: fs::Metadata| (about.dev(), about.ino());
+    let own = file
+        .metadata()
+        .map_err(io_at("read the metadata of", path))?;
+    match fs::metadata(path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(false),
+        named => {
+            let named = named.map_err(io_at("read the metadata of", path))?;
+            Ok(identity(own) == identity(named))
         }
-        Ok(Self {
-            _file: Arc::new(file),
-        })
+    }
+}
+
+/// Records who has the lock, and when it was taken ([`last_taken`]). Both are informative; the lock
+/// works without them.
+fn note_holder(file: &File, state_dir: &Path, holder: &str) {
+    let now = rustix::fs::Timespec {
+        tv_sec: 0,
+        tv_nsec: rustix::fs::UTIME_NOW,
+    };
+    let times = rustix::fs::Timestamps {
+        last_access: now,
+        last_modification: now,
+    };
+    if let Err(error) = rustix::fs::futimens(file, &times) {
+        tracing::warn!(dir = %state_dir.display(), %error, "cannot set the time of FORMAT");
+    }
+
+    // Overwriting needs no free block on a full disk.
+    let path = state_dir.join(HOLDER);
+    let text = format!("{holder}\n");
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .and_then(|file| {
+            file.write_all_at(text.as_bytes(), 0)?;
+            file.set_len(text.len() as u64)
+        });
+    if let Err(error) = written {
+        tracing::warn!(path = %path.display(), %error, "cannot write the holder of the lock");
+        // A wrong holder is worse than none.
+        let _ = fs::remove_file(&path);
+    }
+}
+
+/// When the lock was taken last, or the store was made; `None` without a store.
+pub(crate) fn last_taken(state_dir: &Path) -> Result<Option<SystemTime>, StoreError> {
+    let path = state_dir.join(FORMAT);
+    match fs::metadata(&path).and_then(|found| found.modified()) {
+        Err(e) if is_absent(&e) => Ok(None),
+        time => Ok(Some(time.map_err(io_at("read the time of", &path))?)),
     }
 }
 
 /// Whether a process has the lock of a state directory, without taking it for longer than this
-/// look: the text of its `LOCK`, or `None`. A daemon that starts at this moment waits, see
-/// [`Lock::take`].
+/// look: its name, or `None`. A daemon that starts at this moment waits, see [`Lock::take`].
 pub(crate) fn is_locked(state_dir: &Path) -> Result<Option<String>, StoreError> {
-    let path = state_dir.join("LOCK");
-    // Never opened by a daemon, as after a restore.
+    let path = state_dir.join(FORMAT);
     let file = match File::open(&path) {
         Err(e) if is_absent(&e) => return Ok(None),
         file => file.map_err(io_at("open", &path))?,
@@ -254,8 +395,14 @@ pub(crate) fn is_locked(state_dir: &Path) -> Result<Option<String>, StoreError> 
     // Shared, so that two tools do not take each other for a daemon.
     let is_free =
         try_lock(&file, FlockOperation::NonBlockingLockShared).map_err(io_at("lock", &path))?;
-    Ok((!is_free).then(|| holder_of(file)))
+    Ok((!is_free).then(|| holder_of(state_dir)))
 }
+
+/// Name of the file with the version and the store id, which is locked.
+const FORMAT: &str = "FORMAT";
+
+/// Name of the file that tells who has the lock.
+pub(crate) const HOLDER: &str = "HOLDER";
 
 /// Whether an error means that a file does not exist, or cannot: its directory is a file.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
@@ -274,9 +421,9 @@ fn try_lock(file: &File, operation: FlockOperation) -> io::Result<bool> {
     }
 }
 
-/// The text of a lock file. Only for messages.
-fn holder_of(file: File) -> String {
-    let text = io::read_to_string(file).unwrap_or_default();
+/// Who has the lock. Only for messages.
+fn holder_of(state_dir: &Path) -> String {
+    let text = fs::read_to_string(state_dir.join(HOLDER)).unwrap_or_default();
     match text.trim() {
         "" => "another process".to_owned(),
         holder => holder.to_owned(),
@@ -362,33 +509,56 @@ pub(crate) fn read_format(text: &str) -> Result<u64, NoStoreId> {
     })
 }
 
-/// Checks the format version of a state directory; initializes an empty one. Returns the store id,
-/// a random number that is part of every frame's checksum.
+/// Makes an empty directory a store: a new store id.
+fn create_format(fs: &dyn Fs, state_dir: &Path) -> Result<(), StoreError> {
+    // One process at a time, so that nobody replaces a file that another one has locked: there is no
+    // file to lock yet.
+    let dir = File::open(state_dir).map_err(io_at("open", state_dir))?;
+    flock(&dir, FlockOperation::LockExclusive)
+        .map_err(io::Error::from)
+        .map_err(io_at("lock", state_dir))?;
+
+    let path = state_dir.join(FORMAT);
+    if path.exists() {
+        return Ok(());
+    }
+    // Never made up in a store with data: frames of the true id would then be invalid. An
+    // interrupted restore looks the same.
+    if state_dir.join("log").exists() {
+        let found = "unknown (the file FORMAT is missing)".to_owned();
+        return Err(format_lost(state_dir, found));
+    }
+
+    let text = format_text(crate::model::secret_seed());
+    fs.write_whole(&path, text.as_bytes())
+        .map_err(io_at("write", &path))
+}
+
+/// Checks the format version of a locked state directory. Returns the store id, a random number that
+/// is part of every frame's checksum.
 pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
-    let path = state_dir.join("FORMAT");
-    let write = |store_id| {
-        fs.write_whole(&path, format_text(store_id).as_bytes())
-            .map_err(io_at("write", &path))
-    };
     match find_store_id(fs, state_dir)? {
         FoundId::Stored(store_id) => Ok(store_id),
         FoundId::InLogs(store_id) => {
+            let path = state_dir.join(FORMAT);
             tracing::error!(path = %path.display(), "file damaged, written again with the store id in the headers of the logs");
-            write(store_id)?;
+            // In place: the lock is on this file. If it is interrupted, the file is as damaged as
+            // before.
+            let text = format_text(store_id);
+            let write = || {
+                let file = fs.open_to_write(&path)?;
+                file.write_all_at(text.as_bytes(), 0)?;
+                file.set_len(text.len() as u64)?;
+                file.sync_all()
+            };
+            write().map_err(io_at("write", &path))?;
             Ok(store_id)
         }
-        // Never made up in a store with data: frames of the true id would then be invalid. An
-        // interrupted restore looks the same.
-        FoundId::Missing if state_dir.join("log").exists() => Err(format_lost(
+        // Removed since it was locked.
+        FoundId::Missing => Err(format_lost(
             state_dir,
             "unknown (the file FORMAT is missing)".to_owned(),
         )),
-        // An empty directory becomes a store here.
-        FoundId::Missing => {
-            let store_id = crate::model::secret_seed();
-            write(store_id)?;
-            Ok(store_id)
-        }
     }
 }
 
@@ -479,10 +649,68 @@ mod tests {
     use super::*;
     use crate::base::clock::Micros;
 
+    /// As a start does.
+    fn opened(dir: &Path) -> Result<u64, StoreError> {
+        let _lock = Lock::take(&Disk, dir, "the test", Duration::ZERO)?;
+        check_version(&Disk, dir)
+    }
+
+    #[test]
+    fn without_its_format_a_locked_store_is_not_opened_a_second_time() {
+        let dir = tempfile::tempdir().unwrap();
+        opened(dir.path()).unwrap();
+        let path = dir.path().join(FORMAT);
+        let text = fs::read(&path).unwrap();
+        let take = || Lock::take(&Disk, dir.path(), "me", Duration::ZERO);
+
+        let held = take().unwrap();
+        fs::create_dir(dir.path().join("log")).unwrap();
+        fs::remove_file(dir.path().join(HOLDER)).unwrap();
+        let error = take().unwrap_err().to_string();
+        assert!(error.contains("another process"), "{error}");
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(take(), Err(StoreError::FormatLost { .. })));
+        drop(held);
+
+        // A start that waits for the lock sees that the file was replaced.
+        fs::write(&path, &text).unwrap();
+        let old = take().unwrap();
+        std::thread::scope(|scope| {
+            let taker = || Lock::take(&Disk, dir.path(), "next", Duration::from_secs(60));
+            let taker = scope.spawn(taker);
+            std::thread::sleep(LOCK_POLL * 3);
+            fs::write(dir.path().join("FORMAT.new"), &text).unwrap();
+            fs::rename(dir.path().join("FORMAT.new"), &path).unwrap();
+            drop(old);
+            let lock = taker.join().unwrap().unwrap();
+            assert!(is_locked(dir.path()).unwrap().is_some(), "the new file");
+            drop(lock);
+        });
+    }
+
+    #[test]
+    fn several_processes_make_one_store() {
+        for _ in 0..50 {
+            let dir = tempfile::tempdir().unwrap();
+            let begin = std::sync::Barrier::new(4);
+            let ids: std::collections::BTreeSet<u64> = std::thread::scope(|scope| {
+                let open = || {
+                    begin.wait();
+                    let timeout = Duration::from_secs(60);
+                    let _lock = Lock::take(&Disk, dir.path(), "me", timeout).unwrap();
+                    check_version(&Disk, dir.path()).unwrap()
+                };
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+                all.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            assert_eq!(ids.len(), 1);
+        }
+    }
+
     #[test]
     fn a_second_holder_sees_the_name_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let take = |holder| Lock::take(dir.path(), holder, Duration::ZERO);
+        let take = |holder| Lock::take(&Disk, dir.path(), holder, Duration::ZERO);
         let _first = take("pid 4711, socket /run/x").unwrap();
         let error = take("me").unwrap_err().to_string();
         assert!(error.contains("pid 4711, socket /run/x"), "{error}");
@@ -495,7 +723,7 @@ mod tests {
     #[test]
     fn a_daemon_starts_while_tools_look_whether_one_runs() {
         let dir = tempfile::tempdir().unwrap();
-        drop(Lock::take(dir.path(), "the former one", Duration::ZERO).unwrap());
+        drop(Lock::take(&Disk, dir.path(), "the former one", Duration::ZERO).unwrap());
 
         let is_over = std::sync::atomic::AtomicBool::new(false);
         let begin = std::sync::Barrier::new(3);
@@ -510,16 +738,17 @@ mod tests {
             }
 
             begin.wait();
-            let take = || Lock::take(dir.path(), "me", Duration::from_secs(60)).map(drop);
+            let take = || Lock::take(&Disk, dir.path(), "me", Duration::from_secs(60)).map(drop);
             let taken: Result<(), StoreError> = (0..300).try_for_each(|_| take());
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             taken.unwrap();
         });
 
         // What a killed daemon was about to start releases it as well.
-        let left = Lock::take(dir.path(), "the killed one", Duration::ZERO).unwrap();
+        let left = Lock::take(&Disk, dir.path(), "the killed one", Duration::ZERO).unwrap();
         std::thread::scope(|scope| {
-            let taker = scope.spawn(|| Lock::take(dir.path(), "me", Duration::from_secs(60)));
+            let taker =
+                scope.spawn(|| Lock::take(&Disk, dir.path(), "me", Duration::from_secs(60)));
             // Long enough for several attempts, all of which find it locked.
             for _ in 0..20 {
                 std::thread::sleep(LOCK_POLL);
@@ -533,7 +762,7 @@ mod tests {
     #[test]
     fn another_version_is_rejected_with_both_versions_and_a_remedy() {
         let dir = tempfile::tempdir().unwrap();
-        let store_id = check_version(&Disk, dir.path()).unwrap();
+        let store_id = opened(dir.path()).unwrap();
         assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
         for (text, found) in [
             ("saltcellar store, format 1\n", "format 1"),
@@ -567,7 +796,7 @@ mod tests {
     #[test]
     fn one_wrong_digit_in_format_is_detected() {
         let dir = tempfile::tempdir().unwrap();
-        check_version(&Disk, dir.path()).unwrap();
+        opened(dir.path()).unwrap();
         let path = dir.path().join("FORMAT");
         let text = fs::read(&path).unwrap();
         for at in 0..text.len() - 1 {
@@ -581,14 +810,14 @@ mod tests {
     #[test]
     fn a_store_without_format_is_identified_by_its_logs() {
         let dir = tempfile::tempdir().unwrap();
-        let store_id = check_version(&Disk, dir.path()).unwrap();
+        let store_id = opened(dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join("FORMAT")).unwrap();
         for (class, seq) in [("jobs", 1), ("events", 5)] {
             let id = LogId {
                 store_id,
                 first_seq: SeqNo(seq),
             };
-            let segment = class_dir(dir.path(), class).join(segment_name(id.first_seq));
+            let segment = class_dir(dir.path(), class).join(generation_name(id.first_seq, 0));
             fs::create_dir_all(&segment).unwrap();
             fs::write(
                 segment.join("log"),
@@ -614,7 +843,7 @@ mod tests {
             store_id: store_id ^ 1,
             first_seq: SeqNo(9),
         };
-        let segment = class_dir(dir.path(), "jobs").join(segment_name(id.first_seq));
+        let segment = class_dir(dir.path(), "jobs").join(generation_name(id.first_seq, 0));
         fs::create_dir_all(&segment).unwrap();
         let header = crate::store::log::file::file_header("jobs", id, Micros(1));
         fs::write(segment.join("log"), header).unwrap();
@@ -657,5 +886,34 @@ mod tests {
         assert_eq!(segment_seq(&segment_name(SeqNo(42))), Some(SeqNo(42)));
         assert!(segment_name(SeqNo(9)) < segment_name(SeqNo(10)));
         assert_eq!(segment_seq("trash"), None);
+    }
+
+    #[test]
+    fn generations_are_ordered_by_their_numbers_and_have_one_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = [(2, 0), (1, 10), (1, 9)].map(|(seq, n)| generation_name(SeqNo(seq), n));
+        let foreign = [
+            "00000000000000000001",
+            "00000000000000000001.07",
+            "00000000000000000001.+7",
+            "1.7",
+        ];
+        for name in names.iter().map(String::as_str).chain(foreign) {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join(generation_name(SeqNo(1), 11)), "a file").unwrap();
+        let found: Vec<_> = generations(dir.path())
+            .unwrap()
+            .into_iter()
+            .map(|found| (found.first_seq.0, found.number))
+            .collect();
+        assert_eq!(found, [(1, 9), (1, 10), (2, 0)]);
+
+        // The highest one counts, if it has a log.
+        fs::write(dir.path().join(&names[2]).join("log"), "").unwrap();
+        let found = find_segment(dir.path(), SeqNo(1)).unwrap();
+        assert_eq!(found.unwrap().number, 9);
+        let next = next_generation(dir.path(), SeqNo(1)).unwrap();
+        assert_eq!(name_of(&next), generation_name(SeqNo(1), 11));
     }
 }

@@ -12,7 +12,7 @@
 //! # Modules, in reading order
 //!
 //! ```text
-//! format           state directory: format version, lock file, names
+//! format           state directory: format version, lock, names
 //! log              file, frame       log file: header, frames with checksums
 //!                  block, column     columnar blocks of entries;  builder: their construction
 //!                  walk, recovery    scan of a log, tolerant of damage;  recovery at start
@@ -382,9 +382,9 @@ impl Store {
     /// Opens a state directory, creates it if missing, and recovers from a crash.
     pub fn open(options: &Options) -> Result<Opened, StoreError> {
         let (dir, fs) = (&options.dir, &options.fs);
-        // Before the lock file, which is in it.
+        // Before the lock, which is on a file in it.
         format::make_dir(&**fs, dir)?;
-        let lock = format::Lock::take(dir, &options.holder, options.lock_timeout)?;
+        let lock = format::Lock::take(&**fs, dir, &options.holder, options.lock_timeout)?;
         Self::open_locked(options, lock)
     }
 
@@ -466,44 +466,68 @@ impl Store {
             known.insert((name, first_seq), metadata);
         }
 
+        for path in tools::layout::foreign(dir)? {
+            tracing::warn!(path = %path.display(), "unknown file in the state directory, left alone");
+        }
+
         let mut backlog = Vec::new();
         let mut next_seq = SeqNo::FIRST;
         let mut tails = Vec::new();
         for class in shared.classes.all() {
             let name = shared.classes.name(class);
             let grows = shared.classes.is_configured(class);
-            let found = segments_on_disk(&**fs, dir, &name, |first_seq| {
+            let class_dir = format::class_dir(dir, &name);
+            // The directory may not exist yet.
+            format::make_dir(&**fs, &class_dir)?;
+            let (found, without_log) =
+                segment::rewrite::settle(&**fs, &class_dir, &name, store_id)?;
+
+            // The directory of a segment without a log stays: a backup may restore the log.
+            for first_seq in without_log {
                 // Segments in the catalogue are reported below.
                 if !known.contains_key(&(name.to_string(), first_seq)) {
                     report_missing_log(dir, &name, first_seq, &options.metrics);
                 }
-            })?;
-
-            let newest = found.last().copied();
-            if newest.is_some() {
-                // The sync after the creation of a segment may have failed.
-                format::sync_dir(&**fs, &format::class_dir(dir, &name))?;
             }
 
-            for first_seq in found {
-                next_seq = next_seq.max(first_seq);
+            let mut opened = Vec::with_capacity(found.len());
+            for generation in found {
+                let first_seq = generation.first_seq;
                 let id = log::frame::LogId {
                     store_id,
                     first_seq,
                 };
-
-                let opened = segment::Segment::open(fs, dir, (class, name.clone()), id);
-                let segment = match opened {
+                match segment::Segment::open(fs, &generation.dir, (class, name.clone()), id) {
+                    Ok(segment) => opened.push(Arc::new(segment)),
+                    // Left alone: only an administrator knows where it belongs. Entries of this
+                    // store that it has are missing, and reported below.
+                    Err(error @ StoreError::Misplaced { .. }) => {
+                        tracing::error!(%error, "directory of another segment, reading around it");
+                        let path = generation.dir.strip_prefix(dir).unwrap_or(&generation.dir);
+                        let problem = format!("{error} Its entries are not read");
+                        shared.report_file(&path.to_string_lossy(), problem);
+                    }
                     // Its directory stays: a later start may read it.
                     Err(error) if error.is_damage() => {
                         tracing::error!(%error, "cannot open the log of a segment");
+                        next_seq = next_seq.max(first_seq);
                         if !known.contains_key(&(name.to_string(), first_seq)) {
                             report_missing_log(dir, &name, first_seq, &options.metrics);
                         }
-                        continue;
                     }
-                    opened => Arc::new(opened?),
-                };
+                    Err(error) => return Err(error),
+                }
+            }
+
+            let newest = opened.last().map(|segment| segment.first_seq);
+            if newest.is_some() {
+                // The sync after the creation of a segment may have failed.
+                format::sync_dir(&**fs, &class_dir)?;
+            }
+
+            for segment in opened {
+                let first_seq = segment.first_seq;
+                next_seq = next_seq.max(first_seq);
 
                 // The active segment has no index. In a class that was removed from the
                 // configuration for a while, the newest segment is sealed, too.
@@ -728,46 +752,9 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
 
 fn report_missing_log(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
     // `offset` as in other reports of damage, so that one search finds all of them.
-    let path = format::class_dir(dir, class_name)
-        .join(format::segment_name(first_seq))
-        .join("log");
+    let path = format::segment_dir(dir, class_name, first_seq).join("log");
     tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost");
     metrics.segments_missing.add(1);
-}
-
-/// The first sequence numbers of segments with a log, ascending. Calls `missing` for a segment
-/// without one, whose directory stays: a backup may restore the log.
-fn segments_on_disk(
-    fs: &dyn Fs,
-    dir: &Path,
-    class_name: &str,
-    mut missing: impl FnMut(SeqNo),
-) -> Result<Vec<SeqNo>, StoreError> {
-    let class_dir = format::class_dir(dir, class_name);
-    // The directory may not exist yet.
-    format::make_dir(fs, &class_dir)?;
-    // Before the listing: it renames directories.
-    segment::rewrite::recover(fs, &class_dir)?;
-    let mut found = Vec::new();
-    for path in format::list(&class_dir)? {
-        let name = format::name_of(&path);
-        if name.ends_with(format::NEW) {
-            // Left by a crash during the creation of a segment; it is empty.
-            fs.remove_dir_all(&path)
-                .map_err(error::io_at("remove", &path))?;
-            continue;
-        }
-        // Not a segment: `verify` names files that saltcellar does not know.
-        let Some(seq) = format::segment_seq(name) else {
-            continue;
-        };
-        if path.join("log").is_file() {
-            found.push(seq);
-        } else {
-            missing(seq);
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -236,10 +236,8 @@ impl LogFile {
         // The class and number of a path are what retention and lookups use; contradicting bytes
         // mean that an administrator moved files.
         if let Some(what) = header.mismatch(class_name, id) {
-            let what = format!("{what}: was a directory renamed or copied?");
-            return Err(StoreError::Corrupt {
+            return Err(StoreError::Misplaced {
                 path: path.to_owned(),
-                offset: 0,
                 what,
             });
         }
@@ -253,7 +251,7 @@ impl LogFile {
     pub fn bare(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Self, StoreError> {
         Ok(Self::of(
             path,
-            fs.open(path).map_err(io_at("open", path))?,
+            fs.open_log(path).map_err(io_at("open", path))?,
             id,
         ))
     }

@@ -28,7 +28,7 @@ use parking_lot::{
 };
 
 use super::error::StoreError;
-use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
+use super::format::{class_dir, make_dir, next_generation, sync_dir, unfinished};
 use super::index::sealed;
 use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, TagTemplates, Totals};
 use super::vfs::Fs;
@@ -103,7 +103,7 @@ pub(crate) struct Segment {
     numbering: AtomicU64,
     pub(crate) class: Class,
     pub(crate) class_name: Arc<str>,
-    /// Its first sequence number, which names its directory.
+    /// Its first sequence number, which is in the name of its directory.
     pub(crate) first_seq: SeqNo,
     fs: Arc<dyn Fs>,
     dir: PathBuf,
@@ -128,13 +128,11 @@ impl Segment {
     /// Opens a segment whose log file exists, with an empty index in memory.
     pub(crate) fn open(
         fs: &Arc<dyn Fs>,
-        state_dir: &Path,
+        dir: &Path,
         (class, class_name): (Class, Arc<str>),
         id: LogId,
     ) -> Result<Self, StoreError> {
         let first_seq = id.first_seq;
-
-        let dir = class_dir(state_dir, &class_name).join(segment_name(first_seq));
         let log = LogFile::open(&**fs, &dir.join("log"), &class_name, id)?;
 
         Ok(Self {
@@ -143,7 +141,7 @@ impl Segment {
             class_name,
             first_seq,
             fs: fs.clone(),
-            dir,
+            dir: dir.to_owned(),
             log,
             index: RwLock::new(Index::Memory(Box::new(MemIndex::new(first_seq)))),
             shared_index: Mutex::default(),
@@ -547,22 +545,19 @@ impl Ready<'_> {
     }
 }
 
-/// Creates a new segment with an empty log. It gets its name only when the log is complete: a
-/// segment without a log counts as damaged. Durable on return.
+/// Creates a new segment with an empty log; returns its directory, which gets its name only when the
+/// log is complete: a segment without a log counts as damaged. Durable on return.
 pub(crate) fn create(
     fs: &dyn Fs,
     state_dir: &Path,
     class_name: &str,
     id: LogId,
     now: crate::base::clock::Micros,
-) -> Result<(), StoreError> {
-    let first_seq = id.first_seq;
+) -> Result<PathBuf, StoreError> {
     let class_dir = class_dir(state_dir, class_name);
-    let (new, dir) = (
-        class_dir.join(new_name(first_seq)),
-        class_dir.join(segment_name(first_seq)),
-    );
-    // Below another name, because a crash leaves a directory without a log.
+    // Usually the first one. A directory that an administrator put there stays.
+    let dir = next_generation(&class_dir, id.first_seq)?;
+    let new = unfinished(&dir);
     make_dir(fs, &new)?;
 
     let path = new.join("log");
@@ -572,5 +567,6 @@ pub(crate) fn create(
 
     fs.rename(&new, &dir)
         .map_err(super::error::io_at("rename to", &dir))?;
-    sync_dir(fs, &class_dir)
+    sync_dir(fs, &class_dir)?;
+    Ok(dir)
 }

@@ -29,7 +29,7 @@ use crate::store::format::{
 use crate::store::index::LatestJob;
 use crate::store::index::state::StateDatabase;
 use crate::store::retain::free_space::SpaceLevel;
-use crate::store::segment::Segment;
+use crate::store::segment::{Segment, rewrite};
 use crate::store::vfs::Fs;
 
 /// A segment in the trash.
@@ -143,6 +143,10 @@ impl StoreInner {
         ));
         let class_dir = class_dir(&self.dir, &segment.class_name);
 
+        // The form before its blocks were merged, if that could not be removed: it would come back
+        // in its place.
+        let id = segment.log().id();
+        rewrite::remove_older(&*self.fs, segment.dir(), &segment.class_name, id)?;
         // Makes the previous drop durable, in case its sync failed.
         sync_dir(&*self.fs, &class_dir)?;
         // Read before the index is detached, after which the totals are empty.

@@ -6,48 +6,34 @@
 //!
 //! # Steps
 //!
-//! ```text
-//! <first-seq>.sealing/    new log and index, written and synced; then exchanged with the segment's directory (RENAME_EXCHANGE),
-//!                         and the old segment is removed under this name
-//! ```
-//!
-//! Without support for the exchange:
-//!
-//! ```text
-//! <first-seq>.sealed/     .sealing is renamed to this: the commit point
-//! <first-seq>.old/        the old segment, renamed; then .sealed gets the segment's name, and .old is removed
-//! <first-seq>.stale/      the .sealed of an earlier failed attempt, before its removal
-//! ```
+//! The copy is written to `<first-seq>.<n + 1>.new`, with its index, synced, and renamed to
+//! `<first-seq>.<n + 1>`: the commit point. Then the old generation is removed.
 //!
 //! # Invariant
 //!
-//! After a crash between any two steps [`recover`] restores a complete segment: `.sealing` is
-//! removed, `.sealed` supersedes the old segment, which is removed last. Sequence numbers, order
-//! and bodies of entries do not change. Nothing is removed before the rename that made it
-//! superfluous is synced.
+//! A directory without the suffix is complete, and of several generations the highest one counts. A
+//! crash therefore leaves one of two states, which [`settle`] ends: a copy with the suffix is
+//! removed, and so is a generation below another one. Sequence numbers, order and bodies of entries
+//! do not change. Nothing is removed before the rename that made it superfluous is synced.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED};
+use crate::model::SeqNo;
 use crate::store::error::{StoreError, fits, io_at};
-use crate::store::format::{list, name_of, remove_dir, segment_seq, sync_dir};
+use crate::store::format::{
+    Generation, NEW, generation_of, generations, list, name_of, next_generation, remove_dir,
+    sync_dir, unfinished,
+};
 use crate::store::index::{Layout, MemIndex, SegmentMetadata, sealed};
 use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset, file_header};
+use crate::store::log::frame::LogId;
 use crate::store::log::walk::{Bounds, walk};
 use crate::store::log::writer::LogWriter;
 use crate::store::segment::{INDEX, Segment};
 use crate::store::vfs::Fs;
-
-pub(in crate::store) const SEALING: &str = "sealing";
-pub(in crate::store) const SEALED: &str = "sealed";
-const OLD: &str = "old";
-const STALE: &str = "stale";
-
-fn beside(dir: &Path, extension: &str) -> PathBuf {
-    dir.with_extension(extension)
-}
 
 /// Groups neighbouring blocks to merge; `None` if the gain is too small.
 pub(in crate::store) fn plan(
@@ -105,29 +91,31 @@ pub(in crate::store) fn plan(
     Ok((merged_bytes * REWRITE_SHARE >= end).then_some(groups))
 }
 
-/// Writes the merged log and its index beside the segment. Durable on return; [`swap`] puts it in
-/// place. `None` if a block cannot be read.
+/// Writes the merged log and its index beside the segment, durably; [`commit`] makes it the segment.
+/// Returns the directory that it will have, and its metadata. `None` if a block cannot be read.
 pub(in crate::store) fn write(
     segment: &Segment,
     index: &MemIndex,
     groups: &[Range<usize>],
-) -> Result<Option<SegmentMetadata>, StoreError> {
-    let (fs, dir) = (segment.fs(), beside(segment.dir(), SEALING));
+) -> Result<Option<(PathBuf, SegmentMetadata)>, StoreError> {
+    let fs = segment.fs();
+    let dir = next_generation(class_dir_of(segment.dir()), segment.first_seq)?;
 
-    if dir.exists() {
-        // Perhaps the segment as it grew: an earlier attempt exchanged the names, and could not
-        // sync them.
-        sync_dir(fs, segment.dir().parent().unwrap_or(&dir))?;
-        remove_old(fs, segment.dir(), SEALING)?;
-    }
-
-    let written = write_to(segment, index, groups, &dir);
+    let new = unfinished(&dir);
+    // Left by an earlier attempt.
+    remove_dir(fs, &new)?;
+    let written = write_to(segment, index, groups, &new);
     // Nothing refers to it yet.
     if !matches!(written, Ok(Some(_))) {
         // A partial copy may occupy the space that is missing.
-        remove_dir(fs, &dir)?;
+        remove_dir(fs, &new)?;
     }
-    written
+    Ok(written?.map(|metadata| (dir, metadata)))
+}
+
+/// The directory of the class, of that of a segment.
+fn class_dir_of(dir: &Path) -> &Path {
+    dir.parent().unwrap_or(dir)
 }
 
 fn write_to(
@@ -147,7 +135,7 @@ fn write_to(
 
     let (path, layout) = (dir.join(INDEX), (index, Some(&layout)));
     let metadata = sealed::write(fs, &path, layout, segment.log().id(), Vec::new())?;
-    // The names in `.sealing`, before it is renamed.
+    // The names in it, before it is renamed.
     sync_dir(fs, dir)?;
     Ok(Some(metadata))
 }
@@ -278,126 +266,133 @@ fn check(fs: &dyn Fs, segment: &Segment, layout: &Layout, path: &Path) -> Result
     }
 }
 
-/// Replaces the segment by the result of [`write`].
-pub(in crate::store) fn swap(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
-    let (sealing, sealed) = (beside(dir, SEALING), beside(dir, SEALED));
+/// Makes the result of [`write`] the segment: the directory gets its name, durably.
+pub(in crate::store) fn commit(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
+    fs.rename(&unfinished(dir), dir)
+        .map_err(io_at("rename to", dir))?;
+    sync_dir(fs, class_dir_of(dir))
+}
 
-    let parent = dir.parent().unwrap_or(dir);
-    // A `.sealed` of an earlier attempt must be dealt with first: it would win after a crash.
-    if !sealed.exists() {
-        match fs.exchange(&sealing, dir) {
-            Ok(()) => {
-                // The exchange is durable before the old segment is removed.
-                sync_dir(fs, parent)?;
-                return remove_old(fs, dir, SEALING);
+/// Removes the generations below that in `dir`, which must be durable. Files with bytes that
+/// recovery cut from their logs move to it.
+pub(in crate::store) fn remove_older(
+    fs: &dyn Fs,
+    dir: &Path,
+    class_name: &str,
+    id: LogId,
+) -> Result<(), StoreError> {
+    for old in generations(class_dir_of(dir))? {
+        let is_older = old.first_seq == id.first_seq && old.dir != dir;
+        // Another segment that was moved here is not ours to remove.
+        if !is_older || misplaced(fs, &old, class_name, id.store_id)?.is_some() {
+            continue;
+        }
+        // The list ends with the one that counts.
+        if generation_of(name_of(dir)).is_none_or(|(_, number)| old.number > number) {
+            break;
+        }
+
+        let mut moved = false;
+        // What a start once cut off is kept for the administrator.
+        for path in list(&old.dir)? {
+            let place = dir.join(name_of(&path));
+            if cut_offset(&path).is_some() && !place.exists() {
+                fs.rename(&path, &place).map_err(io_at("rename", &path))?;
+                moved = true;
             }
-            // The steps below do the same with three renames.
-            Err(why) if is_unsupported(&why) => {}
-            Err(why) => return Err(io_at("exchange", &sealing)(why)),
         }
-    }
-
-    if sealed.exists() {
-        // Left by a failed attempt. Rename it first: partially removed, it would still win after a
-        // crash.
-        let stale = beside(dir, STALE);
-        remove_dir(fs, &stale)?;
-
-        fs.rename(&sealed, &stale)
-            .map_err(io_at("rename", &sealed))?;
-        sync_dir(fs, parent)?;
-        remove_dir(fs, &stale)?;
-    }
-
-    // The commit point: from here on a start completes the swap.
-    fs.rename(&sealing, &sealed)
-        .map_err(io_at("rename", &sealing))?;
-    sync_dir(fs, parent)?;
-
-    take_place(fs, dir)
-}
-
-/// Moves `.sealed` to the segment's name and removes the old segment.
-fn take_place(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
-    let (sealed, old) = (beside(dir, SEALED), beside(dir, OLD));
-    // A crash between these renames leaves `.sealed`, which `recover` puts in place.
-    if dir.exists() {
-        remove_old(fs, dir, OLD)?;
-        fs.rename(dir, &old).map_err(io_at("rename", dir))?;
-    }
-
-    fs.rename(&sealed, dir).map_err(io_at("rename", &sealed))?;
-    // Durable before the old segment is removed.
-    sync_dir(fs, dir.parent().unwrap_or(dir))?;
-    remove_old(fs, dir, OLD)
-}
-
-/// Removes the old segment, now named `extension`. Files with bytes that recovery cut from its log
-/// move to the new segment.
-fn remove_old(fs: &dyn Fs, dir: &Path, extension: &str) -> Result<(), StoreError> {
-    let old = beside(dir, extension);
-    let mut moved = false;
-    // What a start once cut off is kept for the administrator.
-    for path in list(&old)? {
-        let place = dir.join(name_of(&path));
-        if cut_offset(&path).is_some() && !place.exists() {
-            fs.rename(&path, &place).map_err(io_at("rename", &path))?;
-            moved = true;
+        if moved {
+            sync_dir(fs, dir)?;
         }
+        remove_dir(fs, &old.dir)?;
     }
-
-    if moved {
-        sync_dir(fs, dir)?;
-    }
-    remove_dir(fs, &old)
+    Ok(())
 }
 
-/// Whether the file system or the kernel lacks support for RENAME_EXCHANGE.
-fn is_unsupported(why: &std::io::Error) -> bool {
-    let errno = rustix::io::Errno::from_io_error(why);
-    why.kind() == std::io::ErrorKind::Unsupported || errno == Some(rustix::io::Errno::INVAL)
+/// Why the log in a directory is not that of its name, if its header can be read.
+fn misplaced(
+    fs: &dyn Fs,
+    generation: &Generation,
+    class_name: &str,
+    store_id: u64,
+) -> Result<Option<String>, StoreError> {
+    // The rest of a removal.
+    if !generation.has_log() {
+        return Ok(None);
+    }
+    let id = LogId {
+        store_id,
+        first_seq: generation.first_seq,
+    };
+    let log = LogFile::bare(fs, &generation.dir.join("log"), id)?;
+    Ok(log
+        .header()?
+        .and_then(|header| header.mismatch(class_name, id)))
 }
 
-/// Completes or reverts interrupted compactions in the directory of a class.
-pub(in crate::store) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), StoreError> {
-    let mut left: Vec<(String, PathBuf)> = Vec::new();
-    for path in list(class_dir)? {
-        let is_segment = path
-            .file_stem()
-            .and_then(|name| name.to_str())
-            .and_then(segment_seq)
-            .is_some();
+/// Ends what was interrupted in the directory of a class; returns the segments with a log,
+/// ascending, and the first numbers of those without one. Of several generations of a segment only
+/// the highest one is left, and any that belong elsewhere.
+pub(in crate::store) fn settle(
+    fs: &dyn Fs,
+    class_dir: &Path,
+    class_name: &str,
+    store_id: u64,
+) -> Result<(Vec<Generation>, Vec<SeqNo>), StoreError> {
+    let is_unfinished = |path: &PathBuf| {
+        let name = name_of(path).strip_suffix(NEW);
+        name.is_some_and(|name| generation_of(name).is_some())
+    };
+    let left: Vec<PathBuf> = list(class_dir)?.into_iter().filter(is_unfinished).collect();
+    let found = generations(class_dir)?;
+    let is_double = |pair: &[Generation]| {
+        pair.first().map(|one| one.first_seq) == pair.last().map(|other| other.first_seq)
+    };
 
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        if let Some(extension) = extension.filter(|_| is_segment) {
-            left.push((extension.to_owned(), path.with_extension("")));
-        }
-    }
-
-    if !left.is_empty() {
+    if !left.is_empty() || found.windows(2).any(is_double) {
+        tracing::warn!(dir = %class_dir.display(), "completing an interrupted seal");
         // The renames of the previous run must be durable before anything is removed: a power loss
         // could undo them.
         sync_dir(fs, class_dir)?;
     }
+    for path in left {
+        remove_dir(fs, &path)?;
+    }
 
-    // `.sealed` first: `.old` is removed only once the segment is complete.
-    for wanted in [SEALED, OLD, SEALING, STALE] {
-        for (_, dir) in left.iter().filter(|(extension, _)| extension == wanted) {
-            tracing::warn!(dir = %dir.display(), step = wanted, "completing an interrupted seal");
-            match wanted {
-                // Only between two renames without a `.sealed`: the old segment is the only one.
-                SEALED => take_place(fs, dir)?,
-
-                OLD if !dir.exists() => {
-                    let old = beside(dir, OLD);
-                    fs.rename(&old, dir).map_err(io_at("rename", &old))?;
+    let (mut kept, mut without_log) = (Vec::new(), Vec::new());
+    for of_segment in found.chunk_by(|one, next| one.first_seq == next.first_seq) {
+        let mut logs: Vec<&Generation> = of_segment.iter().filter(|one| one.has_log()).collect();
+        // The usual case: one, and the caller checks its header.
+        if logs.len() > 1 {
+            let mut ours = None;
+            for log in &logs {
+                if misplaced(fs, log, class_name, store_id)?.is_none() {
+                    ours = Some(*log);
                 }
-                // After the exchange, `.sealing` is the old segment.
-                OLD | SEALING if dir.exists() => remove_old(fs, dir, wanted)?,
-                // A copy that was never complete, or the rest of a removal.
-                other => remove_dir(fs, &beside(dir, other))?,
             }
+            if let Some(ours) = ours {
+                let first_seq = ours.first_seq;
+                let id = LogId {
+                    store_id,
+                    first_seq,
+                };
+                remove_older(fs, &ours.dir, class_name, id)?;
+                logs.retain(|log| log.dir == ours.dir || log.has_log());
+            }
+        } else if let (Some(only), true) = (logs.first(), of_segment.len() > 1) {
+            let first_seq = only.first_seq;
+            let id = LogId {
+                store_id,
+                first_seq,
+            };
+            // The rest of a removal has no log.
+            remove_older(fs, &only.dir, class_name, id)?;
+        }
+
+        match (logs.is_empty(), of_segment.first()) {
+            (true, Some(lost)) => without_log.push(lost.first_seq),
+            _ => kept.extend(logs.into_iter().cloned()),
         }
     }
-    Ok(())
+    Ok((kept, without_log))
 }

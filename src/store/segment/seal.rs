@@ -5,6 +5,7 @@
 //! database, and then drops the index in memory. After a crash in between, the next start seals the
 //! segment again. Readers rebuild damaged indexes in memory and queue them here.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -104,10 +105,10 @@ pub(in crate::store) fn seal(
 
     let latest = index.latest();
     let rewritten = rewritten(segment, &index)?;
-    if let Some(metadata) = rewritten {
+    if let Some((dir, metadata)) = rewritten {
         drop(index);
         apply(shared, segment, &metadata, &latest, || {
-            replace(shared, segment, metadata.clone())
+            replace(shared, segment, &dir, metadata.clone())
         })?;
 
         // A new `Segment` has replaced this one; the mark stops other threads from working on it.
@@ -127,7 +128,10 @@ pub(in crate::store) fn seal(
 }
 
 /// Writes a copy of a segment with merged blocks beside it, if there are enough small ones.
-fn rewritten(segment: &Segment, index: &MemIndex) -> Result<Option<SegmentMetadata>, StoreError> {
+fn rewritten(
+    segment: &Segment,
+    index: &MemIndex,
+) -> Result<Option<(PathBuf, SegmentMetadata)>, StoreError> {
     // Too little to gain, or damage in the log.
     let Some(groups) = rewrite::plan(segment, index)? else {
         return Ok(None);
@@ -141,15 +145,22 @@ fn rewritten(segment: &Segment, index: &MemIndex) -> Result<Option<SegmentMetada
 fn replace(
     shared: &StoreInner,
     segment: &Arc<Segment>,
+    dir: &Path,
     metadata: SegmentMetadata,
 ) -> Result<(), StoreError> {
-    // The names first: the new `Segment` opens its files by path.
-    rewrite::swap(&*shared.fs, segment.dir())?;
+    // The name first: the new `Segment` opens its files by path.
+    rewrite::commit(&*shared.fs, dir)?;
     let class = (segment.class, segment.class_name.clone());
-    let new = Segment::open(&shared.fs, &shared.dir, class, segment.log().id())?;
+    let id = segment.log().id();
+    let new = Segment::open(&shared.fs, dir, class, id)?;
 
     new.set_sealed(metadata);
     shared.replace_segment(segment, Arc::new(new));
+
+    // Only its space is late. The next start removes it, or retention before the new one.
+    if let Err(error) = rewrite::remove_older(&*shared.fs, dir, &segment.class_name, id) {
+        tracing::warn!(dir = %segment.dir().display(), %error, "cannot remove a segment whose blocks were merged");
+    }
     Ok(())
 }
 

@@ -255,11 +255,12 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
         let segments = rig.store.0.segments(Class::JOBS);
         let lies_in =
             |s: &&Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
-        let place = segments.iter().find(lies_in).unwrap().dir().to_owned();
+        let segment = segments.iter().find(lies_in).unwrap();
+        let (place, first_seq) = (segment.dir().to_owned(), segment.first_seq);
         drop(segments);
         rig.close();
         if is_dropped {
-            let name = format!("jobs-{}", place.file_name().unwrap().to_str().unwrap());
+            let name = format!("jobs-{}", format::segment_name(first_seq));
             fs::rename(&place, dir.path().join("trash").join(name)).unwrap();
         } else {
             fs::remove_dir_all(&place).unwrap();

@@ -235,39 +235,100 @@ fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
         fs::metadata(new.join("log")).unwrap().len() * 2
             < fs::metadata(old.join("log")).unwrap().len()
     );
-    // The names after each step, of the old and of the new segment.
-    let steps: [(&str, &str, bool); 7] = [
-        ("sealing", "", true),
-        ("", "sealing", true),
-        ("", "sealing", false),
-        ("", "sealed", true),
-        ("old", "sealed", true),
-        ("old", "", true),
-        ("old", "sealing", false),
+    let named = |generation: u32| {
+        let (first_seq, _) = format::generation_of(format::name_of(&new)).unwrap();
+        format::generation_name(first_seq, generation)
+    };
+    assert!(old.ends_with(named(0)) && new.ends_with(named(1)));
+    // The two states of a crash: the copy without its name, incomplete or complete; and both, the old
+    // one whole or partially removed.
+    let steps: [(Option<bool>, &str, bool); 4] = [
+        (Some(true), ".new", false),
+        (Some(true), ".new", true),
+        (Some(true), "", true),
+        (Some(false), "", true),
     ];
-    for (of_old, of_new, complete) in steps {
+    for (old_is_whole, suffix, complete) in steps {
         let dir = tempfile::tempdir().unwrap();
         copy_dir(sealed.path(), dir.path());
         fs::remove_dir_all(dir.path().join("state")).unwrap();
-        let at = dir.path().join(&class).join(new.file_name().unwrap());
-        fs::remove_dir_all(&at).unwrap();
-        copy_dir(&old, &at.with_extension(of_old));
-        copy_dir(&new, &at.with_extension(of_new));
-        if !complete {
-            fs::remove_file(at.with_extension(of_new).join("index")).unwrap();
-            fs::write(at.with_extension(of_new).join("log"), b"SALTCLOG").unwrap();
+        let at = |name: String| dir.path().join(&class).join(name);
+        fs::remove_dir_all(at(named(1))).unwrap();
+
+        let (old_at, new_at) = (at(named(0)), at(named(1) + suffix));
+        copy_dir(&old, &old_at);
+        fs::write(old_at.join("log.cut-77"), "cut").unwrap();
+        if old_is_whole == Some(false) {
+            fs::remove_file(old_at.join("log")).unwrap();
         }
+        copy_dir(&new, &new_at);
+        if !complete {
+            fs::remove_file(new_at.join("index")).unwrap();
+            fs::write(new_at.join("log"), b"SALTCLOG").unwrap();
+        }
+
         for _ in 0..2 {
             let rig = Rig::open(dir.path(), Limits::default());
             check_all(&rig, 0..124);
         }
         let names: Vec<_> = fs::read_dir(dir.path().join(&class))
             .unwrap()
-            .map(|i| i.unwrap().path())
+            .map(|i| i.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with(&named(0)[..20]))
             .collect();
+        let expected = named(u32::from(suffix.is_empty()));
+        // Without the new one, the old one may be merged by the start.
         assert!(
-            names.iter().all(|path| path.extension().is_none()),
-            "{of_old:?} {of_new:?}: {names:?}"
+            names == [expected.clone()] || names == [named(1)],
+            "{suffix:?} {complete}: {names:?}"
+        );
+        assert!(
+            at(names[0].clone()).join("log.cut-77").exists(),
+            "{suffix:?} {complete}"
         );
     }
+}
+
+#[test]
+fn a_segment_in_a_foreign_place_is_named_left_alone_and_read_around() {
+    let dir = closed_store(SMALL, 0..100);
+    let class = |name: &str| format::class_dir(dir.path(), name);
+    let first = format::generations(&class("jobs")).unwrap().remove(0);
+    let other = format::generations(&class("jobs")).unwrap().remove(3);
+
+    // Copies of segments in another class, under another number, and as a generation of another
+    // segment, which would otherwise be the highest.
+    let misplaced = [
+        class("events").join(format::generation_name(first.first_seq, 5)),
+        class("jobs").join(format::generation_name(SeqNo(1 << 40), 0)),
+        class("jobs").join(format::generation_name(other.first_seq, 9)),
+    ];
+    misplaced.iter().for_each(|to| copy_dir(&first.dir, to));
+    let foreign = class("jobs").join("notes.txt");
+    fs::write(&foreign, "of an administrator").unwrap();
+
+    for _ in 0..2 {
+        let rig = Rig::open(dir.path(), SMALL);
+        check_all(&rig, 0..100);
+        let named: Vec<String> = rig
+            .store
+            .file_faults()
+            .iter()
+            .map(|fault| format!("{fault:?}"))
+            .collect();
+        for to in &misplaced {
+            let name = to.strip_prefix(dir.path()).unwrap().to_str().unwrap();
+            assert!(named.iter().any(|fault| fault.contains(name)), "{named:?}");
+        }
+        assert_eq!(rig.metrics.segments_missing.get(), 0);
+        rig.close();
+        assert!(misplaced.iter().all(|to| to.join("log").is_file()));
+        assert!(foreign.is_file());
+    }
+
+    // Their names are not used: numbers and directories of new segments are others.
+    let rig = Rig::open(dir.path(), SMALL);
+    rig.put_each(100..130);
+    check_all(&rig, 0..130);
+    assert!(rig.store.durable().0 < 1 << 30);
 }

@@ -75,8 +75,8 @@ impl ClassWriter {
 
         if self.out.is_none() {
             // A segment is named after its first entry.
-            let dir =
-                format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
+            let dir = format::class_dir(&self.to, &self.class_name)
+                .join(format::generation_name(first_seq, 0));
             files::make_dir(&dir)?;
             self.id.first_seq = first_seq;
             let mut out = LogWriter::create(&Disk, &dir.join("log"), self.id)?;
@@ -131,7 +131,7 @@ impl ClassWriter {
     fn close(&mut self) -> Result<(), StoreError> {
         if let Some(out) = self.out.take() {
             let dir = format::class_dir(&self.to, &self.class_name)
-                .join(format::segment_name(self.id.first_seq));
+                .join(format::generation_name(self.id.first_seq, 0));
             // The log, then its name.
             out.finish()?;
             files::sync_dir(&dir)?;

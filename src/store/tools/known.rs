@@ -27,9 +27,7 @@ pub(crate) struct KnownSegment {
 impl KnownSegment {
     /// Where its log is, or was.
     pub(crate) fn log(&self, state_dir: &Path) -> PathBuf {
-        format::class_dir(state_dir, &self.class_name)
-            .join(format::segment_name(self.first_seq))
-            .join("log")
+        format::segment_dir(state_dir, &self.class_name, self.first_seq).join("log")
     }
 
     /// How many of its entries were found nowhere. `known` are all known segments: a class without

@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
+use crate::store::format::Generation;
 use crate::store::format::{FoundId, name_of};
 use crate::store::log::frame::LogId;
-use crate::store::segment::rewrite::SEALED;
 use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
 use crate::store::stopped::STOPPED;
 use crate::store::vfs::{Disk, open_to_read};
@@ -48,7 +48,7 @@ pub(crate) const ITEMS: &[(&str, Role)] = &[
     // A new store continues with other numbers.
     (SEQUENCE, Role::Derived),
     (STOPPED, Role::Derived),
-    ("LOCK", Role::Derived),
+    (format::HOLDER, Role::Derived),
     ("log", Role::Log),
     ("state", Role::Derived),
     ("state.damaged", Role::Derived),
@@ -190,25 +190,24 @@ impl SegmentFiles {
     }
 
     /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon
-    /// may replace it by the sealed form meanwhile (`rewrite`); for a moment only a directory with
-    /// the suffix `.sealed` exists. Afterwards `dir` is where the log was found.
+    /// may replace it by another generation meanwhile (`rewrite`). Afterwards `dir` is where the log
+    /// was found.
     pub(crate) fn open_log(&mut self) -> Result<Option<File>, StoreError> {
-        // The directory may have had the suffix when it was listed.
-        let segment = self.dir.with_extension("");
-        // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order
-        // misses nothing.
-        for dir in [segment.clone(), segment.with_extension(SEALED), segment] {
-            let path = dir.join("log");
+        let class_dir = self.dir.parent().unwrap_or(&self.dir).to_owned();
+        loop {
+            let path = self.log();
             match open_to_read(&path) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                file => {
-                    let file = file.map_err(crate::store::error::io_at("open", &path))?;
-                    self.dir = dir;
-                    return Ok(Some(file));
-                }
+                file => return Ok(Some(file.map_err(io_at("open", &path))?)),
+            }
+
+            // The next generation has its name before this one goes. It ends, because a segment has
+            // few of them.
+            match format::find_segment(&class_dir, self.first_seq)? {
+                Some(found) if found.dir != self.dir => self.dir = found.dir,
+                _ => return Ok(None),
             }
         }
-        Ok(None)
     }
 
     pub(crate) fn id(&self, store_id: u64) -> LogId {
@@ -281,14 +280,14 @@ pub(crate) struct DaemonWatch {
     dir: PathBuf,
     /// The holder of the lock at the first look.
     pub(crate) holder: Option<String>,
-    /// When the lock was taken last: who takes it writes its text.
+    /// When the lock was taken last.
     taken: Option<SystemTime>,
 }
 
 impl DaemonWatch {
     pub(crate) fn begin(dir: &Path) -> Result<Self, StoreError> {
         // The time first: a daemon that starts in between is the holder, or has changed the time.
-        let taken = last_taken(dir)?;
+        let taken = format::last_taken(dir)?;
         let holder = format::is_locked(dir)?;
         Ok(Self {
             dir: dir.to_owned(),
@@ -299,20 +298,11 @@ impl DaemonWatch {
 
     /// Whether a daemon has opened the directory since the first look.
     pub(crate) fn has_started(&self) -> Result<bool, StoreError> {
-        Ok(last_taken(&self.dir)? != self.taken)
+        Ok(format::last_taken(&self.dir)? != self.taken)
     }
 }
 
-fn last_taken(dir: &Path) -> Result<Option<SystemTime>, StoreError> {
-    let path = dir.join("LOCK");
-    match std::fs::metadata(&path).and_then(|found| found.modified()) {
-        // Never opened by a daemon, as after a restore.
-        Err(e) if format::is_absent(&e) => Ok(None),
-        time => Ok(Some(time.map_err(io_at("read the time of", &path))?)),
-    }
-}
-
-/// All segments, sorted by class and number. A segment that is being replaced has its plain name.
+/// All segments, sorted by class and number, each in its highest generation.
 pub(crate) fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     // A daemon may rename directories meanwhile; two equal listings are consistent.
     let mut before = list_segments(dir)?;
@@ -331,34 +321,24 @@ pub(crate) fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
 fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut segments = Vec::new();
     for class_name in format::class_names(dir)? {
+        let mut found = format::generations(&format::class_dir(dir, &class_name))?;
+        found.retain(Generation::has_log);
+
         let mut of_class: Vec<SegmentFiles> = Vec::new();
-        for path in files::list(&format::class_dir(dir, &class_name))? {
-            let name = name_of(&path);
-            // `.sealed` is a complete segment about to be renamed.
-            let name = name
-                .strip_suffix(SEALED)
-                .and_then(|name| name.strip_suffix('.'))
-                .unwrap_or(name);
-            // Names of other files: `foreign` lists them.
-            let Some(first_seq) = format::segment_seq(name) else {
-                continue;
-            };
-            // The plain name comes first in the listing. Both exist while the sealed form replaces
-            // the segment.
+        for generation in found {
+            let first_seq = generation.first_seq;
+            // Ascending: the highest one counts.
             if of_class
                 .last()
-                .is_some_and(|segment| segment.first_seq == first_seq)
-                || !path.join("log").is_file()
+                .is_some_and(|before| before.first_seq == first_seq)
             {
-                continue;
+                of_class.pop();
             }
-
-            let is_sealed = path.join(INDEX).is_file();
             of_class.push(SegmentFiles {
                 class_name: class_name.clone(),
                 first_seq,
-                dir: path,
-                is_sealed,
+                is_sealed: generation.dir.join(INDEX).is_file(),
+                dir: generation.dir,
                 is_newest: false,
             });
         }
@@ -375,27 +355,16 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
 pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut found = Vec::new();
     for class_name in format::class_names(dir)? {
-        for path in files::list(&format::class_dir(dir, &class_name))? {
-            let first_seq = path
-                .file_name()
-                .and_then(|name| format::segment_seq(name.to_str()?));
-            // Without a log, but perhaps with one that was moved a moment ago.
-            let Some(first_seq) =
-                first_seq.filter(|_| path.is_dir() && !path.join("log").is_file())
-            else {
-                continue;
-            };
-
-            let is_sealed = path.join(INDEX).is_file();
-            let class_name = class_name.clone();
+        let generations = format::generations(&format::class_dir(dir, &class_name))?;
+        for generation in generations.into_iter().filter(|one| !one.has_log()) {
             let mut segment = SegmentFiles {
-                class_name,
-                first_seq,
-                dir: path,
-                is_sealed,
+                class_name: class_name.clone(),
+                first_seq: generation.first_seq,
+                is_sealed: generation.dir.join(INDEX).is_file(),
+                dir: generation.dir,
                 is_newest: false,
             };
-            // It may have been renamed or dropped meanwhile.
+            // It may have been replaced or dropped meanwhile.
             if segment.open_log()?.is_none() && segment.dir.is_dir() {
                 found.push(segment);
             }
@@ -432,9 +401,9 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
 
         for segment in files::list(&class_dir)? {
             let name = name_of(&segment);
-            let seq = format::segment_seq(name.split('.').next().unwrap_or_default());
+            let known = format::generation_of(name.strip_suffix(format::NEW).unwrap_or(name));
             // Also a file with the name of a segment. Not `is_dir`: it may have gone meanwhile.
-            if seq.is_none() || segment.is_file() {
+            if known.is_none() || segment.is_file() {
                 found.push(segment);
                 continue;
             }

@@ -22,9 +22,8 @@ impl SegmentSelector {
     fn is(&self, segment: &SegmentFiles) -> bool {
         let name = self.name.trim_end_matches('/');
         let (class, number) = name.rsplit_once('/').unwrap_or(("", name));
-        let number = format::segment_seq(number)
-            .map(|seq| seq.0)
-            .or_else(|| number.parse().ok());
+        // Also the name of a directory, with its generation.
+        let number = number.split('.').next().and_then(|n| n.parse().ok());
         number == Some(segment.first_seq.0) && (class.is_empty() || class == segment.class_name)
     }
 }
@@ -48,7 +47,7 @@ pub(crate) fn rebuild(
     layout::check_store(dir)?;
     // Held to the end: a daemon that started in between would find indexes missing, and an error
     // would put the old ones back under it.
-    let lock = format::Lock::take(dir, &options.holder, options.lock_timeout)?;
+    let lock = format::Lock::take(&Disk, dir, &options.holder, options.lock_timeout)?;
 
     let segments: Vec<_> = layout::segments(dir)?
         .into_iter()
@@ -122,7 +121,7 @@ pub(crate) fn open_watched(
     indexes: &[(String, PathBuf)],
     watch: &mut dyn Watch,
 ) -> Result<Opened, StoreError> {
-    let lock = format::Lock::take(&options.dir, &options.holder, options.lock_timeout)?;
+    let lock = format::Lock::take(&Disk, &options.dir, &options.holder, options.lock_timeout)?;
     open_locked(options, lock, indexes, watch)
 }
 

@@ -79,14 +79,19 @@ impl LockedStore {
     /// open; nothing has changed then.
     pub(crate) fn take(dir: &Path, holder: &str) -> Result<Self, ToolError> {
         let store_id = layout::check_store(dir)?;
-        let lock = format::Lock::take(dir, holder, LOCK_TIMEOUT)?;
+        let lock = format::Lock::take(&Disk, dir, holder, LOCK_TIMEOUT)?;
         // Logs change without the daemon, so what the last stop recorded is no longer true.
         crate::store::stopped::forget(&Disk, dir)?;
 
         // A crash in an earlier run may have left a segment under another name, where a search would
         // not find it.
         for class_name in format::class_names(dir)? {
-            rewrite::recover(&Disk, &format::class_dir(dir, &class_name))?;
+            rewrite::settle(
+                &Disk,
+                &format::class_dir(dir, &class_name),
+                &class_name,
+                store_id,
+            )?;
         }
 
         Ok(Self {
@@ -313,9 +318,10 @@ fn rewrite_segment(
     id: LogId,
     clean: &dyn Redact,
 ) -> Result<(), StoreError> {
-    // The name of an interrupted seal: a start removes an incomplete copy, and completes a complete
-    // one.
-    let new = segment.dir.with_extension(rewrite::SEALING);
+    // As a seal: a start removes an incomplete copy, and the generation below a complete one.
+    let class_dir = segment.dir.parent().unwrap_or(&segment.dir);
+    let next = format::next_generation(class_dir, segment.first_seq)?;
+    let new = format::unfinished(&next);
     remove_dir(&Disk, &new)?;
     files::make_dir(&new)?;
 
@@ -367,7 +373,7 @@ fn rewrite_segment(
 
     out.finish()?;
 
-    // Side files are part of the segment, and would come back with the exchange.
+    // Side files are part of the segment, and would come back when the old one is removed.
     for old in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&old).map_err(io_at("read", &old))?;
         clean.bytes(&mut bytes);
@@ -379,7 +385,8 @@ fn rewrite_segment(
     // Durable, then checked, before the old segment is replaced: it is the only other copy.
     files::sync_dir(&new)?;
     check(&path, id, entries, clean)?;
-    rewrite::swap(&Disk, &segment.dir)
+    rewrite::commit(&Disk, &next)?;
+    rewrite::remove_older(&Disk, &next, &segment.class_name, id)
 }
 
 /// Verifies that the new log has all entries and nothing to replace.

@@ -382,13 +382,13 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .filter_map(|part| part.to_str())
             .collect();
 
-        // The place tells how likely a file is whole: a segment, its sealed form before the
-        // exchange, anything else beside logs, anything else.
+        // The place tells how likely a file is whole: a segment, its next generation before the
+        // rename, anything else beside logs, anything else.
         let (rank, class) = match inside.as_slice() {
-            ["log", class, segment, "log"] if format::segment_seq(segment).is_some() => {
+            ["log", class, segment, "log"] if format::generation_of(segment).is_some() => {
                 (0, Some(class))
             }
-            ["log", class, segment, "log"] if segment.ends_with(".sealed") => (1, Some(class)),
+            ["log", class, segment, "log"] if segment.ends_with(format::NEW) => (1, Some(class)),
             ["log", class, ..] => (2, Some(class)),
             _ => (3, None),
         };

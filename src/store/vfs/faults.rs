@@ -440,6 +440,10 @@ impl Fs for Faults {
         self.file(path, self.fs.open(path))
     }
 
+    fn open_log(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+        self.file(path, self.fs.open_log(path))
+    }
+
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
         self.file(path, self.fs.open_to_write(path))
     }
@@ -457,11 +461,6 @@ impl Fs for Faults {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.check(Act::Rename, to)?;
         self.fs.rename(from, to)
-    }
-
-    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        self.check(Act::Rename, other)?;
-        self.fs.exchange(one, other)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

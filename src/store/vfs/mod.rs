@@ -2,7 +2,7 @@
 //! renamed and removed through a [`Fs`].
 //!
 //! The daemon uses [`Disk`], the real file system; tests use simulated disks that fill up, fail,
-//! delay operations, or forget unsynced data. Directory listings, the lock file and sled's files,
+//! delay operations, or forget unsynced data. Directory listings, locks and sled's files,
 //! which the store can rebuild, bypass it. [`read`] decides what a failed read means.
 //!
 //! # Invariant
@@ -46,6 +46,12 @@ pub trait Fs: Debug + Send + Sync {
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
 
+    /// Opens a log for reading: while it is open, retention does not truncate it. A log that is being
+    /// truncated is reported as not found.
+    fn open_log(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+        self.open(path)
+    }
+
     /// Opens a file for reading and writing.
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>>;
 
@@ -57,14 +63,6 @@ pub trait Fs: Debug + Send + Sync {
 
     /// Renames a file or a directory; replaces an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-
-    /// Exchanges the names of two files or directories atomically. Fails with
-    /// [`io::ErrorKind::Unsupported`] or `EINVAL` if the kernel or the file system does not support
-    /// it.
-    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        let _ = (one, other);
-        Err(io::ErrorKind::Unsupported.into())
-    }
 
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
@@ -166,7 +164,7 @@ pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
     Ok(Arc::new(Disk))
 }
 
-/// Opens a file for reading with a shared lock, which prevents retention from truncating it. A file
+/// Opens a log for reading with a shared lock, which prevents retention from truncating it. A file
 /// that retention is truncating is reported as not found.
 pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
@@ -203,6 +201,10 @@ impl Fs for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
+        Ok(Box::new(File::open(path)?))
+    }
+
+    fn open_log(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
         Ok(Box::new(open_to_read(path)?))
     }
 
@@ -222,11 +224,6 @@ impl Fs for Disk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
-    }
-
-    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
-        Ok(rustix::fs::renameat_with(cwd, one, cwd, other, flags)?)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {

@@ -554,9 +554,9 @@ impl SegmentWriter {
                 store_id: shared.store_id,
                 first_seq,
             };
-            create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
+            let dir = create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
 
-            let segment = Arc::new(Segment::open(&shared.fs, &shared.dir, (class, name), id)?);
+            let segment = Arc::new(Segment::open(&shared.fs, &dir, (class, name), id)?);
 
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
             // Visible to readers only now that it is complete.

@@ -59,7 +59,7 @@ fn log_id(state_dir: &Path, path: &Path) -> LogId {
         .unwrap()
         .to_str()
         .unwrap();
-    let first_seq = format::segment_seq(name).unwrap();
+    let (first_seq, _) = format::generation_of(name).unwrap();
     LogId {
         store_id: format::read_format(&text).unwrap(),
         first_seq,

@@ -191,10 +191,9 @@ fn a_table_of_an_older_generation_of_the_log_hides_nothing() {
         rig.close();
         assert!(rewritten.segments_rewritten.get() > 0);
 
-        let table = &files_named(dir.path(), "index")
-            .into_iter()
-            .find(|index| index.parent() == Some(segment.dir()))
-            .unwrap();
+        let sealed = format::segment_dir(dir.path(), "jobs", segment.first_seq);
+        assert_ne!(sealed, segment.dir(), "another generation");
+        let table = &sealed.join("index");
         fs::rename(&older, table).unwrap();
         if state_is_lost {
             fs::remove_dir_all(dir.path().join("state")).unwrap();
@@ -213,7 +212,7 @@ fn a_table_that_lacks_the_end_of_its_log_hides_nothing() {
     };
     for table in tables.iter().step_by(2) {
         let name = table.parent().unwrap().file_name().unwrap();
-        let first_seq = format::segment_seq(name.to_str().unwrap()).unwrap();
+        let (first_seq, _) = format::generation_of(name.to_str().unwrap()).unwrap();
         let id = crate::store::log::frame::LogId {
             store_id,
             first_seq,

@@ -144,6 +144,7 @@ fn bytes_cut_from_a_log_survive_the_rewrite_of_its_segment() {
     (3..100).for_each(|n| rig.put(batch_of([n * 3])).unwrap());
     let metrics = rig.metrics.clone();
     rig.close();
+    let log = files_named(dir.path(), "log").remove(0);
     assert!(
         log.with_file_name("index").is_file() && metrics.segments_rewritten.get() > 0,
         "it was merged"

@@ -720,7 +720,7 @@ fn a_drop_interrupted_by_a_crash_is_completed() {
     wait_for("empty trash", || (!left.exists()).then_some(()));
 }
 
-/// A disk with settable free space, which grows with every removal, and without `RENAME_EXCHANGE`.
+/// A disk with settable free space, which grows with every removal.
 #[derive(Debug, Default)]
 pub(in crate::store) struct LimitedSpace {
     disk: Disk,
@@ -733,6 +733,9 @@ impl Fs for LimitedSpace {
     }
     fn open(&self, path: &Path) -> std::io::Result<Box<dyn FsFile>> {
         self.disk.open(path)
+    }
+    fn open_log(&self, path: &Path) -> std::io::Result<Box<dyn FsFile>> {
+        self.disk.open_log(path)
     }
     fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn FsFile>> {
         self.disk.open_to_write(path)

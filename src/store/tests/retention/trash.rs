@@ -19,7 +19,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
         path
     };
     let read = trash("events-1");
-    let reader = vfs::Disk.open(&read.join("log")).unwrap();
+    let reader = vfs::Disk.open_log(&read.join("log")).unwrap();
     shared.remove_trash(&read);
     assert!(!read.exists());
     let mut found = vec![0; whole.len()];
@@ -41,7 +41,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
         .unwrap();
     held.lock().unwrap();
     assert_eq!(
-        vfs::Disk.open(&free.join("log")).unwrap_err().kind(),
+        vfs::Disk.open_log(&free.join("log")).unwrap_err().kind(),
         std::io::ErrorKind::NotFound
     );
     held.unlock().unwrap();
@@ -59,13 +59,7 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
     fill(&rig, 0..300);
     let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
     assert!(oldest.metadata().is_some());
-    let name = oldest
-        .dir()
-        .file_name()
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .to_owned();
+    let name = format::segment_name(oldest.first_seq);
     let (from, last) = (oldest.dir().to_owned(), oldest.totals().last_seq);
     drop(oldest);
     rig.close();

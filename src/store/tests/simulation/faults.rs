@@ -231,10 +231,10 @@ fn a_power_cut_after_a_failed_seal_loses_no_entry() {
     }
 }
 
-/// The exchange of names that replaces a segment by its sealed form is not durable. The growing form must not be removed before
+/// The name of the generation that replaces a segment is not durable. The growing form must not be removed before
 /// it is, neither by the next attempt nor by the next start.
 #[test]
-fn the_growing_form_was_removed_before_the_exchange_of_names_was_durable() {
+fn the_growing_form_was_removed_before_the_next_generation_was_durable() {
     let limits = Limits {
         segment_bytes_max: 1 << 20,
         ..TINY

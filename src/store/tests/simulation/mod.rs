@@ -290,7 +290,10 @@ impl Simulated {
             return Vec::new();
         };
         let mut firsts: Vec<u64> = items
-            .filter_map(|item| item.unwrap().file_name().to_str()?.parse().ok())
+            .filter_map(|item| {
+                let name = item.unwrap().file_name();
+                Some(format::generation_of(name.to_str()?)?.0.0)
+            })
             .collect();
         firsts.sort_unstable();
         firsts

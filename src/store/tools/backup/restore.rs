@@ -93,7 +93,8 @@ pub(crate) fn restore(
     let mut done = 0;
     for log in &manifest.logs {
         let source = from.join(&log.file);
-        let dir = format::class_dir(to, &log.class_name).join(format::segment_name(log.first_seq));
+        let dir =
+            format::class_dir(to, &log.class_name).join(format::generation_name(log.first_seq, 0));
         files::make_dir(&dir)?;
 
         let file = File::open(&source).map_err(io_at("open", &source))?;

@@ -1,7 +1,6 @@
 //! Backups and checks while a sealed segment replaces the old one.
 
 use super::*;
-use crate::store::tests::retention::LimitedSpace;
 use crate::store::tools::Watch;
 
 /// Runs a function at the first step of a tool.
@@ -15,30 +14,25 @@ impl<F: FnOnce()> Watch for Once<F> {
     }
 }
 
-/// A store with a segment between the two renames of its replacement; and a function that completes it.
-fn in_the_middle_of_a_swap() -> (tempfile::TempDir, PathBuf, impl FnOnce()) {
+/// A store with a segment of which the next generation has its name, and the old one is still there;
+/// and a function that removes the old one.
+fn in_the_middle_of_a_replacement() -> (tempfile::TempDir, PathBuf, impl FnOnce()) {
     let (dir, state) = a_store();
     let segment = layout::segments(&state)
         .unwrap()
         .into_iter()
         .rfind(|segment| segment.is_sealed)
         .unwrap();
-    let (sealed, old) = (
-        segment.dir.with_extension("sealed"),
-        segment.dir.with_extension("old"),
-    );
-    copy(&segment.dir, &sealed);
-    fs::rename(&segment.dir, &old).unwrap();
-    let rest = move || {
-        fs::rename(&sealed, &segment.dir).unwrap();
-        fs::remove_dir_all(&old).unwrap();
-    };
+    let class_dir = segment.dir.parent().unwrap();
+    let next = format::next_generation(class_dir, segment.first_seq).unwrap();
+    copy(&segment.dir, &next);
+    let rest = move || fs::remove_dir_all(&segment.dir).unwrap();
     (dir, state, rest)
 }
 
 #[test]
 fn a_backup_includes_a_segment_that_is_being_replaced() {
-    let (dir, state, rest) = in_the_middle_of_a_swap();
+    let (dir, state, rest) = in_the_middle_of_a_replacement();
     let to = dir.path().join("backup");
     let segments = layout::segments(&state).unwrap().len() as u64;
     let options = backup::BackupOptions {
@@ -53,7 +47,7 @@ fn a_backup_includes_a_segment_that_is_being_replaced() {
 
 #[test]
 fn verify_includes_a_segment_that_is_being_replaced() {
-    let (_dir, state, rest) = in_the_middle_of_a_swap();
+    let (_dir, state, rest) = in_the_middle_of_a_replacement();
     let segments = layout::segments(&state).unwrap().len() as u64;
     let report = verify(
         &state,
@@ -73,51 +67,21 @@ fn a_log_is_found_at_every_step_of_a_replacement() {
         .into_iter()
         .find(|segment| segment.is_sealed)
         .unwrap();
-    let (dir, sealed, old) = (
-        listed.dir.clone(),
-        listed.dir.with_extension("sealed"),
-        listed.dir.with_extension("old"),
-    );
-    copy(&dir, &sealed);
-    let found = |segment: &layout::SegmentFiles| {
-        let mut segment = segment.clone();
+    let found = || {
+        let mut segment = listed.clone();
         segment.open_log().unwrap().map(|_| segment.dir)
     };
-    let in_between = layout::SegmentFiles {
-        dir: sealed.clone(),
-        ..listed.clone()
-    };
-    let check = |expected: Option<&PathBuf>| {
-        for segment in [&listed, &in_between] {
-            assert_eq!(found(segment).as_ref(), expected);
-        }
-    };
-    check(Some(&dir));
-    fs::rename(&dir, &old).unwrap();
-    check(Some(&sealed));
-    assert!(layout::without_log(&state).unwrap().is_empty());
-    fs::rename(&sealed, &dir).unwrap();
-    check(Some(&dir));
-    fs::remove_dir_all(&dir).unwrap();
-    check(None);
-}
+    let class_dir = listed.dir.parent().unwrap();
+    let next = format::next_generation(class_dir, listed.first_seq).unwrap();
+    let unfinished = format::unfinished(&next);
 
-#[test]
-fn a_replacement_is_complete_with_and_without_rename_exchange() {
-    let media: [&dyn vfs::Fs; 2] = [&vfs::Disk, &LimitedSpace::default()];
-    for fs in media {
-        let parent = tempfile::tempdir().unwrap();
-        let dir = parent.path().join(format::segment_name(SeqNo(1)));
-        for (dir, text) in [(dir.clone(), "old"), (dir.with_extension("sealing"), "new")] {
-            fs::create_dir(&dir).unwrap();
-            fs::write(dir.join("log"), text).unwrap();
-        }
-        crate::store::segment::rewrite::swap(fs, &dir).unwrap();
-        assert_eq!(
-            fs::read_to_string(dir.join("log")).unwrap(),
-            "new",
-            "{fs:?}"
-        );
-        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "{fs:?}");
-    }
+    copy(&listed.dir, &unfinished);
+    assert_eq!(found().as_ref(), Some(&listed.dir));
+    fs::rename(&unfinished, &next).unwrap();
+    assert_eq!(found().as_ref(), Some(&listed.dir), "it is as good");
+    fs::remove_dir_all(&listed.dir).unwrap();
+    assert_eq!(found().as_ref(), Some(&next));
+    assert!(layout::without_log(&state).unwrap().is_empty());
+    fs::remove_dir_all(&next).unwrap();
+    assert_eq!(found(), None);
 }

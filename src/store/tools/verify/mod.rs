@@ -28,7 +28,6 @@ use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
 use crate::store::segment::Segment;
 use crate::store::segment::removal::{left_in_trash, was_dropped};
-use crate::store::segment::rewrite::SEALED;
 use crate::store::stopped::Stopped;
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
@@ -462,7 +461,7 @@ fn header(
     };
 
     if let Some(what) = header.mismatch(&segment.class_name, id) {
-        let means = "a directory was renamed or copied; the daemon refuses to start. Restore the original name";
+        let means = "a directory was renamed or copied; the daemon reads around it. Restore the original name";
         report.damage(at_0(&what, means));
     }
     Ok(true)
@@ -586,7 +585,7 @@ impl Verifier {
         for segment in known {
             let missing = segment.missing(&self.found, known);
             let log = segment.log(dir);
-            let is_there = log.is_file() || log.with_file_name("").with_extension(SEALED).is_dir();
+            let is_there = log.is_file();
             // With a running daemon, retention has dropped it meanwhile.
             if missing == 0 || !is_there && report.holder.is_some() {
                 continue;
@@ -722,7 +721,7 @@ fn indexes(
         let means = "no entry is lost: the daemon rebuilds it from the log on the next use; \
                      `saltcellar store rebuild` does so now";
         let path = segment.index();
-        let known = match compare(dir, store_id, segment) {
+        let known = match compare(store_id, segment) {
             Ok((known, None)) => Some(known),
             // A damaged index and one that differs are repaired in the same way.
             Ok((_, Some(what))) | Err(StoreError::Index { what, .. }) => {
@@ -776,7 +775,7 @@ fn catalogue(
             continue;
         }
 
-        let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
+        let segment = format::segment_dir(dir, &class_name, first_seq);
         match difference {
             CatalogueDifference::Unknown => {
                 let means = "no entry is lost; `saltcellar store rebuild` repairs it";
@@ -798,7 +797,6 @@ fn catalogue(
 
 /// The first difference between a sealed index and its log, and the metadata in the index.
 fn compare(
-    dir: &Path,
     store_id: u64,
     segment: &SegmentFiles,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
@@ -806,7 +804,8 @@ fn compare(
     // The class number does not matter: nothing is written.
     let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
-    let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id))?;
+    let id = segment.id(store_id);
+    let segment = Segment::open(&fs, &segment.dir, (Class::JOBS, name), id)?;
 
     let (expected, _) = segment.walk(SeqNo(u64::MAX))?;
     let difference = compare::difference(&index, &expected)?;

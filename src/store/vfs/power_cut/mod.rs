@@ -72,12 +72,6 @@ enum Change {
         name: OsString,
         node: Id,
     },
-    /// Two names of a directory are exchanged.
-    Exchange {
-        dir: Id,
-        one: (OsString, Id),
-        other: (OsString, Id),
-    },
     /// A rename within a directory.
     Move {
         dir: Id,
@@ -90,10 +84,7 @@ enum Change {
 impl Change {
     fn dir(&self) -> Id {
         match self {
-            Change::Put { dir, .. }
-            | Change::Remove { dir, .. }
-            | Change::Exchange { dir, .. }
-            | Change::Move { dir, .. } => *dir,
+            Change::Put { dir, .. } | Change::Remove { dir, .. } | Change::Move { dir, .. } => *dir,
         }
     }
 
@@ -103,15 +94,11 @@ impl Change {
         match self {
             Change::Put { name, node, .. } => drop(names.insert(name, node)),
             Change::Remove { name, node, .. } if has(&name, node) => drop(names.remove(&name)),
-            Change::Exchange { one, other, .. } if has(&one.0, one.1) && has(&other.0, other.1) => {
-                names.insert(one.0, other.1);
-                names.insert(other.0, one.1);
-            }
             Change::Move { from, to, node, .. } if has(&from, node) => {
                 names.remove(&from);
                 names.insert(to, node);
             }
-            Change::Remove { .. } | Change::Exchange { .. } | Change::Move { .. } => {}
+            Change::Remove { .. } | Change::Move { .. } => {}
         }
     }
 }
@@ -350,23 +337,6 @@ impl DiskState {
         });
     }
 
-    fn exchange(&mut self, one: &Path, other: &Path) -> Option<()> {
-        let ((dir, one), (same, other)) = (self.target(one)?, self.target(other)?);
-        assert_eq!(dir, same, "the names are in one directory");
-        let names = self.now(dir);
-        let (first, second) = (*names.get(&one)?, *names.get(&other)?);
-
-        names.insert(one.clone(), second);
-        names.insert(other.clone(), first);
-
-        self.changes.push(Change::Exchange {
-            dir,
-            one: (one, first),
-            other: (other, second),
-        });
-        Some(())
-    }
-
     fn remove(&mut self, path: &Path) {
         let (Some(node), Some((dir, name))) = (self.find(path), self.target(path)) else {
             return;
@@ -593,13 +563,6 @@ impl Fs for PowerCut {
         state.has_room(to, 0)?;
         Disk.rename(from, to)?;
         state.rename(from, to);
-        Ok(())
-    }
-
-    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        let mut state = self.begin(Act::Rename, other)?;
-        Disk.exchange(one, other)?;
-        state.exchange(one, other);
         Ok(())
     }
 
@@ -864,30 +827,6 @@ mod tests {
         assert_eq!(
             bench.found("FORMAT", Survives::Some),
             [Some(b"new".to_vec())].into()
-        );
-    }
-
-    #[test]
-    fn an_exchange_of_names_is_atomic() {
-        let mut bench = Bench::new();
-        bench.disk.write_whole(&bench.path("one"), b"1").unwrap();
-        bench.disk.write_whole(&bench.path("other"), b"2").unwrap();
-        bench
-            .disk
-            .exchange(&bench.path("one"), &bench.path("other"))
-            .unwrap();
-        assert_eq!(
-            bench.found("one", Survives::Some),
-            [Some(b"1".to_vec()), Some(b"2".to_vec())].into()
-        );
-        bench.disk.sync_dir(&bench.path("")).unwrap();
-        assert_eq!(
-            bench.found("one", Survives::Some),
-            [Some(b"2".to_vec())].into()
-        );
-        assert_eq!(
-            bench.found("other", Survives::Some),
-            [Some(b"1".to_vec())].into()
         );
     }
 
