@@ -72,7 +72,8 @@ fn read(view: &BlockView) {
     for (n, row) in (1..).zip(&read) {
         let Row { kind, source, flags, at, retcode, .. } = *row;
         let Row { tag, jid, minion, fun, body, .. } = row;
-        let entry = Entry { kind, source, flags, at, tag, jid, minion, fun, retcode, body };
+        let entry = Entry { kind, source,
+            origin: saltcellar::model::Origin::default(), flags, at, tag, jid, minion, fun, retcode, body };
         if builder.is_full_for(&entry) {
             break;
         }

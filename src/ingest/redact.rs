@@ -922,6 +922,7 @@ mod tests {
         Entry {
             kind,
             source: Source::Bus,
+            origin: crate::model::Origin::default(),
             flags: Flags::default(),
             at: Micros(0),
             tag: b"t",

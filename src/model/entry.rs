@@ -197,6 +197,10 @@ impl Flags {
     }
 }
 
+/// The master that an entry came from: 0 is the one of this daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Origin(pub u16);
+
 /// An entry to be stored, or read from the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -204,6 +208,8 @@ pub struct Entry<'a> {
     pub kind: Kind,
     /// The source.
     pub source: Source,
+    /// The master that it came from.
+    pub origin: Origin,
     /// Boolean properties; only the appender sets [`Flags::UNCONFIRMED`].
     pub flags: Flags,
     /// Arrival, or the time of Salt's call for spooled entries.
@@ -229,6 +235,7 @@ impl<'a> Entry<'a> {
         Self {
             kind,
             source,
+            origin: Origin::default(),
             flags,
             at,
             tag,
@@ -350,6 +357,7 @@ impl Span {
 struct EntryMeta {
     kind: Kind,
     source: Source,
+    origin: Origin,
     flags: Flags,
     at: Micros,
     retcode: i64,
@@ -366,6 +374,7 @@ impl EntryMeta {
         let Entry {
             kind,
             source,
+            origin,
             flags,
             at,
             retcode,
@@ -377,6 +386,7 @@ impl EntryMeta {
         Self {
             kind,
             source,
+            origin,
             flags,
             at,
             retcode,
@@ -498,6 +508,7 @@ impl Batch {
         Entry {
             kind,
             source,
+            origin: meta.origin,
             flags,
             at,
             tag,
@@ -593,6 +604,7 @@ mod tests {
         let entry = Entry {
             kind: Kind::Return,
             source: Source::Bus,
+            origin: Origin(7),
             flags: Flags::ON_BUS.with(Flags::RETCODE_KNOWN),
             at: Micros(7),
             tag: b"salt/job/1/ret/web1",
@@ -632,6 +644,7 @@ mod tests {
         let entry = Entry {
             kind: Kind::Return,
             source: Source::Bus,
+            origin: crate::model::Origin::default(),
             flags: Flags::ON_BUS,
             at: Micros(7),
             tag: &frame[..19],

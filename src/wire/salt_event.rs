@@ -498,6 +498,7 @@ fn entry_of<'a>(
     let entry = Entry {
         kind,
         source,
+        origin: crate::model::Origin::default(),
         flags: flags.with(Flags::ON_BUS),
         at,
         tag,

@@ -208,6 +208,7 @@ fn store_of_an_earlier_release() -> Cellar {
             Entry {
                 kind,
                 source: Source::Returner,
+                origin: saltcellar::model::Origin::default(),
                 flags: Flags::default(),
                 at,
                 tag: b"",

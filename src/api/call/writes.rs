@@ -69,6 +69,7 @@ impl Origin {
         Entry {
             kind,
             source: self.source(Source::Returner),
+            origin: crate::model::Origin::default(),
             flags: Flags::default(),
             at: self.time(ctx, self.at.map(|Time(at)| at)),
             tag: b"",

@@ -373,6 +373,7 @@ mod tests {
             seq: SeqNo(seq),
             kind,
             source: Source::Bus,
+            origin: crate::model::Origin::default(),
             flags: Flags::default(),
             at: Micros(0),
             tag: Vec::new(),

@@ -23,7 +23,7 @@ use zstd::bulk::Decompressor;
 use super::column::{ArchivedColumn, Column};
 use crate::base::clock::Micros;
 use crate::base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
-use crate::model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
+use crate::model::{Entry, Flags, JidKey, JidSpeller, Kind, Origin, SeqNo, Source};
 
 /// Placeholder of the jid in a tag template.
 pub(in crate::store) const JID_PLACEHOLDER: u8 = 1;
@@ -49,6 +49,8 @@ pub struct Head {
     pub(in crate::store) at: Column,
     pub(in crate::store) kind: Column,
     pub(in crate::store) source: Column,
+    /// The master; see [`Origin`].
+    pub(in crate::store) origin: Column,
     pub(in crate::store) flags: Column,
     pub(in crate::store) retcode: Column,
     /// Index into the jids, plus one; 0 for none.
@@ -224,6 +226,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         &block.at,
         &block.kind,
         &block.source,
+        &block.origin,
         &block.flags,
         &block.retcode,
         &block.jid,
@@ -284,9 +287,12 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         return Err("sequence numbers are not ascending".to_owned());
     }
 
-    // Readers convert both to the narrower types of an entry.
-    if !block.flags.is_below(1 << u8::BITS) || !block.jid_pid.is_below(JID_PIDS) {
-        return Err("flags or a pid are out of range".to_owned());
+    // Readers convert them to the narrower types of an entry.
+    if !block.flags.is_below(1 << u8::BITS)
+        || !block.origin.is_below(1 << u16::BITS)
+        || !block.jid_pid.is_below(JID_PIDS)
+    {
+        return Err("flags, an origin or a pid are out of range".to_owned());
     }
 
     // A jid is either a time or, as a negative number, the index of its text.
@@ -368,6 +374,11 @@ impl<'a> Rows<'a> {
         source.expect("sources were checked")
     }
 
+    /// The master that the entry came from.
+    pub fn origin(&self, i: usize) -> Origin {
+        Origin(u16::try_from(self.block.origin.get(i)).expect("origins were checked"))
+    }
+
     /// Flags.
     pub fn flags(&self, i: usize) -> Flags {
         Flags(u8::try_from(self.block.flags.get(i)).expect("flags were checked"))
@@ -394,6 +405,7 @@ impl<'a> Rows<'a> {
         Entry {
             kind,
             source,
+            origin: self.origin(i),
             flags,
             at,
             tag,
@@ -686,6 +698,8 @@ mod tests {
             Entry {
                 kind: Kind::from_number(self.kind).unwrap(),
                 source: Source::from_number(self.source).unwrap(),
+                // Mostly equal within a block, and sometimes not.
+                origin: Origin(u16::from(self.kind) % 2 * 300),
                 flags: Flags(self.flags),
                 at: Micros(self.at),
                 tag: &self.tag,
@@ -778,7 +792,8 @@ mod tests {
                 let tag = format!("salt/job/{jid}/ret/web{i}");
                 let body = vec![b'x'; 40];
                 builder.push(SeqNo(i + 1), &Entry {
-                    kind: Kind::Return, source: Source::Bus, flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
+                    kind: Kind::Return, source: Source::Bus,
+            origin: crate::model::Origin::default(), flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
                 }).unwrap();
             }
@@ -800,8 +815,8 @@ mod tests {
     }
 
     #[test]
-    fn sequence_numbers_flags_and_pids_out_of_range_are_rejected() {
-        let head = |seq: &[i64], flags: i64, pid: i64| {
+    fn sequence_numbers_flags_origins_and_pids_out_of_range_are_rejected() {
+        let head = |seq: &[i64], flags: i64, origin: i64, pid: i64| {
             let (one, none) = (|n| Column::pack(&[n, n]), || Column::pack(&[0, 0]));
             let jids = if pid == 0 { Vec::new() } else { vec![pid] };
             let head = Head {
@@ -811,6 +826,7 @@ mod tests {
                 at: none(),
                 kind: none(),
                 source: none(),
+                origin: one(origin),
                 flags: one(flags),
                 retcode: none(),
                 jid: none(),
@@ -828,17 +844,22 @@ mod tests {
             };
             BlockView::new(rkyv::to_bytes::<Error>(&head).unwrap(), Some(Vec::new())).map(|_| ())
         };
-        assert_eq!(head(&[0, 3], 255, 1), Ok(()));
-        for (seq, flags, pid) in [
-            ([-1, 0], 0, 0),
-            ([3, 0], 0, 0),
-            ([0, i64::MIN], 0, 0),
-            ([0, 0], 256, 0),
-            ([0, 0], -1, 0),
-            ([0, 0], 0, -1),
-            ([0, 0], 0, i64::from(u32::MAX) + 2),
+        assert_eq!(head(&[0, 3], 255, 65_535, 1), Ok(()));
+        for (seq, flags, origin, pid) in [
+            ([-1, 0], 0, 0, 0),
+            ([3, 0], 0, 0, 0),
+            ([0, i64::MIN], 0, 0, 0),
+            ([0, 0], 256, 0, 0),
+            ([0, 0], -1, 0, 0),
+            ([0, 0], 0, 65_536, 0),
+            ([0, 0], 0, -1, 0),
+            ([0, 0], 0, 0, -1),
+            ([0, 0], 0, 0, i64::from(u32::MAX) + 2),
         ] {
-            assert!(head(&seq, flags, pid).is_err(), "{seq:?} {flags} {pid}");
+            assert!(
+                head(&seq, flags, origin, pid).is_err(),
+                "{seq:?} {flags} {origin} {pid}"
+            );
         }
     }
 

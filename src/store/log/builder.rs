@@ -127,6 +127,7 @@ pub struct BlockBuilder {
     at: Vec<i64>,
     kind: Vec<i64>,
     source: Vec<i64>,
+    origin: Vec<i64>,
     flags: Vec<i64>,
     retcode: Vec<i64>,
     jid: Vec<i64>,
@@ -205,6 +206,7 @@ impl BlockBuilder {
         self.at.push(entry.at.0);
         self.kind.push(i64::from(entry.kind as u8));
         self.source.push(i64::from(entry.source as u8));
+        self.origin.push(i64::from(entry.origin.0));
         self.flags.push(i64::from(entry.flags.0));
         self.retcode.push(entry.retcode);
 
@@ -307,6 +309,7 @@ impl BlockBuilder {
             &self.at,
             &self.kind,
             &self.source,
+            &self.origin,
             &self.flags,
             &self.retcode,
             &self.jid,
@@ -378,6 +381,7 @@ impl BlockBuilder {
             at: Column::pack(&self.at),
             kind: Column::pack(&self.kind),
             source: Column::pack(&self.source),
+            origin: Column::pack(&self.origin),
             flags: Column::pack(&self.flags),
             retcode: Column::pack(&self.retcode),
             jid: Column::pack(&self.jid),
@@ -436,6 +440,7 @@ impl BlockBuilder {
             &mut self.at,
             &mut self.kind,
             &mut self.source,
+            &mut self.origin,
             &mut self.flags,
             &mut self.retcode,
             &mut self.jid,

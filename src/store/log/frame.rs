@@ -49,7 +49,7 @@ use crate::store::error::{StoreError, fits};
 /// Bytes of a frame header.
 pub const FRAME_HEADER_LEN: usize = 48;
 /// Frame version of this release.
-pub(in crate::store) const FRAME_VERSION: u16 = 3;
+pub(in crate::store) const FRAME_VERSION: u16 = 4;
 /// Alignment in bytes of every frame and of each of its parts.
 pub(in crate::store) const ALIGN: usize = 16;
 /// Bytes covered by the header checksum.

@@ -250,6 +250,7 @@ mod tests {
         Entry {
             kind,
             source,
+            origin: crate::model::Origin::default(),
             flags,
             at,
             tag: b"",

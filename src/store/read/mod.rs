@@ -32,7 +32,9 @@ use super::segment::Segment;
 use super::{Store, StoreInner};
 use crate::base::clock::Micros;
 use crate::base::limits::SCAN_BYTES_MAX;
-use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, ReadLimits, Replaced, SeqNo, Source};
+use crate::model::{
+    Entry, EventFilter, Flags, JidKey, Kind, Origin, ReadLimits, Replaced, SeqNo, Source,
+};
 use crate::store::log::block;
 use crate::store::read::job_summary::JobSummary;
 use crate::store::read::scan::{Backwards, Search};
@@ -48,6 +50,8 @@ pub struct StoredEntry {
     pub kind: Kind,
     /// Source of the entry.
     pub source: Source,
+    /// The master that it came from.
+    pub origin: Origin,
     /// Flags.
     pub flags: Flags,
     /// Time of arrival.
@@ -81,6 +85,7 @@ impl StoredEntry {
         Entry {
             kind: self.kind,
             source: self.source,
+            origin: self.origin,
             flags: self.flags,
             at: self.at,
             tag: &self.tag,
@@ -887,6 +892,7 @@ pub(super) fn without_body(
         seq: rows.seq(at),
         kind: rows.kind(at),
         source: rows.source(at),
+        origin: rows.origin(at),
         flags: rows.flags(at),
         at: rows.at(at),
         tag: if with_tag { rows.tag(at) } else { Vec::new() },

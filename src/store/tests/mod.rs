@@ -304,6 +304,35 @@ fn acknowledged_entries_survive_a_restart() {
 }
 
 #[test]
+fn the_origin_of_an_entry_stays_with_it() {
+    let (_dir, rig) = Rig::new(SMALL);
+    let put = |n: u16| {
+        let tag = format!("event/{n}");
+        let entry = event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0));
+        rig.put(Batch::of(&Entry {
+            origin: crate::model::Origin(n % 3 * 1_000),
+            ..entry
+        }))
+        .unwrap();
+    };
+    (0..60).for_each(put);
+    let check = |rig: &Rig| {
+        let upto = rig.store.durable();
+        let (found, _) = rig
+            .store
+            .entries_from(SeqNo::FIRST, upto, usize::MAX, |_, _| true)
+            .unwrap();
+        let origins: Vec<_> = found.iter().map(|entry| entry.origin.0).collect();
+        let expected: Vec<_> = (0..60).map(|n| n % 3 * 1_000).collect();
+        assert_eq!(origins, expected);
+    };
+    // In memory, and in segments whose blocks were merged.
+    check(&rig);
+    let rig = rig.reopened();
+    check(&rig);
+}
+
+#[test]
 fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
     let (dir, rig) = Rig::new(SMALL);
     rig.put_each(0..400);
@@ -334,10 +363,11 @@ fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
         let rig = Rig::open(dir.path(), SMALL);
         check_all(&rig, 0..400);
         rig.close();
-        assert_eq!(
-            files_named(dir.path(), "index").len(),
-            sealed,
-            "round {round}"
+        // The newest segment of a class may be the growing one again.
+        let left = files_named(dir.path(), "index").len();
+        assert!(
+            (sealed - 2..=sealed).contains(&left),
+            "round {round}: {left}"
         );
     }
 }

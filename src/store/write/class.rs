@@ -467,6 +467,7 @@ mod tests {
         Entry {
             kind,
             source,
+            origin: crate::model::Origin::default(),
             flags,
             at,
             tag: tag.as_bytes(),

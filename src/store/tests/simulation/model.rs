@@ -329,6 +329,7 @@ impl Item {
             &Entry {
                 kind,
                 source,
+                origin: crate::model::Origin::default(),
                 flags,
                 at,
                 tag,
