@@ -13,7 +13,7 @@ use super::{arg, unknown};
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{JobAnswer, Return};
 use crate::api::call::jobs::{ReturnResult, ShowArgs};
-use crate::base::limits::RMPV_DEPTH_MAX;
+use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
 use crate::cli::{
     Column, Form, Global, Output, Paged, Table, ask, joined, line_of, nested, plain, short_at,
     short_at_in_zone, value,
@@ -155,7 +155,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn returns(job: &JobAnswer) -> anyhow::Result<Value> {
     let pair = |answer: &Return| {
         let mut packed = answer.value.packed();
-        let value = rmpv::decode::read_value_with_max_depth(&mut packed, RMPV_DEPTH_MAX)
+        let value = rmpv::decode::read_value_with_max_depth(&mut packed, RMPV_ANSWER_DEPTH_MAX)
             .context("read a return")?;
         Ok((answer.minion.as_str().into(), value))
     };

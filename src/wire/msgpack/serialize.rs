@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use super::deserialize::PACKED;
 use super::{Reader, Writer, as_bytes, as_text, is_nil};
 use crate::base::clock::Micros;
-use crate::base::limits::RMPV_DEPTH_MAX;
+use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
 use crate::wire::json::{Plain, to_json};
 
 /// A value has no form in msgpack.
@@ -125,7 +125,8 @@ impl Stored {
 
     /// Its JSON form.
     pub fn json(&self) -> Result<Json, rmpv::decode::Error> {
-        let read = rmpv::decode::read_value_with_max_depth(&mut self.packed(), RMPV_DEPTH_MAX);
+        let read =
+            rmpv::decode::read_value_with_max_depth(&mut self.packed(), RMPV_ANSWER_DEPTH_MAX);
         read.map(|value| to_json(&value))
     }
 
