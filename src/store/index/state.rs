@@ -506,7 +506,11 @@ mod tests {
             .chain((0..2_000).map(|n| JidKey::of(&noise(n, 40))))
             .collect();
         keys.sort_unstable();
-        let metadata = SegmentMetadata::new(Default::default(), None, keys.into_iter());
+        let metadata = SegmentMetadata::new(
+            crate::store::index::Totals::default(),
+            None,
+            keys.into_iter(),
+        );
         for first in 1..60 {
             state.apply("jobs", SeqNo(first), &metadata, &rows).unwrap();
         }

@@ -274,7 +274,9 @@ mod tests {
         let pages: Vec<_> = blocks.pages().map(Result::unwrap).collect();
         assert_eq!(pages.len(), 3);
         let mut read = Blocks::default();
-        pages.iter().for_each(|page| read.read(page).unwrap());
+        for page in &pages {
+            read.read(page).unwrap();
+        }
         assert_eq!(read.positions(), blocks.positions());
         assert_eq!(
             (read.metas(), read.entries(), read.templates(7)),

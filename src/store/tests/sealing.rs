@@ -303,7 +303,9 @@ fn a_segment_in_a_foreign_place_is_named_left_alone_and_read_around() {
         class("jobs").join(format::generation_name(SeqNo(1 << 40), 0)),
         class("jobs").join(format::generation_name(other.first_seq, 9)),
     ];
-    misplaced.iter().for_each(|to| copy_dir(&first.dir, to));
+    for to in &misplaced {
+        copy_dir(&first.dir, to);
+    }
     let foreign = class("jobs").join("notes.txt");
     fs::write(&foreign, "of an administrator").unwrap();
 
