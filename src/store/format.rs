@@ -423,7 +423,8 @@ fn try_lock(file: &File, operation: FlockOperation) -> io::Result<bool> {
 
 /// Who has the lock. Only for messages.
 fn holder_of(state_dir: &Path) -> String {
-    let text = fs::read_to_string(state_dir.join(HOLDER)).unwrap_or_default();
+    let text = File::open(state_dir.join(HOLDER)).and_then(io::read_to_string);
+    let text = text.unwrap_or_default();
     match text.trim() {
         "" => "another process".to_owned(),
         holder => holder.to_owned(),
