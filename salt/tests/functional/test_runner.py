@@ -279,6 +279,15 @@ def test_look_ups_have_readable_times_and_the_values_of_jobs_unchanged(runner, c
     assert [one["minion"] for one in runner("diff", again, jid)["minions"]] == ["web1"]
 
 
+def test_events_are_paged_and_searched_with_the_names_of_the_call(runner, cellar):
+    cellar.ask("event_return", events=[{"tag": f"my/{n}", "data": {"text": f"number {n}"}} for n in range(5)])
+    first = runner("events", tag="my/*", limit=2)
+    second = runner("events", tag="my/*", limit=2, cursor=first["next"])
+    assert [row["tag"] for row in first["events"] + second["events"]] == ["my/4", "my/3", "my/2", "my/1"]
+    for more in ({"search": "number 3"}, {"where": "data.text == 'number 3'"}, {"match": [{"tag": "my/3"}]}):
+        assert [row["tag"] for row in runner("events", **more)["events"]] == ["my/3"], more
+
+
 def test_refusals_and_bad_arguments_name_the_cause(runner, cellar):
     with pytest.raises(CommandExecutionError, match="refused reactor_why: no reactor is configured"):
         runner("why", "a/tag")

@@ -169,7 +169,7 @@ Examples:
 pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
     match verb {
         Sinks::List => list(global),
-        Sinks::Show(Name { name }) => show_one(global, name),
+        Sinks::Show(Name { name }) => show_one(global, &name),
         Sinks::Test(Name { name }) => test(global, name),
         Sinks::Pause(name) => {
             ask::change::<calls::sinks::Pause>(global, &name.into(), "pause the sink", paused)
@@ -260,9 +260,9 @@ fn present_error(row: &Sink) -> String {
     or_empty(row.problem.as_ref().or(error))
 }
 
-fn show_one(global: &Global, name: String) -> anyhow::Result<()> {
+fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
     let call = ListArgs {
-        name: Some(name.clone()),
+        name: Some(name.to_owned()),
         ..ListArgs::default()
     };
     let SinksPage { sinks } = ask::answer::<calls::sinks::List>(global, &call, "show the sink")?;

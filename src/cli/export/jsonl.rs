@@ -250,7 +250,7 @@ struct Line<'a> {
     seq: u64,
     kind: Kind,
     time: ExportTime,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     on_bus: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<Json>,
@@ -266,10 +266,6 @@ struct Line<'a> {
     /// The body under the names of its kind.
     #[serde(flatten)]
     body: Map<String, Json>,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// A time; one beyond the calendar is a number.

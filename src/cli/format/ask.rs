@@ -158,8 +158,8 @@ pub(in crate::cli) fn words<T: Named + Send + Sync>() -> impl TypedValueParser<V
 }
 
 /// A maximum number of rows in a call.
-pub(in crate::cli) fn rows(limit: u64) -> Option<usize> {
-    Some(usize::try_from(limit).unwrap_or(usize::MAX))
+pub(in crate::cli) fn rows(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 /// A call whose answer is a page of a list.
@@ -289,9 +289,13 @@ pub(in crate::cli) enum Order {
     NewestLast,
 }
 
+/// Makes a call of a list.
+type Make<C> =
+    Box<dyn FnMut(&<C as Call>::Args<'static>) -> Result<<C as Call>::Answer, ClientError>>;
+
 /// A list that is printed as it is read.
 pub(in crate::cli) struct Listing<C: ListOf> {
-    pages: Pages<C, Box<dyn FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>>>,
+    pages: Pages<C, Make<C>>,
     /// What was searched, if it is to be printed.
     scan: Option<Scan>,
 }

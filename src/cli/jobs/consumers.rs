@@ -285,7 +285,7 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     let call = api::NextArgs {
         name: args.name.clone(),
         holder: args.holder.clone(),
-        limit: ask::rows(args.limit),
+        limit: Some(ask::rows(args.limit)),
         wait_ms: Some(args.wait * 1000),
         ..api::NextArgs::default()
     };

@@ -236,7 +236,7 @@ impl Filter {
 
         calls::events::ListArgs {
             // With `all` the pages end with the archive.
-            limit: ask::rows(if self.all { u64::MAX } else { self.limit }),
+            limit: Some(ask::rows(if self.all { u64::MAX } else { self.limit })),
             since: self.when.since(),
             until: self.when.until(),
             minion: given(&self.minion),

@@ -71,7 +71,7 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
 
     let call = ListArgs {
         minion: args.minion.clone().map(Glob::from),
-        limit: args.limit.and_then(ask::rows),
+        limit: args.limit.map(ask::rows),
         ..ListArgs::default()
     };
     let page = ask::whole::<calls::minions::List>(&mut client, call).context(operation)?;

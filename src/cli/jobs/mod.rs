@@ -133,7 +133,7 @@ impl Filter {
         let metadata = self.metadata.into_iter();
 
         calls::jobs::ListArgs {
-            limit: ask::rows(self.limit),
+            limit: Some(ask::rows(self.limit)),
             since: self.when.since(),
             until: self.when.until(),
             minion: self.minion,

@@ -76,9 +76,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
-    let mut left = args
-        .limit
-        .map_or(usize::MAX, |limit| ask::rows(limit).unwrap_or(usize::MAX));
+    let mut left = args.limit.map_or(usize::MAX, ask::rows);
 
     // The first call does not wait: its response has the position from which a later connection
     // continues.

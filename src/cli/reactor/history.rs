@@ -66,7 +66,7 @@ impl ListOf for calls::reactor::History {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let call = HistoryArgs {
-        limit: ask::rows(args.limit),
+        limit: Some(ask::rows(args.limit)),
         since: args.when.since(),
         until: args.when.until(),
         minion: args.minion.clone(),

@@ -208,10 +208,10 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let jobs = view.shown();
 
     let row = |job: &&JobRow| {
-        let mut returned = job.returned.to_string();
-        if let Some(expected) = job.expected {
-            returned += &format!("/{expected}");
-        }
+        let returned = match job.expected {
+            Some(expected) => format!("{}/{expected}", job.returned),
+            None => job.returned.to_string(),
+        };
 
         vec![
             plain(&job.jid).into_owned(),
