@@ -445,7 +445,15 @@ fn circles(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<BTreeSet<S
             }
             let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
             if let (Some(child), Some(sibling)) = (from.get(common), to.get(common)) {
-                let children = imports.entry(from[..common].join("::")).or_default();
+                let children = imports
+                    .entry(
+                        from.iter()
+                            .take(common)
+                            .cloned()
+                            .collect::<Vec<_>>()
+                            .join("::"),
+                    )
+                    .or_default();
                 children
                     .entry(child.clone())
                     .or_default()
