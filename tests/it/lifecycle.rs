@@ -306,8 +306,10 @@ fn a_directory_created_for_the_socket_is_closed_to_others() {
         .arg("--socket")
         .arg(&socket);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    // The mode is set between the begin of listening and the first answer; until then only the daemon's user may connect.
     wait_for("the daemon", || {
-        saltcellar::api::client::Client::connect(&socket).ok()
+        let mut client = saltcellar::api::client::Client::connect(&socket).ok()?;
+        client.call("status", crate::harness::map(vec![])).ok()
     });
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let modes = (mode(socket.parent().unwrap()), mode(&socket));
