@@ -560,12 +560,15 @@ impl LogFile {
 
     /// Whether all of these parts can be read now.
     pub(in crate::store) fn can_read(&self, parts: &[Range<u64>]) -> Result<bool, StoreError> {
+        let size = self.size()?;
         for part in parts {
+            // Parts are whole sectors, of which the file may end in the last one.
+            let end = part.end.min(size);
             // Sector by sector: one read over several of them would be halved again around each bad
             // one.
             let mut at = part.start;
-            while at < part.end {
-                let len = (part.end - at).min(SECTOR_BYTES as u64);
+            while at < end {
+                let len = (end - at).min(SECTOR_BYTES as u64);
 
                 let mut bytes = [0; SECTOR_BYTES];
                 let sector = bytes.get_mut(..usize::try_from(len).unwrap_or(0));

@@ -323,24 +323,22 @@ impl StoreInner {
             return Ok(None);
         }
 
-        // Nothing that the disk can read again stays hidden.
+        // Whichever way the metadata is known: an index that was removed may be back after a power
+        // loss.
         let outdated = |metadata: &SegmentMetadata| -> Result<bool, StoreError> {
-            let outdated = segment.index_is_outdated(metadata)?;
-            if outdated {
+            // Nothing that the disk can read again stays hidden.
+            if segment.index_is_outdated(metadata)? {
                 tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log can be read again, rebuilding its index");
+                return Ok(true);
             }
-            Ok(outdated)
+            // A log longer than indexed: the disk lost a truncation that was reported as durable.
+            let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
+            Ok(indexed < segment.log().size()?)
         };
 
         // The usual case at a start: no index is opened.
         if let Some(metadata) = known {
-            if outdated(&metadata)? {
-                return Ok(None);
-            }
-            // A log longer than indexed: the disk lost a truncation that was reported as durable.
-            let size = segment.log().size()?;
-            let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
-            return Ok(Some(metadata).filter(|_| indexed >= size));
+            return Ok((!outdated(&metadata)?).then_some(metadata));
         }
 
         // An index that opens may still have damaged pages, and a page is verified when it is read:

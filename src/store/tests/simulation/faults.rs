@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::model::VARIANTS;
+use super::operations::Op;
 use super::*;
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
@@ -201,6 +202,21 @@ fn a_torn_commit_has_no_effect() {
         simulated.cut(Survives::Some, seed);
         simulated.open();
         simulated.check();
+        simulated.close();
+    }
+}
+
+#[test]
+fn a_read_that_failed_once_at_a_start_hides_nothing_after_a_power_cut() {
+    // Whichever read it is: of a frame, of its block, of an index.
+    for from in 1..60 {
+        let mut simulated = Simulated::new(ROOMY);
+        simulated.put(&mixture(9, 6));
+        simulated.apply(&Op::FaultAtStart(Fault {
+            from,
+            ..Fault::once(Act::Read, Errno::IO)
+        }));
+        simulated.apply(&Op::Cut(mixture(1, 2), 0, from));
         simulated.close();
     }
 }
