@@ -55,8 +55,8 @@ class Stage:
 
 
 def stages():
-    """In the order in which they start. By hand, next to the build of the tests only the longest stage runs, so that the crates' tests, which
-    compute, begin early and fill the processors while the others wait (docs/decisions/test-time.md)."""
+    """In the order in which they start. By hand, only the longest stage runs during the build of the tests. The crates' tests, which compute,
+    then begin early and fill the processors while other stages wait (docs/decisions/test-time.md)."""
     # By hand the program is there before its tests, and after `make run` at once. The long run tests the release build.
     program = ("release" if CI else "program", "salt")
     rust = Stage("rust", "the crates", ("build",), 2)

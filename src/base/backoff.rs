@@ -29,8 +29,7 @@ impl Backoff {
         }
     }
 
-    /// Varies the pauses in both directions, so that clients that failed together do not come back
-    /// together.
+    /// Varies the pauses in both directions: clients that failed together must not return together.
     pub(crate) fn with_jitter(self, percent: u32) -> Self {
         Self {
             jitter: percent,

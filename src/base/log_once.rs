@@ -35,7 +35,7 @@ impl<K: Eq + Hash> LogOnce<K> {
         is_due
     }
 
-    /// The next line of each kind is due: the reason for the earlier ones is gone.
+    /// Makes the next line of each kind due, because what was logged is over.
     pub(crate) fn reset(&self) {
         self.logged.lock().clear();
     }

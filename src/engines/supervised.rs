@@ -53,14 +53,14 @@ impl<E: Engine> Supervised<E> {
         }
     }
 
-    /// Starts new engines, replaces changed ones and those that have ended, and stops those that are
-    /// not in the list. `start` gets the name of the thread. Returns the names of the stopped ones.
+    /// Starts new engines, replaces changed ones and engines whose thread has ended, and stops
+    /// the rest. `start` gets the name of the thread. Returns the names of the stopped ones.
     pub(super) fn apply(
         &self,
         settings: Vec<E::Settings>,
         mut start: impl FnMut(E::Settings, &str) -> E,
     ) -> Vec<String> {
-        // Held until all are as configured: two reloads at once must not start an engine twice.
+        // Held until all are as configured: two concurrent reloads must not start an engine twice.
         let mut running = self.running.lock();
         let mut before = std::mem::take(&mut *running);
 
@@ -111,7 +111,7 @@ impl<E: Engine> Supervised<E> {
 
     /// Stops all engines. Returns the names of those whose thread has not ended in time.
     pub(super) fn stop(&self) -> Vec<String> {
-        // All at once, so that they share the time, also with those that a reload has removed.
+        // All share the time, with the threads that a reload has ended.
         for (name, mut engine) in std::mem::take(&mut *self.running.lock()) {
             self.end(&name, &mut engine);
         }

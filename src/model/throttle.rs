@@ -6,8 +6,8 @@ use crate::base::clock::{Micros, micros};
 use crate::model::Rate;
 
 /// A rate limit by GCRA (ITU-T I.371), which stores one time: that at which the items so far would
-/// have passed evenly. The items of one period may come at once. No clock inside: the caller passes
-/// the time, of any clock.
+/// have passed evenly. The items of one period may come together. No clock inside: the caller
+/// passes the time, of any clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Throttle {
     rate: Option<Rate>,
@@ -29,7 +29,7 @@ impl Throttle {
     /// Reserves turns for this many items and returns the time of the last one. A changed rate
     /// begins anew.
     pub(crate) fn queue(&mut self, rate: Rate, now: Micros, items: usize) -> Micros {
-        // A quarter of the range at most, so that the sums below fit.
+        // A quarter of the range at most: the sums below must fit.
         let per = micros(rate.per).clamp(1, i64::MAX / 4);
         let items = i64::try_from(items).unwrap_or(i64::MAX);
         let taken = (per.saturating_mul(items) / i64::from(rate.times.max(1))).max(1);

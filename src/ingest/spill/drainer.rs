@@ -34,7 +34,7 @@ pub(crate) struct SpillDrainer {
     /// A batch read from disk that did not fit into the intake.
     piece: Option<PendingBatch>,
     disk_rests_until: Option<Instant>,
-    /// Of a read that failed. The pause doubles, so that a broken disk is not read all the time.
+    /// Of a read that failed. The pause doubles: a broken disk must not be read all the time.
     reads: Retry,
     /// Of a batch that the store rejected.
     pub(super) offers: Retry,

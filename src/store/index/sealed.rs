@@ -1,4 +1,4 @@
-//! The index of a sealed segment: a table of pages beside its log, written once.
+//! The index of a sealed segment: a table of pages next to its log, written once.
 //!
 //! # On disk
 //!

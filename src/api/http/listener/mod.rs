@@ -218,7 +218,7 @@ impl NetworkListener {
         self.monitor.0.lock().0.listen = self.listen.to_string();
         let (listener, address) = self.bind().await;
         {
-            // At once: whoever sees that it is open may connect. With TLS it is open once it has a
+            // Together: whoever sees that it is open may connect. With TLS it is open once it has a
             // certificate.
             let status = &mut self.monitor.0.lock().0;
             status.listen = address.to_string();
