@@ -22,7 +22,6 @@ use crate::config::salt_master::{FileIdentity, Role, SaltMaster, WatchedFiles, r
 use crate::model::{
     Batch, Entry, Flags, KeyTexts, Kind, REDACTED, RedactRule, Replaced, is_manage_tag, same_key,
 };
-use crate::store::tools::redact::Redact;
 use crate::wire::msgpack;
 use crate::wire::salt_event::fingerprints_of;
 
@@ -129,22 +128,6 @@ impl MasterKeys {
             read: Mutex::default(),
             field: Redactor::new(&[rule]),
         }
-    }
-
-    /// Fixed keys, independent of files.
-    pub(crate) fn fixed(texts: KeyTexts) -> Self {
-        let known = Arc::new(Known {
-            texts,
-            ..Known::default()
-        });
-        Self {
-            known: RwLock::new(known),
-            ..Self::none()
-        }
-    }
-
-    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
-        self.known().texts.keys().to_vec()
     }
 
     /// The number of known keys, and the unreadable files.
@@ -325,21 +308,6 @@ impl MasterKeys {
         }
 
         clean
-    }
-
-    /// Blanks the known keys in arbitrary bytes; returns the number of occurrences.
-    pub(crate) fn blank(&self, bytes: &mut [u8]) -> usize {
-        self.known().texts.blank(bytes)
-    }
-}
-
-impl Redact for MasterKeys {
-    fn entry(&self, entry: &Entry<'_>) -> Option<Replaced> {
-        self.clean(entry).map(|cleaned| cleaned.replaced)
-    }
-
-    fn bytes(&self, bytes: &mut [u8]) -> usize {
-        self.blank(bytes)
     }
 }
 

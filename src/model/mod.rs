@@ -19,7 +19,7 @@ pub(crate) use hashing::{FastMap, chained, secret_seed};
 pub use jid::{JidKey, stamped_jid};
 pub(crate) use jid::{JidSpeller, start_time};
 pub use master_key::REDACTED;
-pub(crate) use master_key::{KEY_BYTES_MIN, KeyTexts, MANAGE_TAG, is_manage_tag, same_key};
+pub(crate) use master_key::{KeyTexts, MANAGE_TAG, is_manage_tag, same_key};
 pub use note::{Location, Note, NoteLevel, ReactionFailure};
 pub use read_limits::{Limit, ReadLimits};
 pub use right::Right;

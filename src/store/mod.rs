@@ -40,7 +40,7 @@
 //! stopped          the record of a clean stop, to detect what is missing
 //! damage           the damage found since the start
 //! vfs              file system abstraction, for fault injection
-//! tools            verify, rebuild, redact, salvage, backup, restore
+//! tools            verify, rebuild, salvage, backup, restore
 //! ```
 
 pub(crate) mod damage;

@@ -280,7 +280,6 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("store hold", Live, "{jid}", &[]),
     ("store prune", Live, "", &[]),
     ("store rebuild", Stopped, "", &[]),
-    ("store redact-keys", Stopped, "", &[]),
     ("store restore", Stopped, "{dir}/backup {dir}/{new}", &[]),
     ("store salvage", Stopped, "{dir}/stopped {dir}/{new}", &[]),
     ("store stats", Live, "", &[]),

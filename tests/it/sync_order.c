@@ -6,15 +6,11 @@
  *     sync <path>    the file, or the names in the directory, are durable
  *
  * A change is recorded before it is made, a sync after it, so everything recorded as synced is durable.
- *
- * With CRASH_AT=n the process kills itself instead of its n-th call that changes or syncs files. At exit it writes the number
- * of such calls to the file named by CRASH_STEPS.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <libgen.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,23 +35,6 @@ static void note(const char *act, const char *path)
         put(log, line, snprintf(line, sizeof line, "%s %s\n", act, path));
 }
 
-static long steps;
-
-static void step(void)
-{
-    const char *at = getenv("CRASH_AT");
-    if (__sync_add_and_fetch(&steps, 1) == (at ? atol(at) : 0))
-        kill(getpid(), SIGKILL);
-}
-
-__attribute__((destructor)) static void report_steps(void)
-{
-    const char *file = getenv("CRASH_STEPS");
-    char line[40];
-    if (file)
-        put(file, line, snprintf(line, sizeof line, "%ld\n", steps));
-}
-
 static void note_fd(const char *act, int fd)
 {
     char link[40], path[4097];
@@ -78,7 +57,6 @@ static void note_dir_of(const char *path)
 
 int fsync(int fd)
 {
-    step();
     int result = REAL(fsync)(fd);
     if (result == 0)
         note_fd("sync", fd);
@@ -87,7 +65,6 @@ int fsync(int fd)
 
 int fdatasync(int fd)
 {
-    step();
     int result = REAL(fdatasync)(fd);
     if (result == 0)
         note_fd("sync", fd);
@@ -96,14 +73,12 @@ int fdatasync(int fd)
 
 ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at)
 {
-    step();
     note_fd("write", fd);
     return REAL(pwrite64)(fd, bytes, len, at);
 }
 
 int ftruncate64(int fd, off64_t len)
 {
-    step();
     note_fd("write", fd);
     return REAL(ftruncate64)(fd, len);
 }
@@ -115,7 +90,6 @@ int open64(const char *path, int flags, ...)
     mode_t mode = va_arg(more, mode_t);
     va_end(more);
     if ((flags & O_CREAT) && access(path, F_OK) != 0) {
-        step();
         note_dir_of(path);
     }
     return REAL(open64)(path, flags, mode);
@@ -123,32 +97,27 @@ int open64(const char *path, int flags, ...)
 
 int mkdir(const char *path, mode_t mode)
 {
-    step();
     note_dir_of(path);
     return REAL(mkdir)(path, mode);
 }
 
 int rename(const char *from, const char *to)
 {
-    step();
     note_dir_of(to);
     return REAL(rename)(from, to);
 }
 
 ssize_t write(int fd, const void *bytes, size_t len)
 {
-    step();
     return REAL(write)(fd, bytes, len);
 }
 
 int unlink(const char *path)
 {
-    step();
     return REAL(unlink)(path);
 }
 
 int unlinkat(int dir, const char *path, int flags)
 {
-    step();
     return REAL(unlinkat)(dir, path, flags);
 }

@@ -14,7 +14,7 @@ use saltcellar::testkit::usage::Process;
 use crate::harness::{map, serve_command, wait_for};
 
 /// Compiles the library; `None` without a C compiler.
-pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
+fn library(dir: &Path) -> Option<PathBuf> {
     compiled(dir, "sync_order", include_str!("sync_order.c"))
 }
 

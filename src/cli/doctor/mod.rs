@@ -242,7 +242,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         check_store(&mut found, &mut client);
         check_buses(&mut found, &status);
         check_counters(&mut found, &status);
-        keys::check(&mut found, &mut client, &status);
+        keys::check(&mut found, &status.master_keys);
     }
 
     // From here on nothing needs the daemon.

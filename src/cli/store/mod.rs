@@ -4,7 +4,6 @@ mod backup;
 mod hold;
 mod prune;
 mod rebuild;
-mod redact_keys;
 mod restore;
 mod salvage;
 mod state_files;
@@ -34,9 +33,6 @@ pub(super) enum Store {
     /// Rebuild all indexes from the log
     #[command(after_long_help = rebuild::EXAMPLES)]
     Rebuild(rebuild::Args),
-    /// Redact Salt masters' keys that are stored in plain text
-    #[command(name = "redact-keys", after_long_help = redact_keys::EXAMPLES)]
-    RedactKeys(redact_keys::Args),
     /// Recover a damaged store into a new one
     #[command(after_long_help = salvage::EXAMPLES)]
     Salvage(salvage::Args),
@@ -56,7 +52,6 @@ impl Store {
             Self::Hold(args) => args.has_rows(),
             Self::Verify(_)
             | Self::Rebuild(_)
-            | Self::RedactKeys(_)
             | Self::Salvage(_)
             | Self::Backup(_)
             | Self::Restore(_) => false,
@@ -71,7 +66,6 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
         Store::Hold(args) => hold::run(global, &args),
         Store::Verify(args) => verify::run(global, &args),
         Store::Rebuild(args) => rebuild::run(global, &args),
-        Store::RedactKeys(args) => redact_keys::run(global, &args),
         Store::Salvage(args) => salvage::run(global, &args),
         Store::Backup(args) => backup::run(global, &args),
         Store::Restore(args) => restore::run(global, &args),

@@ -24,7 +24,6 @@ mod drainer;
 pub mod file;
 mod reader;
 mod record;
-pub mod redact;
 mod verify;
 
 pub(crate) use verify::faults;

@@ -1,4 +1,4 @@
-//! Writes the log of a segment that is made from existing entries: by sealing, `redact-keys` and
+//! Writes the log of a segment that is made from existing entries: by sealing and
 //! `salvage`.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Maintenance tools: verify, rebuild, redact, salvage, backup, restore.
+//! Maintenance tools: verify, rebuild, salvage, backup, restore.
 //!
 //! They work on directories, not on an open [`super::Store`], and without the configuration:
 //! classes are listed from the disk. Logs are append-only and finished segments immutable, so a
@@ -6,7 +6,7 @@
 //!
 //! # Invariant
 //!
-//! A tool never changes the directory it reads, except for `rebuild` and `redact`, which take the
+//! A tool never changes the directory it reads, except for `rebuild`, which takes the
 //! lock. Output is synced, and the file that makes it valid (`FORMAT`, `MANIFEST`) is written last.
 
 pub mod backup;
@@ -16,7 +16,6 @@ pub mod files;
 mod known;
 pub mod layout;
 pub mod rebuild;
-pub mod redact;
 mod renumber;
 pub mod salvage;
 pub mod verify;

@@ -173,12 +173,6 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
     format::make_dir(&Disk, path)
 }
 
-pub(crate) fn sync_file(path: &Path) -> Result<(), StoreError> {
-    File::open(path)
-        .and_then(|file| file.sync_all())
-        .map_err(io_at("sync", path))
-}
-
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     format::sync_dir(&Disk, path)
 }
