@@ -52,6 +52,8 @@ pub struct Decoder<'de> {
     reader: Reader<'de>,
     /// Levels that may still be entered: each takes room on the stack.
     depth: usize,
+    /// Whether the bytes are known to be exactly one value, so that its end needs no search.
+    is_measured: bool,
 }
 
 impl<'de> Decoder<'de> {
@@ -60,7 +62,26 @@ impl<'de> Decoder<'de> {
         Self {
             reader: Reader::new(bytes),
             depth: DECODE_DEPTH_MAX,
+            is_measured: false,
         }
+    }
+
+    /// A decoder of a value whose bytes are known.
+    fn of_measured(value: &'de [u8]) -> Self {
+        Self {
+            is_measured: true,
+            ..Self::new(value)
+        }
+    }
+
+    /// The bytes of the next value.
+    fn packed(&mut self) -> Result<&'de [u8], NotOfType> {
+        let whole = self.reader.rest();
+        if self.is_measured && self.depth == DECODE_DEPTH_MAX {
+            // A batch of events is long, and has been traversed once to find its end.
+            return Ok(self.reader.take(whole.len())?);
+        }
+        Ok(self.reader.value()?)
     }
 
     /// Consumes nil, if it is next.
@@ -143,7 +164,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
         visitor: V,
     ) -> Result<V::Value, NotOfType> {
         if name == PACKED {
-            visitor.visit_borrowed_bytes(self.reader.value()?)
+            visitor.visit_borrowed_bytes(self.packed()?)
         } else {
             visitor.visit_newtype_struct(self)
         }
@@ -355,7 +376,7 @@ impl<'de, I: Iterator<Item = (&'de [u8], &'de [u8])>> MapAccess<'de> for Pairs<'
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, NotOfType> {
-        let mut decoder = Decoder::new(self.value);
+        let mut decoder = Decoder::of_measured(self.value);
         seed.deserialize(&mut decoder)
     }
 }
