@@ -323,20 +323,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("cli::format", &["output", "outputter"]),
     ("cli::jobs", &["events", "tail"]),
     (
-        "reactor::run",
-        &[
-            "checkpoint",
-            "depths",
-            "engine",
-            "follower",
-            "record",
-            "scheduler",
-            "settle",
-            "watch",
-            "worker",
-        ],
-    ),
-    (
         "store",
         &[
             "format", "index", "log", "read", "retain", "segment", "stopped", "tools", "write",

@@ -3,7 +3,7 @@
 use salt_sls::{Map, Value};
 
 use crate::model::Note;
-use crate::reactor::call::Call;
+use crate::reactor::prepared::Prepared;
 
 /// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,7 +58,7 @@ pub(crate) struct Outcome {
     pub(crate) high: Vec<Map>,
     /// Low chunks in order; only with [`Detail::Everything`].
     pub(crate) low: Vec<Map>,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<Prepared>,
     /// Calls of templates through `salt`; only with [`Detail::Everything`].
     pub(crate) salt_calls: Vec<SaltCall>,
     pub(crate) fired: Vec<Fired>,

@@ -13,7 +13,7 @@ use crate::cli::ask;
 use crate::config::Config;
 use crate::config::salt_master::Role;
 use crate::reactor::acting::Actor;
-use crate::reactor::run::record::stored::{Outcome, StoredRecord};
+use crate::reactor::run::record::stored::StoredRecord;
 use crate::wire::msgpack::Time;
 
 const CHECK: &str = "reactor";
@@ -239,9 +239,10 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> anyhow::Re
     let lost = record
         .calls
         .iter()
-        .filter(|call| matches!(call.outcome, Outcome::Dead | Outcome::Unknown));
+        .filter(|made| made.outcome.is_dead())
+        .map(|made| (&made.call, made.outcome.why()));
 
-    causes.extend(lost.map(|call| format!("{} of {}: {}", call.fun, call.sls, call.why)));
+    causes.extend(lost.map(|(call, why)| format!("{} of {}: {why}", call.fun, call.sls)));
 
     let (count, seq) = (waiting.len(), latest.row.seq);
 

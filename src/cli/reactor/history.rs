@@ -5,7 +5,9 @@ use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
     Column, Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, plain, short_at, title,
 };
-use crate::reactor::run::record::stored::{StoredCall, StoredRecord};
+use crate::reactor::master::Call;
+use crate::reactor::run::record::stored::StoredRecord;
+use crate::reactor::{CallOutcome, CallRecord};
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -102,11 +104,15 @@ pub(in crate::cli) fn failures(record: &StoredRecord) -> impl Iterator<Item = St
 }
 
 /// The outcome of a call, and whether its function failed.
-pub(super) fn outcome(call: &StoredCall) -> String {
+pub(super) fn outcome(call: &CallRecord) -> String {
     let outcome = call.outcome.name();
-    match (call.success, call.retcode) {
-        (Some(false), Some(retcode)) => format!("{outcome}, failed, retcode {retcode}"),
-        (Some(false), None) => format!("{outcome}, failed"),
+    match call.outcome {
+        CallOutcome::Ran {
+            success: false,
+            retcode: Some(retcode),
+            ..
+        } => format!("{outcome}, failed, retcode {retcode}"),
+        CallOutcome::Ran { success: false, .. } => format!("{outcome}, failed"),
         _ => outcome.to_owned(),
     }
 }
@@ -140,16 +146,16 @@ fn of_record(record: &StoredRecord) -> [String; 3] {
         format!("left: {}", plain(&record.why))
     };
 
-    let calls = record.calls.iter().map(|call| {
-        let StoredCall {
+    let calls = record.calls.iter().map(|made| {
+        let Call {
             client, fun, tgt, ..
-        } = call;
+        } = &made.call;
         let on = if tgt.is_empty() {
             String::new()
         } else {
             format!(" {tgt}")
         };
-        format!("{client}.{fun}{on}: {}", outcome(call))
+        format!("{}.{fun}{on}: {}", client.name(), outcome(made))
     });
 
     let calls: Vec<_> = calls

@@ -6,7 +6,10 @@ use super::history::{self, outcome};
 use crate::api::call as calls;
 use crate::api::call::reactor::{ReactionRow, ShowArgs};
 use crate::cli::{Global, Output, ask, nested, plain, show, value};
-use crate::reactor::run::record::stored::{StoredCall, StoredRecord};
+use crate::reactor::CallRecord;
+use crate::reactor::master::{Call, pack};
+use crate::reactor::run::record::stored::StoredRecord;
+use crate::wire::msgpack::Stored;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -99,27 +102,29 @@ fn print(out: &mut Output, row: &ReactionRow, record: &StoredRecord) -> anyhow::
     Ok(())
 }
 
-fn print_call(out: &mut Output, call: &StoredCall) -> anyhow::Result<()> {
-    let StoredCall {
+fn print_call(out: &mut Output, made: &CallRecord) -> anyhow::Result<()> {
+    let Call {
         id,
         client,
         fun,
         tgt,
-        tries,
-        jid,
-        took_us,
+        load,
         ..
-    } = call;
+    } = &made.call;
 
     out.line("")?;
-    out.heading(&format!("{id}: {client}.{fun} {tgt}"))?;
+    out.heading(&format!("{id}: {}.{fun} {tgt}", client.name()))?;
 
     // Zero for a call that was not made.
-    let took = *took_us as f64 / 1e3;
-    let (outcome, why) = (outcome(call), why(&call.why));
+    let took = made.took_us as f64 / 1e3;
+    let (outcome, why) = (outcome(made), why(made.outcome.why()));
     out.line(&format!(
-        "    {outcome}{why}, try {tries}, {took:.1} ms, jid {jid}"
+        "    {outcome}{why}, try {}, {took:.1} ms, jid {}",
+        made.tries, made.jid
     ))?;
 
-    Ok(out.text(&nested(&value(&call.load), 4))?)
+    // Empty if it was too large for the record.
+    let load = Some(pack::packed_map(load)).filter(|_| !load.is_empty());
+    let load = value(&Stored::of(load.as_deref()));
+    Ok(out.text(&nested(&load, 4))?)
 }

@@ -139,7 +139,7 @@ fn to_json(outcome: &Outcome) -> Json {
             .collect::<Vec<_>>(),
         "high": outcome.high.first().map(encode_map),
         "low": outcome.low.iter().map(encode_map).collect::<Vec<_>>(),
-        "calls": outcome.calls.iter().map(crate::reactor::Call::to_json).collect::<Vec<_>>(),
+        "calls": outcome.calls.iter().map(crate::reactor::Prepared::to_json).collect::<Vec<_>>(),
         "salt_calls": outcome
             .salt_calls
             .iter()

@@ -11,13 +11,13 @@ use super::compare::{difference, parting, short};
 use super::{CaseResult, ConformanceOptions, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
-use crate::reactor::Call;
 use crate::reactor::encode::{decode, encode, encode_map};
 use crate::reactor::helper::salt::{Salt, SaltError, SaltFile, SaltRendered};
 use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
 use crate::reactor::master::Client;
 use crate::reactor::outcome::{Detail, Fired, Outcome, Render, SaltCall};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
+use crate::reactor::prepared::Prepared;
 use crate::reactor::signature::Signature;
 
 /// Runs a case.
@@ -213,7 +213,7 @@ impl Got {
             "matched": outcome.matched.iter().map(encode).collect::<Json>(),
             "high": outcome.high.iter().map(encode_map).collect::<Json>(),
             "low": outcome.low.iter().map(encode_map).collect::<Json>(),
-            "calls": outcome.calls.iter().map(Call::to_json).collect::<Json>(),
+            "calls": outcome.calls.iter().map(Prepared::to_json).collect::<Json>(),
             "salt_calls": outcome.salt_calls.iter().map(salt_call).collect::<Json>(),
             "fired": outcome.fired.iter().map(fired).collect::<Json>(),
         });

@@ -11,12 +11,12 @@ mod nodegroup;
 use salt_sls::{Map, Object, Value, with_room};
 
 use self::arguments::{Refusal, cannot, text_of, unpacked};
-use super::call::Call;
 use super::helper::salt::Salt;
+use super::prepared::Prepared;
 use super::signature::Signature;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
-use crate::reactor::master::Client;
+use crate::reactor::master::{self, Client};
 
 const LOGGER: &str = "salt.utils.reactor";
 /// Logger of messages that Salt lacks.
@@ -69,7 +69,7 @@ pub(super) struct Dispatch<'a> {
 
 impl Dispatch<'_> {
     /// The call of a chunk; `None` after an error, which is in the notes.
-    pub(super) fn call(&self, mut chunk: Map, notes: &mut Vec<Note>) -> Option<Call> {
+    pub(super) fn call(&self, mut chunk: Map, notes: &mut Vec<Note>) -> Option<Prepared> {
         let state = chunk.get("state").unwrap_or(&Value::Null);
         let Some(client) = state.as_str().and_then(Client::named) else {
             notes.push(unknown_type(&chunk, state));
@@ -177,7 +177,7 @@ impl Dispatch<'_> {
         })
     }
 
-    fn master(&self, client: Client, chunk: &mut Map) -> Result<Call, Refusal> {
+    fn master(&self, client: Client, chunk: &mut Map) -> Result<Prepared, Refusal> {
         // Only conformance cases set it; runners of the daemon are limited by its scheduler.
         if self.pool_full {
             let (id, kind, fun) = (
@@ -193,23 +193,24 @@ impl Dispatch<'_> {
         }
 
         let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
-        let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
+        let kwargs = chunk.get("kwarg").and_then(Value::as_map).cloned();
+        let kwargs = kwargs.unwrap_or_default();
         let fun = chunk.shift_remove("fun").unwrap_or(Value::Null);
-        let (chunk, tgt, timeout) = (std::mem::take(chunk), Value::Null, Value::Null);
 
-        Ok(Call {
+        Ok(Prepared {
             client,
             fun,
-            tgt,
-            args,
-            kwargs,
-            chunk,
-            publish: None,
-            timeout,
+            tgt: Value::Null,
+            chunk: std::mem::take(chunk),
+            load: Some(match client {
+                Client::Runner => master::runner_load(args, kwargs),
+                _ => master::wheel_load(args, kwargs),
+            }),
+            timeout: Value::Null,
         })
     }
 
-    fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Call {
+    fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Prepared {
         let tgt = kwargs.shift_remove("tgt").unwrap_or(Value::Null);
         let fun = kwargs.shift_remove("fun").unwrap_or(Value::Null);
 
@@ -221,23 +222,20 @@ impl Dispatch<'_> {
         };
 
         // After an error the call remains, without a payload; the notes have the reason.
-        let publish = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
-            Ok(publish) => Some(publish),
+        let load = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
+            Ok(load) => Some(load),
             Err(cause) => {
                 notes.push(failed(Client::Local, &kwargs, &fun.python_str(), cause));
                 None
             }
         };
 
-        let (args, chunk) = (Vec::new(), kwargs);
-        Call {
+        Prepared {
             client: Client::Local,
             fun,
             tgt,
-            args,
-            kwargs: Value::Null,
-            chunk,
-            publish,
+            chunk: kwargs,
+            load,
             timeout,
         }
     }
@@ -344,8 +342,9 @@ fn unpackable(value: &Value) -> Option<(&Object, &str)> {
 
 /// Warns of an argument that Salt's reactor would pass to the function as the object it is: another
 /// process runs the function here.
-fn passed_as_text(call: &Call, notes: &mut Vec<Note>) {
-    if let Some((object, _)) = call.args.iter().chain([&call.kwargs]).find_map(unpackable) {
+fn passed_as_text(call: &Prepared, notes: &mut Vec<Note>) {
+    let mut values = call.load.iter().flat_map(Map::values);
+    if let Some((object, _)) = values.find_map(unpackable) {
         let (sls, id) = (
             text_of(&call.chunk, "__sls__"),
             text_of(&call.chunk, "__id__"),
@@ -358,7 +357,7 @@ fn passed_as_text(call: &Call, notes: &mut Vec<Note>) {
     }
 }
 
-fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
+fn caller(chunk: &mut Map) -> Result<Prepared, Refusal> {
     let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
     let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
     let Value::Map(kwargs) = kwarg else {
@@ -376,20 +375,15 @@ fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
         }
     }
 
-    let (kwargs, fun) = (
-        kwarg.clone(),
-        chunk.get("fun").cloned().unwrap_or(Value::Null),
-    );
-    let (client, chunk) = (Client::Caller, std::mem::take(chunk));
+    let load = master::caller_load(args, kwarg.clone());
+    let fun = chunk.get("fun").cloned().unwrap_or(Value::Null);
 
-    Ok(Call {
-        client,
+    Ok(Prepared {
+        client: Client::Caller,
         fun,
         tgt: Value::Null,
-        args,
-        kwargs,
-        chunk,
-        publish: None,
+        chunk: std::mem::take(chunk),
+        load: Some(load),
         timeout: Value::Null,
     })
 }

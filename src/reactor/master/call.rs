@@ -1,12 +1,17 @@
-//! Requests to a master.
+//! The call of a reaction, and its request to a master.
+//!
+//! One type from the low chunk to the record: it is made of a chunk, sent, recorded with its
+//! outcome, shown, and sent again by a replay.
 
 use salt_sls::{Key, Map, Value};
+use serde::{Deserialize, Serialize};
 
-use super::pack::put;
+use super::pack::{packed_map, put};
 use crate::wire::msgpack::Writer;
 
 /// One of Salt's clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Client {
     /// Publishes a job to minions.
     Local,
@@ -47,67 +52,63 @@ impl Client {
     }
 }
 
-/// A call in executable form. Requests to a master also have key, user and jid, which the sender
-/// adds.
-#[derive(Debug, Clone, PartialEq)]
+/// A call of one of Salt's clients. Requests to a master also have key, user and jid, which the
+/// sender adds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Call {
+    /// Its ID in the file.
+    #[serde(default)]
+    pub(crate) id: String,
+    /// The file.
+    #[serde(default)]
+    pub(crate) sls: String,
     pub(crate) client: Client,
     pub(crate) fun: String,
-    /// The other fields of the load; of a `caller` function `args` and `kwargs`.
+    /// The target as text; empty for calls without a target.
+    #[serde(default)]
+    pub(crate) tgt: String,
+    /// The other fields of the request; of a `caller` function `args` and `kwargs`. Empty in a
+    /// record for which it was too large; else never.
+    #[serde(with = "load", default)]
     pub(crate) load: Map,
 }
 
+/// The serde form of a load.
+mod load {
+    use salt_sls::{Map, Value};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::packed_map;
+    use crate::base::limits::REACTOR_CHUNKS_BYTES_MAX;
+    use crate::wire::msgpack::Stored;
+    use crate::wire::salt_value::from_msgpack;
+
+    pub(super) fn serialize<S: Serializer>(load: &Map, to: S) -> Result<S::Ok, S::Error> {
+        let packed = packed_map(load);
+        // Without its load the call can be replayed only by rendering the event again.
+        let is_small = packed.len() <= REACTOR_CHUNKS_BYTES_MAX;
+        Stored::of(Some(packed.as_slice()).filter(|_| is_small)).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Map, D::Error> {
+        match from_msgpack(Stored::deserialize(from)?.packed()) {
+            Some(Value::Map(load)) => Ok(load),
+            _ => Ok(Map::default()),
+        }
+    }
+}
+
 impl Call {
-    /// A job. `arg` contains positional arguments; keyword arguments are a final mapping with
-    /// `__kwarg__: true`.
-    #[cfg(test)]
-    pub(crate) fn publish(
-        tgt: impl Into<Value>,
-        tgt_type: &str,
-        fun: &str,
-        arg: Vec<Value>,
-    ) -> Self {
-        // The master's `_prep_pub` fails without any of these.
-        let load = [
-            ("tgt", tgt.into()),
-            ("tgt_type", tgt_type.into()),
-            ("arg", Value::List(arg)),
-            ("ret", "".into()),
-            ("kwargs", Value::Map(Map::default())),
-        ];
+    /// A call that no file names.
+    pub(crate) fn new(client: Client, fun: &str, load: Map) -> Self {
+        let tgt = load.get("tgt").filter(|_| client == Client::Local);
         Self {
-            client: Client::Local,
+            id: String::new(),
+            sls: String::new(),
+            client,
             fun: fun.to_owned(),
-            load: map(load),
-        }
-    }
-
-    /// A runner. Positional arguments are recognised only if `arg` and `kwarg` are given together,
-    /// and nothing else.
-    pub(crate) fn runner(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
-        let both = map([("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))]);
-        Self {
-            client: Client::Runner,
-            fun: fun.to_owned(),
-            load: map([("kwarg", Value::Map(both))]),
-        }
-    }
-
-    pub(crate) fn wheel(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
-        let load = [("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))];
-        Self {
-            client: Client::Wheel,
-            fun: fun.to_owned(),
-            load: map(load),
-        }
-    }
-
-    pub(crate) fn caller(fun: &str, args: Vec<Value>, kwargs: Value) -> Self {
-        let load = [("args", Value::List(args)), ("kwargs", kwargs)];
-        Self {
-            client: Client::Caller,
-            fun: fun.to_owned(),
-            load: map(load),
+            tgt: tgt.map(target_text).unwrap_or_default(),
+            load,
         }
     }
 
@@ -118,15 +119,6 @@ impl Call {
         } else {
             self.client.name()
         }
-    }
-
-    /// The target as text; empty for calls without a target.
-    pub(crate) fn target(&self) -> String {
-        self.load
-            .get("tgt")
-            .filter(|_| self.client == Client::Local)
-            .map(target_text)
-            .unwrap_or_default()
     }
 
     pub(super) fn request(&self, key: &str, user: &str, jid: &str) -> Vec<u8> {
@@ -171,6 +163,22 @@ impl Call {
     }
 }
 
+/// The load of a runner. Positional arguments are recognised only if `arg` and `kwarg` are given
+/// together, and nothing else.
+pub(crate) fn runner_load(arg: Vec<Value>, kwarg: Map) -> Map {
+    map([("kwarg", Value::Map(wheel_load(arg, kwarg)))])
+}
+
+/// The load of a wheel function.
+pub(crate) fn wheel_load(arg: Vec<Value>, kwarg: Map) -> Map {
+    map([("arg", Value::List(arg)), ("kwarg", Value::Map(kwarg))])
+}
+
+/// The load of a `caller` function.
+pub(crate) fn caller_load(args: Vec<Value>, kwargs: Value) -> Map {
+    map([("args", Value::List(args)), ("kwargs", kwargs)])
+}
+
 /// A target as text: a list is joined with commas.
 pub(crate) fn target_text(tgt: &Value) -> String {
     match tgt {
@@ -189,4 +197,38 @@ fn map<const N: usize>(pairs: [(&str, Value); N]) -> Map {
         .into_iter()
         .map(|(name, value)| (Key::from(name), value))
         .collect()
+}
+
+#[cfg(test)]
+impl Call {
+    /// A job. `arg` contains positional arguments; keyword arguments are a final mapping with
+    /// `__kwarg__: true`.
+    pub(crate) fn publish(
+        tgt: impl Into<Value>,
+        tgt_type: &str,
+        fun: &str,
+        arg: Vec<Value>,
+    ) -> Self {
+        // The master's `_prep_pub` fails without any of these.
+        let load = [
+            ("tgt", tgt.into()),
+            ("tgt_type", tgt_type.into()),
+            ("arg", Value::List(arg)),
+            ("ret", "".into()),
+            ("kwargs", Value::Map(Map::default())),
+        ];
+        Self::new(Client::Local, fun, map(load))
+    }
+
+    pub(crate) fn runner(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
+        Self::new(Client::Runner, fun, runner_load(arg, kwarg))
+    }
+
+    pub(crate) fn wheel(fun: &str, arg: Vec<Value>, kwarg: Map) -> Self {
+        Self::new(Client::Wheel, fun, wheel_load(arg, kwarg))
+    }
+
+    pub(crate) fn caller(fun: &str, args: Vec<Value>, kwargs: Value) -> Self {
+        Self::new(Client::Caller, fun, caller_load(args, kwargs))
+    }
 }

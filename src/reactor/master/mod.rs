@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 
 pub(crate) use answer::Answer;
 pub use call::Client;
-pub(crate) use call::{Call, target_text};
+pub(crate) use call::{Call, caller_load, runner_load, target_text, wheel_load};
 
 use connection::MasterConnection;
 use key::MasterKeyFile;

@@ -1,6 +1,6 @@
 //! Conversion of values to and from msgpack, like Salt's own serializer (`salt/payload.py`).
 
-use salt_sls::Value;
+use salt_sls::{Map, Value};
 use serde_json::Value as Json;
 
 use crate::wire::json;
@@ -28,19 +28,27 @@ pub(crate) fn put(w: &mut Writer, value: &Value) {
             }
             w
         }
-        Value::Map(map) => {
-            w.map(map.len());
-            for (key, value) in map {
-                put(w, &key.0);
-                put(w, value);
-            }
-            w
-        }
+        Value::Map(map) => put_map(w, map),
         Value::Object(object) => match &object.packed {
             Ok((code, data)) => w.ext(*code, data),
             Err(_) => w.str(&object.text),
         },
     };
+}
+
+fn put_map<'w>(w: &'w mut Writer, map: &Map) -> &'w mut Writer {
+    w.map(map.len());
+    for (key, value) in map {
+        put(w, &key.0);
+        put(w, value);
+    }
+    w
+}
+
+pub(crate) fn packed_map(map: &Map) -> Vec<u8> {
+    let mut w = Writer::new();
+    put_map(&mut w, map);
+    w.into_bytes()
 }
 
 pub(crate) fn packed(value: &Value) -> Vec<u8> {

@@ -2,121 +2,45 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Event;
-use super::engine::{RuleSnapshot, Shared};
-use super::record::{self, Record, read_summary};
+use super::endings::Endings;
+use super::events::{event_of, is_bus_event, is_of_interest, is_result_of_runner};
+use super::gate::LeaseGate;
+use super::in_use::{InUse, RuleSnapshot};
+use super::keeper::Keeper;
+use super::pending::Pending;
+use super::record::read_summary;
+use super::record::recorder::Recorder;
+use super::slots::RunnerSlots;
+use super::tasks::Tasks;
+use super::traces::Traces;
+use super::watch::Watch;
+use crate::base::clock::Clock;
 use crate::base::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
+use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
-use crate::model::{Flags, Kind, SeqNo, Source};
+use crate::model::{Kind, SeqNo};
 use crate::reactor::logged::is_by_reactor;
 use crate::reactor::shadow;
-use crate::store::{Followed, StoreError};
-use crate::wire::salt_event::authenticated;
+use crate::store::{Followed, Store, StoreError};
 
-/// True for entries that the reactor reads.
-pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
-    matches!(kind, Kind::Reaction | Kind::SeenOnBus) || flags.has(Flags::ON_BUS)
-}
-
-/// True for events of a bus that the daemon reads itself. Otherwise any client with write access to
-/// the archive could make the master act.
-pub(super) fn is_bus_event(row: &Followed<'_>) -> bool {
-    row.kind == Kind::SeenOnBus
-        || (matches!(row.source, Source::Bus | Source::SpilledBus)
-            && !matches!(row.kind, Kind::Gap | Kind::Reaction))
-}
-
-/// True for the `salt/run/<jid>/ret` of a runner.
-fn is_result_of_runner(row: &Followed<'_>) -> bool {
-    let rest = row
-        .tag
-        .strip_prefix(b"salt/run/")
-        .and_then(|rest| rest.strip_prefix(row.jid.as_bytes()));
-    rest == Some(b"/ret")
-}
-
-pub(super) fn event_of(row: &Followed<'_>) -> Event {
-    Event {
-        seq: row.seq,
-        at: row.at,
-        tag: String::from_utf8_lossy(row.tag).into_owned(),
-        body: row.body.into(),
-        // A minion can forge the minion id in its tag, but not the one that the master
-        // authenticated.
-        minion: authenticated(row.body).unwrap_or(row.minion).to_owned(),
-        has_key: row.flags.has(Flags::MASTER_KEY),
-    }
-}
-
-/// Follows the log. Open events before `live` are those of a former run.
-pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
-    let drain = &shared.drain;
-
-    // Entries before the start are applied first, because a record may come long after its event.
-    while shared.checkpoint.lock().cursor < live {
-        if drain.is_stopping() {
-            return;
-        }
-        let part = || read_part(shared, Some(live));
-        if until_read(drain, "the reactor cannot read the log", part).is_none() {
-            return;
-        }
-    }
-
-    let starts = || note_starts(shared);
-    if until_read(drain, "cannot read the starts of runners", starts).is_none() {
-        return;
-    }
-
-    // Those from `live` on are queued already.
-    let open: Vec<SeqNo> = shared
-        .checkpoint
-        .lock()
-        .open
-        .iter()
-        .map(|(seq, _)| seq)
-        .take_while(|seq| *seq < live)
-        .collect();
-
-    if !open.is_empty() {
-        tracing::info!(events = open.len(), "continuing open reactions");
-    }
-
-    let depths = || shared.restore_depths();
-    let Some(depths) = until_read(drain, "cannot restore reaction depths from the log", depths)
-    else {
-        return;
-    };
-
-    let events = |from| open_events(shared, from);
-    let mut unread = resume(shared, open, &depths, events);
-    let mut read = Instant::now();
-
-    loop {
-        if !wait_for_room(shared) {
-            return;
-        }
-
-        // Open events that could not be read are tried again, without delaying new ones.
-        if !unread.is_empty() && read.elapsed() >= READ_RETRY_PAUSE {
-            unread = resume(shared, unread, &depths, events);
-            read = Instant::now();
-        }
-
-        let before = shared.checkpoint.lock().cursor;
-        match read_part(shared, None) {
-            // The end of the log: the next commit wakes this thread.
-            Ok(after) if after == before => shared.store.wait_for(before, STOP_CHECK),
-            Ok(_) => {}
-            Err(error) => {
-                tracing::error!(%error, seq = %before, "reactor cannot read the log, retrying");
-                shared.drain.wait(READ_RETRY_PAUSE);
-            }
-        }
-    }
+pub(super) struct Follower {
+    pub(super) log: Store,
+    pub(super) in_use: Arc<InUse>,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) pending: Arc<Pending>,
+    pub(super) slots: Arc<RunnerSlots>,
+    pub(super) traces: Arc<Traces>,
+    pub(super) gate: Arc<LeaseGate>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) endings: Arc<Endings>,
+    pub(super) drain: Drain,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// Between attempts to read a log that cannot be read, for example on a failing disk.
@@ -142,273 +66,323 @@ fn until_read<T>(
     }
 }
 
-/// Reads the starts of runners and wheel functions since the first open event with started calls,
-/// and claims those that belong to calls in records.
-fn note_starts(shared: &Shared) -> Result<(), StoreError> {
-    let (first, end) = {
-        let checkpoint = shared.checkpoint.lock();
-        (checkpoint.open.first_started(), checkpoint.cursor)
-    };
-    // Without a started call there is none whose start could be found.
-    let Some(mut from) = first else { return Ok(()) };
+impl Follower {
+    /// Follows the log. Open events before `live` are those of a former run.
+    pub(super) fn run(&self, live: SeqNo) {
+        let drain = &self.drain;
 
-    while from < end && !shared.drain.is_stopping() {
-        from = shared
-            .store
-            .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
-                // Locked per entry, so that workers do not wait for the disk.
-                let mut starts = shared.starts.lock();
-                if row.kind == Kind::Reaction {
-                    record::jids(row.body).for_each(|jid| starts.claim(jid));
-                } else if row.seq < end
-                    && is_bus_event(&row)
-                    && let Some(start) = shadow::master_call(&row)
-                {
-                    starts.note(row.seq, &start.jid, start.call);
-                }
-            })?;
-    }
-
-    Ok(())
-}
-
-/// Waits for room in the scheduler; false if the daemon stops.
-fn wait_for_room(shared: &Shared) -> bool {
-    let mut counted = false;
-    loop {
-        if shared.drain.is_stopping() {
-            return false;
+        // Entries before the start are applied first, because a record may come long after its event.
+        while self.keeper.cursor() < live {
+            if drain.is_stopping() {
+                return;
+            }
+            let part = || self.read_part(Some(live));
+            if until_read(drain, "the reactor cannot read the log", part).is_none() {
+                return;
+            }
         }
 
-        // Lock order: the scheduler before the list of the recorder.
-        let mut scheduler = shared.scheduler.lock();
-        if scheduler.has_room() && !shared.recorder.is_full() {
-            return true;
-        }
-        // Once per wait, not per check.
-        if !counted {
-            shared.metrics.reactor_held_up.add(1);
-            counted = true;
+        let starts = || self.restore_starts();
+        if until_read(drain, "cannot read the starts of runners", starts).is_none() {
+            return;
         }
 
-        shared.room.wait_for(&mut scheduler, STOP_CHECK);
-    }
-}
+        // Those from `live` on are queued already.
+        let open: Vec<SeqNo> = self
+            .keeper
+            .checkpoint()
+            .open
+            .iter()
+            .map(|(seq, _)| seq)
+            .take_while(|seq| *seq < live)
+            .collect();
 
-/// Reads a part of the log. Events before `fold` are not queued. Returns the new cursor.
-fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
-    let from = shared.checkpoint.lock().cursor;
-    let rule_snapshot = shared.rule_snapshot();
+        if !open.is_empty() {
+            tracing::info!(events = open.len(), "continuing open reactions");
+        }
 
-    // Entries before the start were counted by the previous process.
-    let compares = rule_snapshot.settings.shadow && fold.is_none();
-    if compares {
-        shared.start_comparing(
-            rule_snapshot.settings.shadow_window,
-            rule_snapshot.settings.salts.workers,
-        );
-    }
+        let depths = || self.restore_depths();
+        let Some(depths) = until_read(drain, "cannot restore reaction depths from the log", depths)
+        else {
+            return;
+        };
 
-    let debug = tracing::enabled!(tracing::Level::DEBUG);
-    let planned = |kind, flags| {
-        is_of_interest(kind, flags)
-            || kind == Kind::Gap
-            || (compares && shadow::is_of_interest(kind, flags))
-    };
-    let mut seen = None;
+        let events = |from| self.open_events(from);
+        let mut unread = self.resume(open, &depths, events);
+        let mut read = Instant::now();
 
-    let after = shared
-        .store
-        .follow(planned, from, REACTOR_WAVE_BYTES, |row| {
-            if compares {
-                shared.compare(&row);
-                seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
+        loop {
+            if !self.wait_for_room() {
+                return;
             }
 
-            if fold.is_none()
-                && is_bus_event(&row)
-                && let Some(salts) = shadow::master_call(&row)
-            {
-                // Without a lease Salt's reactor may act, so its calls are no sign of a mistake.
-                if !compares && !shared.lease_blocks() {
-                    let mut foreign = shared.foreign_calls.lock();
-                    foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
+            // Open events that could not be read are tried again, without delaying new ones.
+            if !unread.is_empty() && read.elapsed() >= READ_RETRY_PAUSE {
+                unread = self.resume(unread, &depths, events);
+                read = Instant::now();
+            }
+
+            let before = self.keeper.cursor();
+            match self.read_part(None) {
+                // The end of the log: the next commit wakes this thread.
+                Ok(after) if after == before => self.log.wait_for(before, STOP_CHECK),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, seq = %before, "reactor cannot read the log, retrying");
+                    self.drain.wait(READ_RETRY_PAUSE);
                 }
-                shared.starts.lock().note(row.seq, &salts.jid, salts.call);
+            }
+        }
+    }
+
+    /// Reads the starts of runners and wheel functions since the first open event with started
+    /// calls.
+    fn restore_starts(&self) -> Result<(), StoreError> {
+        let (first, end) = {
+            let checkpoint = self.keeper.checkpoint();
+            (checkpoint.open.first_started(), checkpoint.cursor)
+        };
+
+        // Without a started call there is none whose start could be found.
+        let Some(from) = first else { return Ok(()) };
+        self.traces
+            .restore_starts(&self.log, from, end, &self.drain)
+    }
+
+    /// The depths of the open events.
+    fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
+        // A copy: the checkpoint must not be locked while the log is read.
+        let (open, cursor) = {
+            let checkpoint = self.keeper.checkpoint();
+            let open: Vec<SeqNo> = checkpoint.open.iter().map(|(seq, _)| seq).collect();
+            (open, checkpoint.cursor)
+        };
+        self.traces
+            .restore_depths(&self.log, open.into_iter(), cursor)
+    }
+
+    /// Waits for room in the scheduler; false if the daemon stops.
+    fn wait_for_room(&self) -> bool {
+        let mut counted = false;
+        loop {
+            if self.drain.is_stopping() {
+                return false;
+            }
+
+            // Lock order: the scheduler before the list of the recorder.
+            let mut scheduler = self.pending.lock();
+            if scheduler.has_room() && !self.recorder.is_full() {
+                return true;
+            }
+            // Once per wait, not per check.
+            if !counted {
+                self.metrics.reactor_held_up.add(1);
+                counted = true;
+            }
+
+            self.pending.wait_for_room(&mut scheduler);
+        }
+    }
+
+    /// Reads a part of the log. Events before `fold` are not queued. Returns the new cursor.
+    fn read_part(&self, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
+        let from = self.keeper.cursor();
+        let snapshot = self.in_use.snapshot();
+        let settings = &snapshot.settings;
+
+        // Entries before the start were counted by the previous process.
+        let compares = settings.shadow && fold.is_none();
+        if compares {
+            self.watch
+                .start(settings.shadow_window, settings.salts.workers);
+        }
+
+        let planned = |kind, flags| {
+            is_of_interest(kind, flags)
+                || kind == Kind::Gap
+                || (compares && shadow::is_of_interest(kind, flags))
+        };
+        let debug = tracing::enabled!(tracing::Level::DEBUG);
+        let mut seen = None;
+
+        let after = self.log.follow(planned, from, REACTOR_WAVE_BYTES, |row| {
+            if compares {
+                self.watch.compare(&row);
+                seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
+            }
+            if fold.is_none() {
+                self.follow_calls(&row, compares);
             }
 
             if row.kind == Kind::Reaction {
                 if let Some(summary) = read_summary(row.body) {
-                    shared.checkpoint.lock().apply_record(row.seq, &summary);
+                    self.keeper.checkpoint().apply_record(row.seq, &summary);
                 }
-                return;
-            }
-
-            // The lost events may include results of runners.
-            if row.kind == Kind::Gap && fold.is_none() {
-                shared
-                    .scheduler
-                    .lock()
-                    .runners
-                    .missed_events(shared.clock.now());
-            }
-
-            if !is_bus_event(&row) {
-                return;
-            }
-
-            // Depths from before the start are restored separately; runners from then are not
-            // counted.
-            if fold.is_none() {
-                shared.job_depths.lock().follow(&row);
-                if is_result_of_runner(&row) && shared.scheduler.lock().runners.ended(row.jid) {
-                    shared.change.notify_one();
+            } else if is_bus_event(&row) {
+                let tag = String::from_utf8_lossy(row.tag);
+                if debug && fold.is_none() && !is_by_reactor(row.body) {
+                    // Salt's message, for each event that is not its own.
+                    tracing::debug!("Gathering reactors for tag {tag}");
                 }
+                self.follow_event(&row, &tag, &snapshot, fold);
             }
-
-            let tag = String::from_utf8_lossy(row.tag);
-            if debug && fold.is_none() && !is_by_reactor(row.body) {
-                // Salt's message, for each event that is not its own.
-                tracing::debug!("Gathering reactors for tag {tag}");
-            }
-
-            let matched = shared.matching(&*rule_snapshot.rules, &tag, row.seq);
-            if matched.is_empty() {
-                return;
-            }
-
-            // As in Salt's reactor. The check is after the rules, so that only affected events
-            // count.
-            if is_by_reactor(row.body) {
-                shared.metrics.reactor_events_own.add(1);
-                return;
-            }
-
-            // Open before it is queued: a checkpoint may be written at any moment.
-            shared.checkpoint.lock().opened(row.seq, matched.len());
-            // `resume` queues the events of a former run.
-            if fold.is_some_and(|live| row.seq < live) {
-                return;
-            }
-
-            shared.metrics.reactor_events.add(1);
-            let depth = shared.job_depths.lock().depth_of(&row);
-            shared.admit(
-                &rule_snapshot.settings,
-                &event_of(&row),
-                &matched,
-                depth,
-                false,
-            );
         })?;
 
-    assert!(
-        from <= after && after <= shared.store.durable(),
-        "cursor <= durable, and the cursor never decreases"
-    );
+        assert!(
+            from <= after && after <= self.log.durable(),
+            "cursor <= durable, and the cursor never decreases"
+        );
 
-    // Not earlier: `read` promises that the matching events before it are queued.
-    shared.checkpoint.lock().cursor = after;
-    shared.read.store(after.0, Ordering::Release);
+        // Not earlier: the matching events before it must be queued.
+        self.keeper.has_read(after);
 
-    if compares {
-        // At the end of the log time advances without entries.
-        let now = if after >= shared.store.durable() {
-            Some(shared.clock.now())
+        if compares {
+            // At the end of the log time advances without entries.
+            let now = if after >= self.log.durable() {
+                Some(self.clock.now())
+            } else {
+                seen
+            };
+            self.watch.pass(now);
         } else {
-            seen
-        };
-        shared.compare_due(now);
-    } else {
-        // Calls are made from now on, so there is nothing to compare.
-        drop(shared.comparer.lock().take());
+            self.watch.end();
+        }
+
+        Ok(after)
     }
 
-    Ok(after)
-}
-
-/// The open events of a part of the log that begins with this sequence number, and the number
-/// behind that part.
-pub(super) fn open_events(shared: &Shared, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
-    let mut found = Vec::new();
-    let upto = shared
-        .store
-        .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
-            if shared.checkpoint.lock().open.contains(row.seq) {
-                found.push(event_of(&row));
-            }
-        })?;
-    Ok((found, upto))
-}
-
-/// Queues events that were open when the daemon ended; returns those that could not be read.
-/// `events` is [`open_events`].
-pub(super) fn resume(
-    shared: &Shared,
-    open: Vec<SeqNo>,
-    depths: &HashMap<SeqNo, u32>,
-    events: impl Fn(SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError>,
-) -> Vec<SeqNo> {
-    let mut unread = Vec::new();
-    let mut open = open.into_iter().peekable();
-    while let Some(seq) = open.peek().copied() {
-        if !wait_for_room(shared) {
-            break;
+    /// Notes what an entry shows of calls. Entries from before the start are evaluated by
+    /// [`Traces::restore_depths`] and [`Traces::restore_starts`]; runners from then are not counted.
+    fn follow_calls(&self, row: &Followed<'_>, compares: bool) {
+        // The lost events may include results of runners.
+        if row.kind == Kind::Gap {
+            self.slots.missed_events();
         }
-        let rule_snapshot = shared.rule_snapshot();
+        if !is_bus_event(row) {
+            return;
+        }
 
-        let (found, upto) = events(seq).unwrap_or_else(|error| {
-            if unread.is_empty() {
-                tracing::error!(%error, event = seq.0, "cannot read open events, retrying");
-            }
-            shared.metrics.reactor_events_unread.add(1);
-            unread.push(seq);
-            (Vec::new(), seq.next())
-        });
+        if let Some(salts) = shadow::master_call(row) {
+            // Without a lease Salt's reactor may act, so its calls are no sign of a mistake.
+            let may_be_foreign = !compares && !self.gate.blocks();
+            self.traces.saw(row.seq, salts, may_be_foreign);
+        }
 
-        let mut found = found.into_iter().peekable();
-        while let Some(seq) = open.next_if(|seq| *seq < upto) {
-            // Events that were opened since are queued already.
-            while found.next_if(|event| event.seq < seq).is_some() {}
-            match found.next_if(|event| event.seq == seq) {
-                Some(event) => {
-                    queue_open(
-                        shared,
-                        &rule_snapshot,
-                        event,
-                        depths.get(&seq).copied().unwrap_or(0),
-                    );
+        self.traces.follow(row);
+        if is_result_of_runner(row) {
+            self.slots.ended(row.jid);
+        }
+    }
+
+    /// Opens and queues an event that rules match.
+    fn follow_event(
+        &self,
+        row: &Followed<'_>,
+        tag: &str,
+        snapshot: &RuleSnapshot,
+        fold: Option<SeqNo>,
+    ) {
+        let matched = self.keeper.matching(&*snapshot.rules, tag, row.seq);
+        if matched.is_empty() {
+            return;
+        }
+
+        // As in Salt's reactor. The check is after the rules, so that only affected events count.
+        if is_by_reactor(row.body) {
+            self.metrics.reactor_events_own.add(1);
+            return;
+        }
+
+        // Open before it is queued: a checkpoint may be written at any moment.
+        self.keeper.checkpoint().opened(row.seq, matched.len());
+        // `resume` queues the events of a former run.
+        if fold.is_some_and(|live| row.seq < live) {
+            return;
+        }
+
+        self.metrics.reactor_events.add(1);
+        let depth = self.traces.depth_of(row);
+        self.tasks
+            .admit(&snapshot.settings, &event_of(row), &matched, depth, false);
+    }
+
+    /// The open events of a part of the log that begins with this sequence number, and the number
+    /// behind that part.
+    pub(super) fn open_events(&self, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
+        let mut found = Vec::new();
+        let upto = self
+            .log
+            .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+                if self.keeper.checkpoint().open.contains(row.seq) {
+                    found.push(event_of(&row));
                 }
-                // This part was read and lacks the event, so retention has deleted it.
-                None if unread.last() != Some(&seq) => shared.skip_deleted(seq),
-                None => {}
+            })?;
+        Ok((found, upto))
+    }
+
+    /// Queues events that were open when the daemon ended; returns those that could not be read.
+    /// `events` is [`Follower::open_events`].
+    pub(super) fn resume(
+        &self,
+        open: Vec<SeqNo>,
+        depths: &HashMap<SeqNo, u32>,
+        events: impl Fn(SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError>,
+    ) -> Vec<SeqNo> {
+        let mut unread = Vec::new();
+        let mut open = open.into_iter().peekable();
+        while let Some(seq) = open.peek().copied() {
+            if !self.wait_for_room() {
+                break;
+            }
+            let snapshot = self.in_use.snapshot();
+
+            let (found, upto) = events(seq).unwrap_or_else(|error| {
+                if unread.is_empty() {
+                    tracing::error!(%error, event = seq.0, "cannot read open events, retrying");
+                }
+                self.metrics.reactor_events_unread.add(1);
+                unread.push(seq);
+                (Vec::new(), seq.next())
+            });
+
+            let mut found = found.into_iter().peekable();
+            while let Some(seq) = open.next_if(|seq| *seq < upto) {
+                // Events that were opened since are queued already.
+                while found.next_if(|event| event.seq < seq).is_some() {}
+                match found.next_if(|event| event.seq == seq) {
+                    Some(event) => {
+                        let depth = depths.get(&seq).copied().unwrap_or(0);
+                        self.queue_open(&snapshot, event, depth);
+                    }
+                    // This part was read and lacks the event, so retention has deleted it.
+                    None if unread.last() != Some(&seq) => self.tasks.skip_deleted(seq),
+                    None => {}
+                }
             }
         }
+
+        unread
     }
 
-    unread
-}
+    /// Queues an open event for its current rules.
+    fn queue_open(&self, snapshot: &RuleSnapshot, event: Event, depth: u32) {
+        let matched = self
+            .keeper
+            .matching(&*snapshot.rules, &event.tag, event.seq);
+        let is_open = {
+            let checkpoint = self.keeper.checkpoint();
+            matched
+                .iter()
+                .any(|rule| !checkpoint.is_done(event.seq, rule))
+        };
 
-/// Queues an open event for its current rules.
-fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth: u32) {
-    let matched = shared.matching(&*rule_snapshot.rules, &event.tag, event.seq);
-    let is_open = {
-        let checkpoint = shared.checkpoint.lock();
-        matched
-            .iter()
-            .any(|rule| !checkpoint.is_done(event.seq, rule))
-    };
-
-    if is_open {
-        return shared.admit(&rule_snapshot.settings, &event, &matched, depth, true);
+        if is_open {
+            self.tasks
+                .admit(&snapshot.settings, &event, &matched, depth, true);
+        } else {
+            self.endings.skip_unmatched(event);
+        }
     }
-
-    // No current rule matches the event.
-    shared.metrics.reactions_left_gone.add(1);
-    let now = shared.clock.now();
-    shared
-        .recorder
-        .write(Record::skipped(event, Vec::new(), 0, "gone", now).batch(now));
 }
 
 #[cfg(test)]

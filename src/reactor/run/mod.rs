@@ -20,17 +20,30 @@
 //! open when the daemon ends, even by a kill, are handled after its next start: at least once, and
 //! with `at_most_once` at most once.
 
+mod calls;
 pub(crate) mod checkpoint;
+mod control;
+mod decide;
 pub(crate) mod depths;
+mod endings;
 pub(crate) mod engine;
+mod events;
 pub(crate) mod failed;
-pub(crate) mod follower;
+mod follower;
+mod gate;
+mod in_use;
+mod keeper;
 pub(crate) mod native;
+mod pending;
 pub(crate) mod record;
+pub(crate) mod replay;
 pub(crate) mod scheduler;
-pub(crate) mod settle;
-pub(crate) mod watch;
-pub(crate) mod worker;
+mod slots;
+mod starts;
+mod tasks;
+mod traces;
+mod watch;
+mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +90,7 @@ pub(crate) trait RuleEngine: Send + Sync {
 pub(crate) struct ReactionPlan {
     pub(crate) files: Vec<(String, String)>,
     pub(crate) chunks: Value,
-    pub(crate) calls: Vec<PlannedCall>,
+    pub(crate) calls: Vec<Call>,
     /// Events for the master's bus: tag and data.
     pub(crate) fired: Vec<(String, Value)>,
     pub(crate) notes: Vec<(NoteLevel, String)>,
@@ -93,14 +106,6 @@ impl ReactionPlan {
             ..ReactionFailure::default()
         });
     }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct PlannedCall {
-    /// Its ID in the file.
-    pub(crate) id: String,
-    pub(crate) sls: String,
-    pub(crate) request: Call,
 }
 
 /// The result of a function of a `caller` reaction.

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use salt_sls::Value;
 
-use super::{Event, PlannedCall, ReactionPlan, RuleEngine};
+use super::{Event, ReactionPlan, RuleEngine};
 use crate::model::{ListedRule, Note};
-use crate::reactor::master::{Call as Request, Client};
 use crate::reactor::pipeline::RestingWorker;
 use crate::reactor::rules::manage::is_answer;
-use crate::reactor::{Body, Call, Detail, Pipeline, Worker};
+use crate::reactor::{Body, Detail, Pipeline, Worker};
 
 /// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals
 /// it.
@@ -101,12 +100,12 @@ impl RuleEngine for Native {
         let note = |note: &Note| (note.level, note.to_string());
         plan.notes.extend(out.notes.iter().map(note));
 
-        for call in out.calls {
+        for prepared in out.calls {
             // The notes have the reason why a job cannot be published.
-            let is_noted = call.client == Client::Local && call.publish.is_none();
-            let client = call.client.name();
-            match planned_call(call) {
-                Some(planned) => plan.calls.push(planned),
+            let is_noted = prepared.load.is_none();
+            let client = prepared.client.name();
+            match prepared.into_call() {
+                Some(call) => plan.calls.push(call),
                 None if is_noted => {}
                 None => plan.fail(format!(
                     "cannot make a {client} call without a function name"
@@ -116,37 +115,6 @@ impl RuleEngine for Native {
 
         plan
     }
-}
-
-fn planned_call(call: Call) -> Option<PlannedCall> {
-    let text = |name: &str| {
-        call.chunk
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-
-    let (id, sls, fun) = (
-        text("__id__"),
-        text("__sls__"),
-        call.fun.as_str()?.to_owned(),
-    );
-
-    let kwargs = |kwargs: Value| kwargs.as_map().cloned().unwrap_or_default();
-    let request = match call.client {
-        Client::Local => Request {
-            client: Client::Local,
-            fun,
-            // Absent if Salt's client would not publish the job either; the notes have the reason.
-            load: call.publish?,
-        },
-        Client::Runner => Request::runner(&fun, call.args, kwargs(call.kwargs)),
-        Client::Wheel => Request::wheel(&fun, call.args, kwargs(call.kwargs)),
-        Client::Caller => Request::caller(&fun, call.args, call.kwargs),
-    };
-
-    Some(PlannedCall { id, sls, request })
 }
 
 #[cfg(test)]

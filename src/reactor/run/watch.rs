@@ -1,15 +1,47 @@
 //! Shadow mode: counts the differences between our reactor and Salt's while the log grows.
 //! `saltcellar reactor shadow` computes them again from the log, so the state is not stored.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::Shared;
-use crate::base::clock::Micros;
+use parking_lot::Mutex;
+
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::REACTOR_SHADOW_DIFFERENCES;
+use crate::base::metrics::Metrics;
 use crate::reactor::shadow::{Comparer, Comparison, OurCall, ShadowItem};
 use crate::store::Followed;
 
-impl Shared {
+pub(super) struct Watch {
+    /// `None` unless in shadow mode. Lock order: before `differences`.
+    comparer: Mutex<Option<Comparer>>,
+    /// The latest differences, the latest first. Lock order: after `comparer`.
+    differences: Mutex<VecDeque<ShadowDifference>>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+}
+
+impl Watch {
+    pub(super) fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
+        Self {
+            comparer: Mutex::default(),
+            differences: Mutex::default(),
+            clock,
+            metrics,
+        }
+    }
+
+    /// The latest differences, the latest first.
+    pub(super) fn differences(&self) -> Vec<ShadowDifference> {
+        self.differences.lock().iter().cloned().collect()
+    }
+
+    /// Ends the comparison: calls are made from now on, so there is nothing to compare.
+    pub(super) fn end(&self) {
+        drop(self.comparer.lock().take());
+    }
+
     pub(super) fn compare(&self, row: &Followed<'_>) {
         let items = ShadowItem::read(row);
 
@@ -29,7 +61,7 @@ impl Shared {
     }
 
     /// Creates the comparer, unless it exists with these settings.
-    pub(super) fn start_comparing(&self, window: Duration, workers: usize) {
+    pub(super) fn start(&self, window: Duration, workers: usize) {
         // Settings rarely change, and an existing comparer keeps what it has gathered.
         let mut kept = self.comparer.lock();
         if kept
@@ -50,7 +82,7 @@ impl Shared {
     }
 
     /// Compares calls whose window is over.
-    pub(super) fn compare_due(&self, now: Option<Micros>) {
+    pub(super) fn pass(&self, now: Option<Micros>) {
         let Some(now) = now else { return };
         let mut kept = self.comparer.lock();
         let Some(comparer) = kept.as_mut() else {
@@ -95,7 +127,7 @@ impl Shared {
             found.kind
         );
 
-        // The caller holds the lock of the comparer; this one is always taken second.
+        // The caller holds the lock of the comparer.
         let mut kept = self.differences.lock();
         kept.truncate(REACTOR_SHADOW_DIFFERENCES - 1);
         kept.push_front(found);

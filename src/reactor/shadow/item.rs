@@ -9,9 +9,10 @@ use super::observed_call::ObservedCall;
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
+use crate::reactor::call::{CallOutcome, CallRecord};
 use crate::reactor::logged::{failures, is_by_reactor, option_of};
 use crate::store::Followed;
-use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, decode, elements, get};
 use crate::wire::salt_event::job_tag;
 
 /// A call of ours.
@@ -255,27 +256,35 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
 
     // A record that a throttle left has calls only in shadow.
     let left_by = option_of(text(body, "why")).unwrap_or_default();
-    for (nth, call) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
-        let outcome = text(call, "outcome");
-        let throttle = if outcome == "shadowed" { left_by } else { "" };
-        let prevented_by = match outcome {
-            "shadowed" => match throttle {
+    for (nth, stored) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
+        let Ok(mut made) = decode::<CallRecord>(stored) else {
+            continue;
+        };
+
+        let is_shadowed = made.outcome == CallOutcome::Shadowed;
+        let throttle = if is_shadowed { left_by } else { "" };
+        let prevented_by = match &made.outcome {
+            CallOutcome::Shadowed => match throttle {
                 "once_per" => "only the first of the minion's events counts",
                 "debounce" => "only the last of the minion's events counts, after its quiet period",
                 "rate" => "it would be delayed beyond the window",
                 "budget" => "the budget of the rule is used up",
                 _ => "",
             },
-            "dead" | "nobody" => text(call, "why"),
+            CallOutcome::Dead { why } | CallOutcome::Nobody { why } => why,
             // Salt's events have the jid of a call that we made.
             _ => {
-                let jid = text(call, "jid");
-                found.extend((!jid.is_empty()).then(|| ShadowItem::Made {
-                    jid: jid.to_owned(),
-                }));
+                if !made.jid.is_empty() {
+                    found.push(ShadowItem::Made { jid: made.jid });
+                }
                 continue;
             }
         };
+
+        // A load that is too large for the comparison is as unknown as one that is not recorded.
+        if get(stored, "load").is_some_and(|load| load.len() > REACTOR_SHADOW_ACT_BYTES_MAX) {
+            made.call.load.clear();
+        }
 
         found.push(ShadowItem::Ours(OurCall {
             event,
@@ -284,59 +293,13 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
             rules: rules.clone(),
             reaction: row.seq,
             nth,
-            call: recorded_call(call),
+            call: ObservedCall::of(&made.call),
             prevented_by: prevented_by.to_owned(),
             throttle: throttle.to_owned(),
         }));
     }
 
     found
-}
-
-fn recorded_call(body: &[u8]) -> ObservedCall {
-    let (client, fun) = (text(body, "client"), text(body, "fun"));
-    let load = small(get(body, "load").unwrap_or_default());
-    let load = load.as_ref().and_then(Value::as_map);
-
-    let call = match client {
-        "local" => match load {
-            Some(load) => ObservedCall::job(fun, load).with_load(load),
-            // The load was too large for the record, which still has the target as text.
-            None => ObservedCall {
-                tgt: text(body, "tgt").into(),
-                tgt_type: "glob".to_owned(),
-                ..ObservedCall::on_master(client, fun, None)
-            },
-        },
-        "runner" | "wheel" => requested_call(client, fun, load),
-        _ => ObservedCall::on_master(client, fun, inside(load, "args", "kwargs")),
-    };
-
-    ObservedCall {
-        id: text(body, "id").to_owned(),
-        sls: text(body, "sls").to_owned(),
-        ..call
-    }
-}
-
-/// The call of a runner or wheel function, from the load of its request.
-pub(crate) fn requested_call(client: &str, fun: &str, load: Option<&Map>) -> ObservedCall {
-    let load = if client == "runner" {
-        load.and_then(|load| load.get("kwarg")?.as_map())
-    } else {
-        load
-    };
-    ObservedCall::on_master(client, fun, inside(load, "arg", "kwarg"))
-}
-
-fn inside(map: Option<&Map>, args: &str, words: &str) -> Option<Vec<Value>> {
-    let mut found = map?.get(args)?.as_list()?.to_vec();
-    let words = map?
-        .get(words)
-        .and_then(Value::as_map)
-        .filter(|words| !words.is_empty());
-    found.extend(words.cloned().map(Value::Map));
-    Some(found)
 }
 
 /// A job that Salt's reactor may have published.
@@ -454,7 +417,7 @@ fn gap(row: &Followed<'_>) -> ShadowItem {
 mod tests {
     use super::*;
     use crate::model::Location;
-    use crate::wire::msgpack::{decode, encode};
+    use crate::wire::msgpack::encode;
     use salt_sls::yaml;
 
     #[test]

@@ -27,7 +27,6 @@ mod pool;
 pub(crate) use comparer::{Comparer, Comparison};
 pub(crate) use item::{
     FailedReaction, OurCall, SaltsCall, ShadowItem, is_of_interest, is_timely, master_call, mode,
-    requested_call,
 };
 pub(crate) use observed_call::{Difference, ObservedCall};
 

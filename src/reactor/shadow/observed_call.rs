@@ -1,4 +1,4 @@
-//! A call of either reactor, and the comparison of two.
+//! A call of either reactor as the log shows it, and the comparison of two.
 
 use std::hash::{Hash as _, Hasher as _};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::reactor::dispatch::PUBLISH_KEYWORDS;
-use crate::reactor::master::{pack, target_text};
+use crate::reactor::master::{Call, Client, pack, target_text};
 
 /// Salt's replacement for values that are too large for its bus.
 const TRIMMED: &str = "VALUE_TRIMMED";
@@ -119,6 +119,43 @@ pub(crate) struct Compared {
 }
 
 impl ObservedCall {
+    /// A call of ours.
+    pub(crate) fn of(call: &Call) -> Self {
+        let Call {
+            id,
+            sls,
+            client,
+            fun,
+            tgt,
+            load,
+        } = call;
+
+        let args = |load: Option<&Map>, args, words| {
+            Self::on_master(client.name(), fun, arguments(load, args, words))
+        };
+        let observed = match client {
+            // The load was too large for the record, which still has the target as text.
+            Client::Local if load.is_empty() => Self {
+                tgt: tgt.as_str().into(),
+                tgt_type: "glob".to_owned(),
+                ..Self::on_master("local", fun, None)
+            },
+            Client::Local => Self::job(fun, load).with_load(load),
+            Client::Runner => {
+                let both = load.get("kwarg").and_then(Value::as_map);
+                args(both, "arg", "kwarg")
+            }
+            Client::Wheel => args(Some(load), "arg", "kwarg"),
+            Client::Caller => args(Some(load), "args", "kwargs"),
+        };
+
+        Self {
+            id: id.clone(),
+            sls: sls.clone(),
+            ..observed
+        }
+    }
+
     /// A call of a runner, a wheel function or an execution function on the master.
     pub(crate) fn on_master(client: &str, fun: &str, args: Option<Vec<Value>>) -> Self {
         Self {
@@ -287,6 +324,16 @@ impl Compared {
             );
         }
     }
+}
+
+/// The positional arguments of a load, followed by a mapping of the keyword arguments if there are
+/// any.
+fn arguments(load: Option<&Map>, args: &str, words: &str) -> Option<Vec<Value>> {
+    let mut found = load?.get(args)?.as_list()?.to_vec();
+    let words = load?.get(words).and_then(Value::as_map);
+    let words = words.filter(|words| !words.is_empty());
+    found.extend(words.cloned().map(Value::Map));
+    Some(found)
 }
 
 /// Converts a comma-separated list of minions.

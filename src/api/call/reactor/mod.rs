@@ -23,7 +23,7 @@ use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
 use crate::reactor::acting::{self, Actor, Assigned};
 use crate::reactor::run::engine::Handle;
-use crate::reactor::run::record::replay::{ReplayError, Replayed};
+use crate::reactor::run::replay::{ReplayError, Replayed};
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{Stored, Time, as_bool, as_int, as_text, elements, get, or_absent};

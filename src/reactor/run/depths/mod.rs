@@ -6,24 +6,20 @@
 
 pub(crate) mod announced;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use salt_sls::Value;
 
 use self::announced::Announced;
-use super::SeqNo;
-use super::engine::Shared;
-use super::record::jobs_of;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE,
-    REACTOR_FOREIGN_CALL_TTL, REACTOR_FOREIGN_CALLS_MAX, REACTOR_WAVE_BYTES,
+    REACTOR_DEPTHS_MAX, REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL,
+    REACTOR_FOREIGN_CALLS_MAX,
 };
-use crate::model::Kind;
 use crate::reactor::latest::LatestByJid;
 use crate::reactor::master::{Call, Client};
 use crate::reactor::shadow::ObservedCall;
-use crate::store::{Followed, StoreError};
+use crate::store::Followed;
 use crate::wire::msgpack::{as_text, get};
 use crate::wire::salt_event::job_tag;
 
@@ -177,78 +173,9 @@ pub(crate) fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) 
 
 const ORCHESTRATION_JID: &str = "orchestration_jid";
 
-/// The number of a reaction's event, from the jid of its job: see `own_jid` in `worker.rs`.
-fn event_of(jid: &str) -> Option<u64> {
+/// The number of a reaction's event, from the jid of its job: see `own_jid` in `calls`.
+pub(super) fn event_of(jid: &str) -> Option<u64> {
     jid.split_once('_')?.1.parse().ok()
-}
-
-impl Shared {
-    /// Restores the depths of jobs after a start, and returns those of open events. Reads
-    /// [`REACTOR_DEPTHS_SEARCH`] entries before the oldest open event.
-    pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
-        let (open, cursor) = {
-            let checkpoint = self.checkpoint.lock();
-            // A jid has the low 32 bits of its event's number, see `own_jid` in `worker.rs`.
-            let open: HashMap<u64, SeqNo> = checkpoint
-                .open
-                .iter()
-                .map(|(seq, _)| (seq.0 % (1 << 32), seq))
-                .collect();
-            (open, checkpoint.cursor)
-        };
-
-        let oldest = open.values().min().copied().unwrap_or(cursor);
-        let from = SeqNo(oldest.0.saturating_sub(REACTOR_DEPTHS_SEARCH).max(1));
-        let mut depths = HashMap::new();
-
-        // Held throughout: workers that send calls meanwhile wait instead of adding to half a
-        // result.
-        let mut job_depths = self.job_depths.lock();
-
-        // Records first, because events caused by a runner may come before its record.
-        let mut at = from;
-        while at < cursor {
-            at = self.store.follow(
-                |kind, _| kind == Kind::Reaction,
-                at,
-                REACTOR_WAVE_BYTES,
-                |row| {
-                    jobs_of(row.body).for_each(|(jid, depth)| job_depths.note(jid, depth));
-                },
-            )?;
-        }
-
-        at = from;
-        while at < cursor {
-            at = self.store.follow(
-                super::follower::is_of_interest,
-                at,
-                REACTOR_WAVE_BYTES,
-                |row| {
-                    // Entries from the cursor on are read by `read_part`, which follows them
-                    // itself.
-                    if row.seq >= cursor || !super::follower::is_bus_event(&row) {
-                        return;
-                    }
-
-                    // A job that was published before the daemon ended without writing its record.
-                    if job_depths.depth(row.jid) == 0
-                        && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
-                        && *seq < row.seq
-                    {
-                        job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
-                    }
-
-                    job_depths.follow(&row);
-                    if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
-                        depths.insert(row.seq, job_depths.depth_of(&row));
-                    }
-                },
-            )?;
-        }
-
-        Ok(depths)
-    }
 }
 
 /// Calls of runners and wheel functions by any reactor. A call is foreign if no response of the

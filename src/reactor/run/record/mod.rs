@@ -8,15 +8,13 @@
 //!        rules     patterns of the rules of this record       of       number of rules that matched the event
 //!        began     time of the first turn                     ended    time of the end
 //!        files     list of [file, rendered text]              chunks   the low chunks
-//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took_us,
-//!                  outcome, and its details
+//!        calls     list of [calls with their outcome](crate::reactor::call)
 //!        depth     length of the chain of reactions that led to the event, unless 0
 //!        notes     list of [level, text]                      replay   sequence number of the replayed record
 //!        failures  list of maps: file, line, rendered, cause; only if a part failed to render
 //!
 //! `done`: everything was rendered, and all calls were made. `failed`: rendering failed, and no call was made. `dead`: all calls were
-//! dead-lettered. `partial`: some calls were made; the others were dead-lettered, or failed to render. Records of early releases have
-//! neither `failures` nor the states `failed` and `partial`: their `done` may have errors among the notes.
+//! dead-lettered. `partial`: some calls were made; the others were dead-lettered, or failed to render.
 //!
 //! A `left` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
 //! ```
@@ -28,20 +26,18 @@
 //! history. All other records are, one per event and group of rules.
 
 pub(crate) mod recorder;
-pub(crate) mod replay;
 pub(crate) mod stored;
 
 use salt_sls::Value;
+use serde::Serialize as _;
 
-use self::stored::{Outcome, State};
-
-use super::{Event, PlannedCall, ReactionPlan};
+use self::stored::State;
+use super::{Event, ReactionPlan};
 use crate::base::clock::Micros;
-use crate::base::limits::{
-    REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
-};
+use crate::base::limits::{REACTOR_CHUNKS_BYTES_MAX, REACTOR_TEXT_BYTES_MAX};
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::master::{Answer, pack};
+use crate::reactor::call::{CallRecord, cut};
+use crate::reactor::master::{Call, pack};
 use crate::wire::msgpack::{Writer, as_int, as_text, elements, get};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,40 +51,6 @@ pub(crate) enum ReactionState {
     Dead,
     /// Skipped, for that reason.
     Skipped(&'static str),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CallOutcome {
-    Answered(Answer),
-    /// It ran here, successfully if `retcode` is 0.
-    Ran {
-        /// The return code, as a minion would report it.
-        retcode: i64,
-        /// The return value, as msgpack.
-        result: Vec<u8>,
-    },
-    /// The response was lost, but the log proves that the master executed the call: a job was
-    /// published or a minion returned, or a runner or wheel function started.
-    Found,
-    /// Not made, because the reactor is in shadow.
-    Shadowed,
-    /// Dead-lettered, for that reason.
-    Dead(String),
-    /// Sent without a response; the log does not prove that the call was executed.
-    Unknown(String),
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CallRecord {
-    pub(crate) call: PlannedCall,
-    /// Its jid; empty if the master chooses it.
-    pub(crate) jid: String,
-    pub(crate) tries: u32,
-    /// Time of the last try.
-    pub(crate) sent: Micros,
-    /// Duration of the last try.
-    pub(crate) took_us: i64,
-    pub(crate) outcome: CallOutcome,
 }
 
 #[derive(Debug, Clone)]
@@ -221,7 +183,10 @@ impl Record {
         };
 
         w.str("calls").array(self.calls.len());
-        self.calls.iter().for_each(|made| put_call(&mut w, made));
+        for made in &self.calls {
+            made.serialize(&mut w)
+                .expect("each field of a call has a form in msgpack");
+        }
         w.into_bytes()
     }
 }
@@ -294,135 +259,9 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
 }
 
 /// The identity of a call within its event.
-pub(crate) fn call_key(planned: &PlannedCall) -> u64 {
-    let PlannedCall { id, sls, request } = planned;
-    xxhash_rust::xxh3::xxh3_64(
-        [request.service(), &request.fun, id, sls]
-            .join("\0")
-            .as_bytes(),
-    )
-}
-
-fn put_call(w: &mut Writer, made: &CallRecord) {
-    let PlannedCall { id, sls, request } = &made.call;
-    let load = pack::packed(&Value::Map(request.load.clone()));
-    let (outcome, more) = outcome_name(&made.outcome);
-
-    w.map(11 + more);
-    w.str("id")
-        .str(id)
-        .str("sls")
-        .str(sls)
-        .str("client")
-        .str(request.client.name());
-    w.str("fun")
-        .str(&request.fun)
-        .str("tgt")
-        .str(&request.target())
-        .str("load");
-
-    // Without its load the call can be replayed only by rendering the event again.
-    if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
-        w.raw(&load)
-    } else {
-        w.nil()
-    };
-
-    w.str("tries")
-        .uint(u64::from(made.tries))
-        .str("sent")
-        .int(made.sent.0)
-        .str("took_us")
-        .int(made.took_us);
-    w.str("outcome").str(outcome.name());
-
-    let names = |w: &mut Writer, key: &str, names: &[String]| {
-        w.str(key).array(names.len().min(REACTOR_NAMES_MAX));
-        for name in names.iter().take(REACTOR_NAMES_MAX) {
-            w.str(name);
-        }
-    };
-    let result = |w: &mut Writer, result: &[u8]| {
-        w.str("result");
-        if result.len() <= REACTOR_RESULT_BYTES_MAX {
-            w.raw(result)
-        } else {
-            w.nil()
-        };
-    };
-
-    // The jid that the master chose, else the jid that was sent.
-    let jid = match &made.outcome {
-        CallOutcome::Answered(
-            Answer::Published { jid, .. } | Answer::Started { jid, .. } | Answer::Ran { jid, .. },
-        ) => jid,
-        _ => &made.jid,
-    };
-    w.str("jid").str(jid);
-
-    match &made.outcome {
-        CallOutcome::Answered(Answer::Published {
-            minions, missing, ..
-        }) => {
-            w.str("count").uint(minions.len() as u64);
-            names(w, "minions", minions);
-            names(w, "missing", missing);
-        }
-        CallOutcome::Answered(Answer::Started { tag, .. }) => {
-            w.str("tag").str(tag);
-        }
-        CallOutcome::Answered(Answer::Ran {
-            success,
-            result: bytes,
-            ..
-        }) => {
-            w.str("success").bool(*success);
-            result(w, bytes);
-        }
-        CallOutcome::Ran {
-            retcode,
-            result: bytes,
-        } => {
-            w.str("success")
-                .bool(*retcode == 0)
-                .str("retcode")
-                .int(*retcode);
-            result(w, bytes);
-        }
-        CallOutcome::Answered(Answer::NoTarget { why })
-        | CallOutcome::Dead(why)
-        | CallOutcome::Unknown(why) => {
-            w.str("why").str(cut(why, REACTOR_TEXT_BYTES_MAX).0);
-        }
-        CallOutcome::Found | CallOutcome::Shadowed => {}
-    }
-}
-
-/// The name of an outcome, and its number of additional pairs.
-fn outcome_name(outcome: &CallOutcome) -> (Outcome, usize) {
-    match outcome {
-        CallOutcome::Answered(Answer::Published { .. }) => (Outcome::Published, 3),
-        CallOutcome::Answered(Answer::NoTarget { .. }) => (Outcome::Nobody, 1),
-        CallOutcome::Answered(Answer::Started { .. }) => (Outcome::Started, 1),
-        CallOutcome::Answered(Answer::Ran { .. }) => (Outcome::Ran, 2),
-        CallOutcome::Ran { .. } => (Outcome::Ran, 3),
-        CallOutcome::Found => (Outcome::Found, 0),
-        CallOutcome::Shadowed => (Outcome::Shadowed, 0),
-        CallOutcome::Dead(_) => (Outcome::Dead, 1),
-        CallOutcome::Unknown(_) => (Outcome::Unknown, 1),
-    }
-}
-
-/// A prefix of at most `room` bytes, and whether it is the whole text.
-fn cut(text: &str, room: usize) -> (&str, bool) {
-    if text.len() <= room {
-        return (text, true);
-    }
-    let mut end = room;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    (text.get(..end).unwrap_or_default(), false)
+pub(crate) fn call_key(call: &Call) -> u64 {
+    let Call { id, sls, fun, .. } = call;
+    xxhash_rust::xxh3::xxh3_64([call.service(), fun, id, sls].join("\0").as_bytes())
 }
 
 pub(crate) fn jids(body: &[u8]) -> impl Iterator<Item = &str> {

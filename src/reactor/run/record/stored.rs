@@ -5,7 +5,8 @@ use serde::Deserialize;
 
 use crate::base::named::named;
 use crate::model::{Location, ReactionFailure};
-use crate::wire::msgpack::{NotOfType, Stored, decode};
+use crate::reactor::call::CallRecord;
+use crate::wire::msgpack::{NotOfType, decode};
 
 /// The state of a record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,21 +21,6 @@ pub(crate) enum State {
     Left,
 }
 
-/// What became of a call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Published,
-    /// The target matches no minion.
-    Nobody,
-    Started,
-    Ran,
-    Found,
-    Shadowed,
-    Dead,
-    #[default]
-    Unknown,
-}
-
 named! {
     State {
         Begun: "begun",
@@ -43,16 +29,6 @@ named! {
         Partial: "partial",
         Dead: "dead",
         Left: "left",
-    }
-    Outcome {
-        Published: "published",
-        Nobody: "nobody",
-        Started: "started",
-        Ran: "ran",
-        Found: "found",
-        Shadowed: "shadowed",
-        Dead: "dead",
-        Unknown: "unknown",
     }
 }
 
@@ -65,33 +41,15 @@ pub(crate) struct StoredRecord {
     pub(crate) state: State,
     pub(crate) why: String,
     pub(crate) rules: Vec<String>,
+    /// Number of rules that matched the event.
+    pub(crate) of: u64,
     pub(crate) ended: Option<i64>,
     /// File and rendered text; a third element marks a text that was cut.
     files: Vec<Vec<String>>,
-    pub(crate) calls: Vec<StoredCall>,
+    pub(crate) calls: Vec<CallRecord>,
     /// Level and text.
     pub(crate) notes: Vec<(String, String)>,
     failures: Vec<StoredFailure>,
-}
-
-/// A call in the record of a reaction.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub(crate) struct StoredCall {
-    pub(crate) id: String,
-    pub(crate) sls: String,
-    pub(crate) client: String,
-    pub(crate) fun: String,
-    pub(crate) tgt: String,
-    pub(crate) load: Stored,
-    pub(crate) jid: String,
-    pub(crate) tries: u64,
-    pub(crate) took_us: i64,
-    pub(crate) outcome: Outcome,
-    pub(crate) why: String,
-    /// Absent while the result is unknown.
-    pub(crate) success: Option<bool>,
-    pub(crate) retcode: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

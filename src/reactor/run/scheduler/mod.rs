@@ -10,7 +10,6 @@
 //!
 //! No clock inside: the caller passes the time.
 
-pub(crate) mod admit;
 pub(crate) mod queues;
 pub(crate) mod runners;
 pub(crate) mod throttle;
@@ -25,12 +24,12 @@ use self::queues::{QueueItem, RuleQueues};
 use self::runners::Runners;
 use self::throttle::{Admission, Throttles};
 use super::Event;
-use super::record::CallRecord;
 use super::record::recorder::PendingRecord;
 use super::{ReactionPlan, SeqNo, micros};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
 use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
+use crate::reactor::CallRecord;
 
 /// Patterns of rules that are rendered together.
 pub(crate) type RuleSet = Arc<[Arc<str>]>;
@@ -129,6 +128,11 @@ impl TaskProgress {
             since,
             unanswered: None,
         }
+    }
+
+    /// True if a call of the task may have been sent.
+    pub(crate) fn may_have_sent(&self) -> bool {
+        !self.made.is_empty() || self.maybe_sent || self.unanswered.is_some()
     }
 
     /// Adds a finished call. After a restart the next call may have been tried as well.

@@ -13,9 +13,6 @@ use super::RuleSet;
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::model::RunnerLimits;
-use crate::reactor::master::Answer;
-use crate::reactor::run::engine::Shared;
-use crate::reactor::run::record::CallOutcome;
 
 /// A running runner.
 #[derive(Debug)]
@@ -147,105 +144,11 @@ impl Runners {
         true
     }
 
-    fn fun(&self, jid: &str) -> String {
+    pub(crate) fn fun(&self, jid: &str) -> String {
         self.started
             .get(jid)
             .map(|started| started.fun.clone())
             .unwrap_or_default()
-    }
-}
-
-impl Shared {
-    /// Handles the outcome of a request to start a runner or wheel function.
-    pub(in crate::reactor::run) fn runner_requested(
-        &self,
-        rules: &RuleSet,
-        fun: &str,
-        outcome: Option<&CallOutcome>,
-    ) {
-        if let Some(CallOutcome::Answered(Answer::Started { jid, .. })) = outcome {
-            self.scheduler
-                .lock()
-                .runners
-                .started(jid, fun, rules, self.clock.now());
-            // A short runner may have returned before its jid was known here.
-            self.check_for_result(jid);
-        } else {
-            self.scheduler.lock().runners.give_back(rules);
-        }
-        self.change.notify_one();
-    }
-
-    /// Adds a runner that the master started without a response.
-    pub(in crate::reactor::run) fn runner_found(&self, rules: &RuleSet, fun: &str, jid: &str) {
-        self.scheduler
-            .lock()
-            .runners
-            .found(jid, fun, rules, self.clock.now());
-        self.check_for_result(jid);
-    }
-
-    /// Searches the log for a result that came before the response with the jid. The follower sees
-    /// later results.
-    fn check_for_result(&self, jid: &str) {
-        if matches!(self.runner_events(jid), Some((_, true))) {
-            self.scheduler.lock().runners.ended(jid);
-        }
-    }
-
-    /// Whether a runner has events, and a result; `None` if the log cannot be read.
-    fn runner_events(&self, jid: &str) -> Option<(bool, bool)> {
-        match self.store.job_entries_with(jid, |_| false) {
-            Ok(entries) => {
-                let tag = format!("salt/run/{jid}/ret");
-                Some((
-                    !entries.is_empty(),
-                    entries.iter().any(|entry| entry.tag == tag.as_bytes()),
-                ))
-            }
-            Err(error) => {
-                tracing::warn!(%error, jid, "cannot read a runner's events");
-                None
-            }
-        }
-    }
-
-    /// Expires runners without a result. Release 3008 fires no event for an unknown function.
-    pub(in crate::reactor::run) fn expire_runners(&self) {
-        let now = self.clock.now();
-        let due = self.scheduler.lock().runners.due(now);
-
-        // The log is read without the lock, because workers need it.
-        for jid in due {
-            let Some((has_events, has_ended)) = self.runner_events(&jid) else {
-                // What cannot be read proves nothing; the next round tries again.
-                continue;
-            };
-
-            let fun = self.scheduler.lock().runners.fun(&jid);
-            if !has_events {
-                self.metrics.reactor_runners_silent.add(1);
-                tracing::error!(
-                    jid = &*jid,
-                    fun,
-                    "runner accepted but produced no event (unknown function or arguments?)"
-                );
-            } else if !has_ended {
-                if self.scheduler.lock().runners.still_runs(&jid, now) {
-                    continue;
-                }
-                self.metrics.reactor_runners_lost.add(1);
-                tracing::warn!(
-                    jid = &*jid,
-                    fun,
-                    "no result of runner seen, counting it as ended"
-                );
-            }
-
-            if self.scheduler.lock().runners.ended(&jid) {
-                self.change.notify_one();
-            }
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Events to calls and records: sources, order, retries, throttles, restarts.
 
 use super::super::record::read_summary;
-use super::super::record::replay::Replayed;
+use super::super::replay::Replayed;
 use super::*;
 use crate::model::Allow;
 

@@ -547,26 +547,3 @@ fn a_reload_is_not_undone_by_a_report_of_the_masters_engine() {
     assert_eq!(old, 0, "times the old rules came back");
     harness.stop();
 }
-
-#[test]
-fn the_scheduler_and_the_status_agree_on_whether_the_master_is_reachable() {
-    let harness = Harness::start(rules(&["?"]), Settings::default(), |_, _| Ok(yes()));
-    let shared = &harness.reactor.shared;
-    let mut differing = 0;
-    for _ in 0..3_000 {
-        let both = std::sync::Barrier::new(2);
-        std::thread::scope(|scope| {
-            for away in [true, false] {
-                let both = &both;
-                scope.spawn(move || {
-                    both.wait();
-                    shared.set_master_unreachable(away, "down");
-                });
-            }
-        });
-        let of_status = harness.status().master_unreachable;
-        differing += usize::from(shared.scheduler.lock().master_unreachable() != of_status);
-    }
-    assert_eq!(differing, 0);
-    harness.stop();
-}

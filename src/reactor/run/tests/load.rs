@@ -236,9 +236,8 @@ fn runners_with_missed_results_expire() {
     harness.wait_for("a check of the runners", |harness| {
         harness
             .reactor
-            .handle()
-            .0
-            .scheduler
+            .worker
+            .pending
             .lock()
             .runners
             .due(harness.clock.now())

@@ -81,16 +81,16 @@ impl RuleEngine for Rules {
         let planned = |rule: &Arc<str>| {
             let arg = vec![event.tag.as_str().into()];
             let fun = self.fun.unwrap_or("test.arg");
-            let request = match self.client {
+            let call = match self.client {
                 Some(Client::Runner) => Call::runner(fun, arg, Map::default()),
                 Some(Client::Wheel) => Call::wheel(fun, arg, Map::default()),
                 Some(Client::Caller) => Call::caller(&event.tag, arg, Value::Null),
                 _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
-            PlannedCall {
+            Call {
                 id: rule.to_string(),
                 sls: format!("/srv/{rule}.sls"),
-                request,
+                ..call
             }
         };
         ReactionPlan {
@@ -335,7 +335,7 @@ impl Harness {
 
     /// The time at which a paused reaction continues.
     fn next_at(&self) -> Option<Micros> {
-        self.reactor.shared.scheduler.lock().next_at()
+        self.reactor.worker.pending.lock().next_at()
     }
 
     fn wait_for_the_pause(&self) {

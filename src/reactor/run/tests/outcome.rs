@@ -542,21 +542,21 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
         assert_eq!(harness.next(), tag);
     }
     harness.wait_until_done();
-    let shared = &harness.reactor.shared;
+    let follower = &harness.reactor.follower;
     let mut seqs = Vec::new();
     let note = |row: crate::store::Followed<'_>| {
-        seqs.extend(follower::is_bus_event(&row).then_some(row.seq));
+        seqs.extend(events::is_bus_event(&row).then_some(row.seq));
     };
-    shared
+    harness
         .store
-        .follow(follower::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note)
+        .follow(events::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note)
         .unwrap();
     // As after a restart with these events open.
     for seq in &seqs {
-        shared.checkpoint.lock().opened(*seq, 1);
+        follower.keeper.checkpoint().opened(*seq, 1);
     }
     let depths = HashMap::new();
-    let events = |from| follower::open_events(shared, from);
+    let events = |from| follower.open_events(from);
     let unreadable = |from| {
         if from == seqs[0] {
             Err(crate::store::StoreError::Broken("disk"))
@@ -564,7 +564,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
             events(from)
         }
     };
-    let unread = follower::resume(shared, seqs.clone(), &depths, unreadable);
+    let unread = follower.resume(seqs.clone(), &depths, unreadable);
     assert_eq!(
         (
             unread.as_slice(),
@@ -574,7 +574,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     );
     assert_eq!(harness.next(), "b");
     harness.wait_for_open(1);
-    assert_eq!(follower::resume(shared, unread, &depths, events), []);
+    assert_eq!(follower.resume(unread, &depths, events), []);
     assert_eq!(harness.next(), "a");
     harness.wait_until_done();
     assert_eq!(harness.stop().1, [""; 0]);
@@ -584,21 +584,21 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
 fn a_mark_that_is_still_being_stored_is_not_written_again() {
     let settings = with(|options| options.at_most_once = true);
     let harness = Harness::start(rules(&["?"]), settings.clone(), |_, _| Ok(yes()));
-    let shared = &harness.reactor.shared;
+    let worker = &harness.reactor.worker;
     let task = super::super::scheduler::Task::new(
         Event::default(),
         vec!["?".into()],
         1,
         settings.plain.clone(),
     );
-    let plan = shared.rules().react(&task.event, &task.rules);
-    let made = record::CallRecord {
+    let plan = worker.in_use.rules().react(&task.event, &task.rules);
+    let made = crate::reactor::CallRecord {
         call: plan.calls[0].clone(),
         jid: String::new(),
         tries: 0,
         sent: Micros(NOW),
         took_us: 0,
-        outcome: record::CallOutcome::Shadowed,
+        outcome: crate::reactor::CallOutcome::Shadowed,
     };
     let mut progress =
         super::super::scheduler::TaskProgress::of(&task.event, Micros(NOW), plan, false);
@@ -612,7 +612,7 @@ fn a_mark_that_is_still_being_stored_is_not_written_again() {
         7,
         Micros(NOW),
     );
-    progress.mark = Some(shared.recorder.submit(batch).unwrap());
+    progress.mark = Some(worker.recorder.submit(batch).unwrap());
     let records = || {
         let mut count = 0;
         let row = |row: crate::store::Followed<'_>| {
@@ -623,12 +623,18 @@ fn a_mark_that_is_still_being_stored_is_not_written_again() {
         from.unwrap();
         count
     };
-    shared.store_mark(&task, &mut progress, &made, 7).unwrap();
+    worker
+        .calls
+        .store_mark(&task, &mut progress, &made, 7)
+        .unwrap();
     assert!(progress.start_recorded && progress.mark.is_none());
     assert_eq!(records(), 1);
 
     // The next attempt, after a withdrawal, needs a mark of its own.
-    shared.store_mark(&task, &mut progress, &made, 7).unwrap();
+    worker
+        .calls
+        .store_mark(&task, &mut progress, &made, 7)
+        .unwrap();
     assert_eq!(records(), 2);
     harness.stop();
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use salt_sls::{Map, Value};
-
-use super::call_key;
+use super::record::call_key;
+use super::record::stored::StoredRecord;
+use super::scheduler::{Task, TaskProgress};
+use super::tasks::Tasks;
+use super::{Event, ReactionPlan, events};
 use crate::base::clock::Micros;
 use crate::model::SeqNo;
-use crate::reactor::master::{Call, Client};
-use crate::reactor::run::engine::Handle;
-use crate::reactor::run::scheduler::{Task, TaskProgress};
-use crate::reactor::run::{Event, PlannedCall, ReactionPlan};
+use crate::reactor::call::CallOutcome;
+use crate::reactor::master::Call;
 use crate::store::StoredEntry;
 
 #[derive(Debug, thiserror::Error)]
@@ -43,15 +43,20 @@ struct ReplaySource {
     event: Event,
     rules: Vec<Arc<str>>,
     rule_count: usize,
-    calls: Vec<(PlannedCall, bool)>,
+    /// Each with whether it was dead-lettered.
+    calls: Vec<(Call, bool)>,
     whole: bool,
     failed: bool,
 }
 
-impl Handle {
+/// Queues reactions that were handled before.
+#[derive(Clone)]
+pub(super) struct Replays(pub(super) Arc<Tasks>);
+
+impl Replays {
     /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to
     /// render, it renders the record's rules again and omits the calls that were made.
-    pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
+    pub(super) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
 
         // Calls of the part that failed are known only once it is rendered again.
@@ -60,15 +65,15 @@ impl Handle {
                 .calls
                 .iter()
                 .filter(|(_, dead_lettered)| !dead_lettered && !all);
-            let made: Vec<_> = made.map(|(planned, _)| call_key(planned)).collect();
+            let made: Vec<_> = made.map(|(call, _)| call_key(call)).collect();
             return self.render_again(record.seq, source.event.seq, Some(&source.rules), &made);
         }
 
-        let calls: Vec<PlannedCall> = source
+        let calls: Vec<Call> = source
             .calls
             .into_iter()
             .filter(|(_, dead_lettered)| *dead_lettered || all)
-            .map(|(planned, _)| planned)
+            .map(|(call, _)| call)
             .collect();
 
         if calls.is_empty() {
@@ -99,7 +104,7 @@ impl Handle {
     }
 
     /// Renders an event again with all current rules.
-    pub(crate) fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
+    pub(super) fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
         self.render_again(seq, seq, None, &[])
     }
 
@@ -113,16 +118,16 @@ impl Handle {
         already_made: &[u64],
     ) -> Result<Replayed, ReplayError> {
         let seq = event;
-        let event = self.0.load(seq)?.ok_or(ReplayError::EventGone(seq))?;
+        let event = events::load(&self.0.log, seq)?.ok_or(ReplayError::EventGone(seq))?;
 
-        let mut rules = self.matching(&event.tag);
+        let mut rules = self.0.in_use.rules().matching(&event.tag);
         rules.retain(|rule| only.is_none_or(|only| only.contains(rule)));
         if rules.is_empty() {
             return Err(ReplayError::NoRule(seq));
         }
 
         let count = rules.len();
-        let settings = self.0.settings();
+        let settings = self.0.in_use.settings();
         for (rules, _) in settings.groups(rules) {
             self.queue_replay(
                 event.clone(),
@@ -146,7 +151,7 @@ impl Handle {
         progress: Option<Box<TaskProgress>>,
         already_made: Vec<u64>,
     ) {
-        let settings = self.0.settings();
+        let settings = self.0.in_use.settings();
         let options = settings.options_of(&rules).clone();
         let task = Task::new(event, rules, rule_count, options);
         self.0.offer(Task {
@@ -159,87 +164,40 @@ impl Handle {
 }
 
 fn read(record: &StoredEntry) -> Option<ReplaySource> {
-    let Value::Map(map) = crate::wire::salt_value::from_msgpack(&record.body)? else {
-        return None;
-    };
-    let number = |key: &str| match map.get(key) {
-        Some(Value::Int(n)) => Some(*n),
-        _ => None,
-    };
-
-    let tag = std::str::from_utf8(&record.tag)
-        .ok()?
-        .strip_prefix(crate::model::REACTION_TAG)?;
+    let tag = std::str::from_utf8(&record.tag).ok()?;
+    let tag = tag.strip_prefix(crate::model::REACTION_TAG)?;
+    let stored = StoredRecord::read(&record.body).ok()?;
+    let failed = stored.failures().next().is_some();
 
     // Without its body: the calls are made as they were recorded.
     let event = Event {
-        seq: SeqNo(u64::try_from(number("event")?).ok()?),
-        at: Micros(number("at")?),
+        seq: SeqNo(stored.event),
+        at: Micros(stored.at),
         tag: tag.to_owned(),
         minion: record.minion.clone(),
         ..Event::default()
     };
 
-    let rules = map
-        .get("rules")?
-        .as_list()?
-        .iter()
-        .filter_map(Value::as_str)
-        .map(Into::into)
-        .collect();
-
-    let failed = map
-        .get("failures")
-        .and_then(Value::as_list)
-        .is_some_and(|failures| !failures.is_empty());
-    let rule_count = usize::try_from(number("of")?).ok()?;
-
     let mut source = ReplaySource {
         event,
-        rules,
-        rule_count,
+        rules: stored.rules.into_iter().map(Into::into).collect(),
+        rule_count: usize::try_from(stored.of).ok()?,
         calls: Vec::new(),
         whole: true,
         failed,
     };
 
-    for call in map
-        .get("calls")
-        .and_then(Value::as_list)
-        .unwrap_or_default()
-    {
-        match planned_call(call.as_map()?) {
-            Some(planned) => source.calls.push(planned),
-            // The record omits a load that was too large.
-            None => source.whole = false,
+    for made in stored.calls {
+        // The record omits a load that was too large.
+        if made.call.load.is_empty() {
+            source.whole = false;
+            continue;
         }
+
+        // A shadowed call was not made either, and this is how it can be made after the fact.
+        let dead_lettered = made.outcome.is_dead() || made.outcome == CallOutcome::Shadowed;
+        source.calls.push((made.call, dead_lettered));
     }
 
     Some(source)
-}
-
-fn planned_call(call: &Map) -> Option<(PlannedCall, bool)> {
-    let text = |key: &str| call.get(key).and_then(Value::as_str).map(str::to_owned);
-    let (client, load) = (
-        Client::named(&text("client")?)?,
-        call.get("load")?.as_map()?.clone(),
-    );
-
-    let request = Call {
-        client,
-        fun: text("fun")?,
-        load,
-    };
-
-    // A shadowed call was not made either, and this is how it can be made after the fact.
-    let dead_lettered = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
-
-    Some((
-        PlannedCall {
-            id: text("id")?,
-            sls: text("sls")?,
-            request,
-        },
-        dead_lettered,
-    ))
 }

@@ -1,21 +1,51 @@
-//! Creation of tasks from events, on arrival and at their turn.
+//! Tasks: created from events, on arrival and at their turn, and skipped.
+//!
+//! # Invariant
+//!
+//! Each matched event that is open has tasks for all its rules, or a record for those without one.
 
 use std::sync::Arc;
 
-use super::RuleSet;
-use super::queues::QueueItem;
-use super::throttle::Admission;
-use super::{Slot, Task};
-use crate::base::clock::Micros;
+use super::endings::Endings;
+use super::events;
+use super::in_use::InUse;
+use super::keeper::Keeper;
+use super::pending::Pending;
+use super::scheduler::queues::QueueItem;
+use super::scheduler::throttle::Admission;
+use super::scheduler::{RuleSet, Slot, Task};
+use super::{Event, SeqNo, decide};
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
-use crate::reactor::run::engine::Shared;
-use crate::reactor::run::worker::Step;
-use crate::reactor::run::{Event, SeqNo};
+use crate::reactor::logged::option_of;
+use crate::store::Store;
 
-impl Shared {
+/// What becomes of an item after a turn.
+pub(super) enum Step {
+    Done,
+    /// It continues at that time.
+    Pause(QueueItem, Micros),
+    /// A rate delays it, and all others of its rules.
+    Throttled(QueueItem, Micros),
+    /// It continues once a runner may be started.
+    AwaitRunner(QueueItem),
+    /// It is skipped, for that reason.
+    Skip(Box<Task>, &'static str),
+}
+
+pub(super) struct Tasks {
+    pub(super) in_use: Arc<InUse>,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) pending: Arc<Pending>,
+    pub(super) endings: Arc<Endings>,
+    pub(super) log: Store,
+    pub(super) clock: Clock,
+}
+
+impl Tasks {
     /// Queues an event: one task per group of its rules.
-    pub(in crate::reactor::run) fn admit(
+    pub(super) fn admit(
         &self,
         settings: &ReactorSettings,
         event: &Event,
@@ -26,7 +56,7 @@ impl Shared {
         for (mut rules, options) in settings.groups(matched.to_vec()) {
             // Some of its rules may have their record from before the restart.
             if resumed {
-                let checkpoint = self.checkpoint.lock();
+                let checkpoint = self.keeper.checkpoint();
                 rules.retain(|rule| !checkpoint.is_done(event.seq, rule));
             }
             if rules.is_empty() {
@@ -39,11 +69,9 @@ impl Shared {
                 ..self.task(event.clone(), rules, matched, options, resumed)
             };
 
-            // Recorded like any skipped reaction, so that `doctor` finds the loop.
-            if depth > settings.depth_max {
-                self.skip(task, "depth");
-            } else {
-                self.offer(task);
+            match decide::at_arrival(depth, settings.depth_max) {
+                Some(why) => self.skip(task, why),
+                None => self.offer(task),
             }
         }
     }
@@ -57,8 +85,8 @@ impl Shared {
         resumed: bool,
     ) -> Task {
         let started = || {
-            self.checkpoint
-                .lock()
+            self.keeper
+                .checkpoint()
                 .open
                 .progress(event.seq)
                 .started
@@ -79,11 +107,7 @@ impl Shared {
     }
 
     /// The task of an item, with its event loaded.
-    pub(in crate::reactor::run) fn load_task(
-        &self,
-        item: QueueItem,
-        slot: &Slot,
-    ) -> Result<Task, Step> {
+    pub(super) fn load_task(&self, item: QueueItem, slot: &Slot) -> Result<Task, Step> {
         let (seq, depth, resumed) = match item {
             QueueItem::Task(task) => return Ok(*task),
             QueueItem::Later {
@@ -93,7 +117,7 @@ impl Shared {
             } => (seq, depth, resumed),
         };
 
-        match self.load(seq) {
+        match events::load(&self.log, seq) {
             Ok(Some(event)) => {
                 let task = self.task_from_log(event, &slot.rules, slot.options.clone(), resumed);
                 Ok(Task {
@@ -124,12 +148,12 @@ impl Shared {
         options: Arc<RuleOptions>,
         resumed: bool,
     ) -> Task {
-        let matched = self.rules().matching(&event.tag);
+        let matched = self.in_use.rules().matching(&event.tag);
 
         // Removed rules count as long as the event is open for them.
         let opened = self
-            .checkpoint
-            .lock()
+            .keeper
+            .checkpoint()
             .open
             .of(event.seq)
             .map_or(0, |rule_count| rule_count as usize);
@@ -149,7 +173,7 @@ impl Shared {
 
     /// Starts a task unless a throttle delays or skips it. If its rules have different options by
     /// now, it is split into one task per group.
-    pub(in crate::reactor::run) fn start_task(
+    pub(super) fn start_task(
         &self,
         task: Task,
         settings: &ReactorSettings,
@@ -171,7 +195,7 @@ impl Shared {
             return Err(Step::Done);
         }
 
-        let start = self.scheduler.lock().start(&task, now);
+        let start = self.pending.lock().start(&task, now);
         match start {
             Admission::Now => Ok(task),
             Admission::At(at) => Err(Step::Throttled(task.into(), at)),
@@ -180,14 +204,27 @@ impl Shared {
         }
     }
 
-    pub(in crate::reactor::run) fn offer(&self, task: Task) {
-        let skipped = self.scheduler.lock().offer(task, self.clock.now());
-        self.change.notify_one();
+    pub(super) fn offer(&self, task: Task) {
+        let skipped = self.pending.offer(task);
 
         // Outside of the lock: skipping reads the log, and may queue the task again.
         if let Some((rules, item, why)) = skipped {
             self.skip_item(&rules, item, why);
         }
+    }
+
+    /// Skips a task and records that.
+    pub(super) fn skip(&self, mut task: Task, why: &'static str) {
+        // Salt's reactor has no throttles. A call that only Salt makes can be explained if the
+        // skipped reaction is rendered.
+        if option_of(why).is_some() && task.skipped.is_none() && self.in_use.settings().shadow {
+            task.skipped = Some(why);
+            // Past the throttles, which have decided already.
+            self.pending.put(task);
+            return;
+        }
+
+        self.endings.skip(task, why);
     }
 
     /// Records that an item is skipped.
@@ -197,9 +234,9 @@ impl Shared {
             QueueItem::Later { seq, resumed, .. } => (seq, resumed),
         };
 
-        match self.load(seq) {
+        match events::load(&self.log, seq) {
             Ok(Some(event)) => {
-                let options = self.settings().options_of(rules).clone();
+                let options = self.in_use.settings().options_of(rules).clone();
                 self.skip(self.task_from_log(event, rules, options, resumed), why);
             }
             Ok(None) => self.skip_deleted(seq),
@@ -210,12 +247,12 @@ impl Shared {
     }
 
     /// Closes an event that retention has deleted.
-    pub(in crate::reactor::run) fn skip_deleted(&self, seq: SeqNo) {
+    pub(super) fn skip_deleted(&self, seq: SeqNo) {
         tracing::warn!(
             event = seq.0,
             "pending event was deleted from the log, reaction skipped"
         );
-        self.metrics.reactions_left_gone.add(1);
-        self.checkpoint.lock().forget(seq);
+        self.endings.skip_deleted();
+        self.keeper.checkpoint().forget(seq);
     }
 }

@@ -1,42 +1,24 @@
 //! The outcome of calls whose response was lost.
 
-pub(crate) mod starts;
-
 use std::time::Duration;
 
-use super::SeqNo;
-use super::engine::Shared;
-use super::record::{CallOutcome, CallRecord};
-use super::scheduler::RuleSet;
-use super::scheduler::{Task, TaskProgress, Unanswered};
-use super::worker::TryResult;
+use super::super::decide::searches_on;
+use super::super::scheduler::{RuleSet, Task, TaskProgress, Unanswered};
+use super::{Calls, SeqNo, TryResult, start_of};
 use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::Kind;
 use crate::reactor::master::{Call, Client};
-use crate::reactor::shadow::{self, ObservedCall};
+use crate::reactor::{CallOutcome, CallRecord};
 
-/// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets
-/// `at_most_once`: minions run a jid once.
-pub(super) fn must_not_repeat(task: &Task, call: &Call) -> bool {
-    let options = &task.options;
-    options.at_most_once || (start_of(call).is_some() && !options.retry_unanswered)
-}
-
-/// The start event by which a runner or wheel function is recognised; `None` for other calls.
-pub(super) fn start_of(call: &Call) -> Option<ObservedCall> {
-    let requested = || shadow::requested_call(call.client.name(), &call.fun, Some(&call.load));
-    call.client.is_of_master().then(requested)
-}
-
-impl Shared {
+impl Calls {
     /// The jid of a call that was executed according to the log. A job has the same jid at each
     /// try, even after a restart. It is proved by a return, or by the event `publish`, which 3007
     /// and 3008 fire as they send it. Neither `new` nor the load in the job cache prove it: both
     /// come before, and a master that is killed in between sends nothing. `error` means that the
     /// master refused the job.
     pub(super) fn find_in_log(&self, made: &CallRecord, since: SeqNo) -> Option<String> {
-        if let Some(start) = start_of(&made.call.request) {
-            return self.starts.lock().find(&start, since);
+        if let Some(start) = start_of(&made.call) {
+            return self.traces.find(&start, since);
         }
         if made.jid.is_empty() {
             return None;
@@ -44,7 +26,7 @@ impl Shared {
 
         let publish = format!("salt/job/{}/publish", made.jid);
         let proves = |kind, tag: &[u8]| kind == Kind::Return || tag == publish.as_bytes();
-        match self.store.job_entries_with(&made.jid, |_| false) {
+        match self.log.job_entries_with(&made.jid, |_| false) {
             Ok(entries) => entries
                 .iter()
                 .any(|entry| proves(entry.kind, &entry.tag))
@@ -76,18 +58,17 @@ impl Shared {
         mut unanswered: Unanswered,
     ) -> TryResult {
         // The position is read before the search: a start before it is certainly found.
-        let (now, read) = (self.clock.now(), self.checkpoint.lock().cursor);
+        let (now, read) = (self.clock.now(), self.keeper.cursor());
         made.tries = progress.tries;
 
         if let Some(jid) = self.find_in_log(&made, progress.since) {
             return self.found(task, made, jid);
         }
 
-        // Only runners and wheel functions start late; a job is proved now or not at all.
-        let may_come = start_of(&made.call.request).is_some()
-            && (now < unanswered.until
-                || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
-        if !may_come {
+        let may_start_late = made.call.client.is_of_master();
+        let has_time = now < unanswered.until
+            || read < *unanswered.end.get_or_insert_with(|| self.log.durable());
+        if !searches_on(may_start_late, has_time) {
             return self.unknown(task, made, unanswered.why);
         }
 
@@ -96,7 +77,7 @@ impl Shared {
     }
 
     pub(super) fn found(&self, task: &Task, mut made: CallRecord, jid: String) -> TryResult {
-        self.job_depths.lock().note(&jid, task.depth);
+        self.traces.found(&jid, task.depth);
         tracing::info!(
             event = task.event.seq.0,
             id = made.call.id,
@@ -104,10 +85,10 @@ impl Shared {
             "call without an answer was executed"
         );
 
-        let request = &made.call.request;
         // Its slot was freed when the response was lost.
-        if request.client == Client::Runner {
-            self.runner_found(&RuleSet::from(&*task.rules), &request.fun, &jid);
+        if made.call.client == Client::Runner {
+            let rules = RuleSet::from(&*task.rules);
+            self.slots.found(&rules, &made.call.fun, &jid);
         }
 
         (made.jid, made.outcome) = (jid, CallOutcome::Found);
@@ -116,14 +97,19 @@ impl Shared {
 
     pub(super) fn dead(&self, task: &Task, mut made: CallRecord, why: String) -> TryResult {
         self.metrics.reactor_calls_dead.add(1);
-        let planned = &made.call;
-        let Call { client, fun, .. } = &planned.request;
+        let Call {
+            id,
+            sls,
+            client,
+            fun,
+            ..
+        } = &made.call;
         // Salt's message, with our fields.
         tracing::error!(
-            event = task.event.seq.0, tag = task.event.tag, sls = planned.sls, rules = ?task.rules, why,
-            "Reactor '{}' failed to execute {} '{fun}'", planned.id, client.name()
+            event = task.event.seq.0, tag = task.event.tag, sls, rules = ?task.rules, why,
+            "Reactor '{id}' failed to execute {} '{fun}'", client.name()
         );
-        made.outcome = CallOutcome::Dead(why);
+        made.outcome = CallOutcome::Dead { why };
         TryResult::Finished(made)
     }
 
@@ -137,7 +123,7 @@ impl Shared {
             why,
             "outcome of call unknown, not repeating it"
         );
-        made.outcome = CallOutcome::Unknown(why);
+        made.outcome = CallOutcome::Unknown { why };
         TryResult::Finished(made)
     }
 }

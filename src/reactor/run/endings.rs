@@ -1,0 +1,147 @@
+//! The end of a reaction: counted, remembered if it failed, and recorded in the log.
+//!
+//! # Invariant
+//!
+//! Each task that ends is counted once and has one record, which closes its event.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Event;
+use super::decide;
+use super::failed::{FailedReaction, FailedReactions};
+use super::record::recorder::Recorder;
+use super::record::{ReactionState, Record};
+use super::scheduler::{Task, TaskProgress};
+use crate::base::clock::{Clock, Micros};
+use crate::base::metrics::Metrics;
+
+pub(super) struct Endings {
+    recorder: Arc<Recorder>,
+    /// Lock order: no other lock is taken under it.
+    failed: Mutex<FailedReactions>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+}
+
+impl Endings {
+    pub(super) fn new(recorder: Arc<Recorder>, clock: Clock, metrics: Arc<Metrics>) -> Self {
+        Self {
+            recorder,
+            failed: Mutex::default(),
+            clock,
+            metrics,
+        }
+    }
+
+    /// Ends a reaction whose calls were made, or recorded only.
+    pub(super) fn finish(&self, task: Task, progress: TaskProgress) {
+        let made = progress.made.iter();
+        let dead = made.filter(|made| made.outcome.is_dead()).count();
+        let has_failures = !progress.plan.failures.is_empty();
+        let state = decide::state(task.skipped, has_failures, progress.made.len(), dead);
+        let now = self.clock.now();
+        self.count(&state);
+        self.remember(&task, &state, now);
+
+        let record = Record {
+            event: task.event,
+            rules: task.rules,
+            rule_count: task.rule_count,
+            state,
+            started_at: progress.started_at,
+            ended: now,
+            plan: progress.plan,
+            calls: progress.made,
+            replay: task.replay,
+            depth: task.depth,
+        };
+
+        self.recorder.write(record.batch(now));
+    }
+
+    /// Ends a task that is not rendered, for that reason.
+    pub(super) fn skip(&self, task: Task, why: &'static str) {
+        self.count(&ReactionState::Skipped(why));
+
+        // Only these reasons can mean that wanted work is lost.
+        if matches!(why, "budget" | "depth" | "old") {
+            tracing::warn!(
+                event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why,
+                "reaction skipped; run `saltcellar reactor replay` to make its calls"
+            );
+        }
+
+        let now = self.clock.now();
+        let mut record = Record::skipped(task.event, task.rules, task.rule_count, why, now);
+        record.replay = task.replay;
+        self.recorder.write(record.batch(now));
+    }
+
+    /// Ends an open event that no current rule matches.
+    pub(super) fn skip_unmatched(&self, event: Event) {
+        self.count(&ReactionState::Skipped("gone"));
+        let now = self.clock.now();
+        let record = Record::skipped(event, Vec::new(), 0, "gone", now);
+        self.recorder.write(record.batch(now));
+    }
+
+    /// Counts an event that retention has deleted, which has no record.
+    pub(super) fn skip_deleted(&self) {
+        self.count(&ReactionState::Skipped("gone"));
+    }
+
+    fn count(&self, state: &ReactionState) {
+        let metrics = &self.metrics;
+        match state {
+            ReactionState::Done => &metrics.reactions_done,
+            ReactionState::Partial => &metrics.reactions_partial,
+            ReactionState::Failed => &metrics.reactions_failed,
+            ReactionState::Dead => &metrics.reactions_dead,
+            ReactionState::Skipped(why) => match *why {
+                "old" => &metrics.reactions_left_old,
+                "quiet" => &metrics.reactions_left_quiet,
+                "once" => &metrics.reactions_left_once,
+                "rate" => &metrics.reactions_left_rate,
+                "budget" => &metrics.reactions_left_budget,
+                "depth" => &metrics.reactions_left_depth,
+                _ => &metrics.reactions_left_gone,
+            },
+        }
+        .add(1);
+    }
+
+    /// Keeps the failed reactions for `status`.
+    fn remember(&self, task: &Task, state: &ReactionState, now: Micros) {
+        let mut failed = self.failed.lock();
+        match state {
+            ReactionState::Done => failed.succeeded(task.event.seq, &task.rules),
+            ReactionState::Partial | ReactionState::Failed | ReactionState::Dead => {
+                failed.add(FailedReaction {
+                    at: now,
+                    event: task.event.seq,
+                    tag: task.event.tag.clone(),
+                    rules: task.rules.clone(),
+                });
+            }
+            ReactionState::Skipped(_) => {}
+        }
+    }
+
+    /// The number of failed reactions of the last day that were not replayed, and the latest.
+    pub(super) fn recently_failed(&self) -> Option<(u64, FailedReaction)> {
+        self.failed.lock().recent(self.clock.now())
+    }
+
+    /// Number of reactions since the start, by final state: done, failed, partial, dead.
+    pub(super) fn counts(&self) -> [(&'static str, u64); 4] {
+        let metrics = &self.metrics;
+        [
+            ("done", metrics.reactions_done.get()),
+            ("failed", metrics.reactions_failed.get()),
+            ("partial", metrics.reactions_partial.get()),
+            ("dead", metrics.reactions_dead.get()),
+        ]
+    }
+}

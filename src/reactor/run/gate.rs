@@ -1,0 +1,173 @@
+//! The lease of the master's engine, without which no call is made.
+//!
+//! # Invariant
+//!
+//! No call begins while the lease forbids it, and each change of that is logged once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::Event;
+use crate::base::clock::{Clock, Micros};
+use crate::reactor::rules::lease::{EngineReport, Lease};
+use crate::wire::salt_event::stamp_of;
+
+pub(super) struct LeaseGate {
+    /// Lock order: after the scheduler; no other lock is taken under it.
+    lease: Mutex<Lease>,
+    /// The lease blocked calls when it was last checked.
+    was_blocked: AtomicBool,
+    clock: Clock,
+}
+
+/// The effect of a report of the master's engine.
+pub(super) struct Reported {
+    /// The token for its next report.
+    pub(super) token: String,
+    /// Salt's reactor acted as a fallback, and does no longer.
+    pub(super) fallback_ended: bool,
+    /// Whether Salt's own reactor runs beside the engine, if that changed.
+    pub(super) salts_reactor: Option<bool>,
+}
+
+impl LeaseGate {
+    pub(super) fn new(fallback: bool, clock: Clock) -> Self {
+        Self {
+            lease: Mutex::new(Lease::new(fallback, clock.now())),
+            was_blocked: AtomicBool::new(false),
+            clock,
+        }
+    }
+
+    pub(super) fn configure(&self, fallback: bool) {
+        self.lease.lock().configure(fallback);
+    }
+
+    /// Why the lease forbids calls now.
+    pub(super) fn why(&self) -> Option<String> {
+        self.lease.lock().blocked(self.clock.monotonic())
+    }
+
+    /// Whether the lease forbids calls now. Logs a change, with its reason.
+    pub(super) fn blocks(&self) -> bool {
+        let why = self.why();
+
+        // `swap` lets one of the threads that notice the change log it.
+        if self.was_blocked.swap(why.is_some(), Ordering::Relaxed) != why.is_some() {
+            if let Some(why) = &why {
+                tracing::warn!(why, "the reactor makes no calls, reactions are waiting");
+            } else {
+                tracing::info!("the reactor's lease is valid, reactions continue");
+            }
+        }
+        why.is_some()
+    }
+
+    /// Whether Salt's own reactor, as a fallback, was in charge of an event.
+    pub(super) fn is_of_fallback(&self, event: &Event) -> bool {
+        // After a pause the daemon reads events that were fired earlier.
+        let fired = stamp_of(&event.body).and_then(Micros::of_stamp);
+        let lease = self.lease.lock();
+        lease.is_of_fallback(event.at) || fired.is_some_and(|at| lease.is_of_fallback(at))
+    }
+
+    /// Whether Salt's own reactor acts as a fallback.
+    pub(super) fn fallback_acts(&self) -> bool {
+        self.lease.lock().fallback_acts()
+    }
+
+    /// Whether the master runs Salt's own reactor beside the engine.
+    pub(super) fn salts_reactor(&self) -> bool {
+        self.lease.lock().salts_reactor()
+    }
+
+    pub(super) fn report(&self, report: &EngineReport<'_>) -> Reported {
+        let now = self.clock.monotonic();
+        // Under one lock, so that the changes are those that this report made.
+        let mut lease = self.lease.lock();
+        let (acted, ran) = (lease.fallback_acts(), lease.salts_reactor());
+        lease.report(report, now);
+
+        Reported {
+            token: lease.token(now),
+            fallback_ended: acted && !lease.fallback_acts(),
+            salts_reactor: (lease.salts_reactor() != ran).then(|| lease.salts_reactor()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::limits::REACTOR_LEASE;
+
+    #[test]
+    fn a_required_lease_opens_the_gate_until_it_ends() {
+        let clock = Clock::manual(Micros(1_000_000));
+        let gate = LeaseGate::new(true, clock.clone());
+        assert!(gate.blocks() && gate.why().is_some());
+
+        // The first report gets a token, the second one a lease.
+        let first = EngineReport {
+            fallback: true,
+            ..EngineReport::default()
+        };
+        let token = gate.report(&first).token;
+        assert!(gate.blocks());
+        let second = EngineReport {
+            token: Some(&token),
+            ..first
+        };
+        gate.report(&second);
+        assert!(!gate.blocks());
+
+        let lease = i64::try_from((REACTOR_LEASE + Duration::from_secs(1)).as_micros()).unwrap();
+        clock.wind(lease);
+        assert!(gate.blocks());
+    }
+
+    #[test]
+    fn a_report_states_what_it_changed() {
+        let gate = LeaseGate::new(false, Clock::manual(Micros(1)));
+        let acts = EngineReport {
+            acts: true,
+            salts_reactor: true,
+            began: Some(Micros(5)),
+            ..EngineReport::default()
+        };
+        let reported = gate.report(&acts);
+        assert_eq!(
+            (reported.fallback_ended, reported.salts_reactor),
+            (false, Some(true))
+        );
+        assert!(gate.fallback_acts() && gate.salts_reactor());
+        let event = |at| Event {
+            at: Micros(at),
+            ..Event::default()
+        };
+        assert_eq!(
+            [4, 5].map(|at| gate.is_of_fallback(&event(at))),
+            [false, true]
+        );
+
+        let ended = EngineReport {
+            token: Some(&reported.token),
+            fallback: true,
+            began: Some(Micros(5)),
+            ended: Some(Micros(9)),
+            ..EngineReport::default()
+        };
+        let reported = gate.report(&ended);
+        assert_eq!(
+            (reported.fallback_ended, reported.salts_reactor),
+            (true, Some(false))
+        );
+        assert_eq!(
+            [8, 9].map(|at| gate.is_of_fallback(&event(at))),
+            [true, false]
+        );
+    }
+}
