@@ -40,6 +40,10 @@ pub mod config;
 // memory
 pub mod store;
 
+// gates
+pub mod bus;
+pub mod policy;
+
 // services
 pub mod engines;
 pub mod ingest;

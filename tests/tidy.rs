@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("benchmarks and tests", &["testkit"]),
     ("settings", &["config"]),
     ("memory", &["store"]),
+    ("gates", &["bus", "policy"]),
     ("services", &["engines", "ingest", "reactor"]),
     ("interfaces", &["api"]),
     ("commands", &["cli"]),

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use rmpv::Value;
 use salt_sls::Glob;
 use saltcellar::base::clock::Micros;
-use saltcellar::ingest::redact::{FIELDS, Redacted, Redactor, is_kept};
+use saltcellar::policy::redact::{FIELDS, Redacted, Redactor, is_kept};
 use saltcellar::base::limits::MSGPACK_DEPTH_MAX;
 use saltcellar::model::{Builtin, Entry, Flags, Kind, Pattern, REDACTED, RedactRule, Source};
 use saltcellar::wire::msgpack::Reader;

@@ -15,10 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use super::gap::{Cause, Gap};
-use super::patience::Patience;
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
 use crate::base::backoff::Backoff;
 use crate::base::clock::Micros;
@@ -26,6 +23,8 @@ use crate::base::limits::{
     BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE,
     BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, FIRE_TIMEOUT, STOP_CHECK,
 };
+use crate::bus::patience::Patience;
+use crate::bus::{BusLink, LinkState};
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, FrameSplitter, Framing};
 
@@ -46,20 +45,30 @@ pub(crate) struct BusStatus {
 
 /// The live status behind a [`BusStatus`].
 #[derive(Debug, Clone)]
-pub struct BusMonitor(Arc<Mutex<BusStatus>>, Arc<Shared>);
+pub struct BusMonitor(BusLink, Arc<Shared>);
 
 impl BusMonitor {
     pub(crate) fn status(&self) -> BusStatus {
-        let status = self.0.lock().clone();
+        let LinkState {
+            path,
+            connected,
+            framing,
+            events,
+        } = self.0.state();
+
         BusStatus {
+            path,
+            connected,
+            framing,
+            events,
             waiting: self.1.waiting(),
             refused: self.1.refused(),
-            ..status
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut BusStatus)) {
-        change(&mut self.0.lock());
+    /// The connection to the bus.
+    pub(crate) fn link(&self) -> &BusLink {
+        &self.0
     }
 }
 
@@ -134,11 +143,7 @@ impl Bus {
             deps.metrics.clone(),
         );
 
-        let status = BusStatus {
-            path,
-            ..BusStatus::default()
-        };
-        let watch = BusMonitor(Arc::new(Mutex::new(status)), spill_writer.shared());
+        let watch = BusMonitor(BusLink::new(path), spill_writer.shared());
 
         Self {
             number,
@@ -211,7 +216,7 @@ impl Bus {
         while !self.deps.drain.is_stopping() {
             // Looked up for each attempt, because a master or minion may create its socket later.
             let path = publisher(&self.path);
-            self.watch.change(|s| s.path.clone_from(&path));
+            self.watch.link().change(|s| s.path.clone_from(&path));
             self.spill_writer.set_bus(&path);
             let patience = Patience {
                 until: Instant::now() + FIRE_TIMEOUT,
@@ -236,6 +241,7 @@ impl Bus {
                     // Whatever ended the connection, its complete events are kept.
                     self.hand_over();
                     self.watch
+                        .link()
                         .change(|s| (s.connected, s.framing) = (false, None));
 
                     // Connections that end at once must not be retried at full speed.
@@ -309,7 +315,7 @@ impl Bus {
         // The framing adds a few bytes to the largest entry.
         let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
         let mut buffer = vec![0_u8; BUS_READ_BYTES];
-        self.watch.change(|s| s.connected = true);
+        self.watch.link().change(|s| s.connected = true);
 
         while !self.deps.drain.is_stopping() {
             // Gathered events wait for the next read, or for a reader.
@@ -444,6 +450,7 @@ impl Bus {
         if events > 0 {
             self.deps.metrics.bus_events.add(events);
             self.watch
+                .link()
                 .change(|s| (s.framing, s.events) = (framing, s.events + events));
         }
 

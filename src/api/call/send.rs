@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Call, Caller, Changing, Ctx, In, Run};
 use crate::base::clock::Micros;
 use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
-use crate::ingest::fire::{FireError, FiredTag, TAG_EXPECTED, Target};
+use crate::bus::fire::{FireError, FiredTag, TAG_EXPECTED, Target};
 use crate::model::{EventFilter, Right};
 use crate::wire::call::CallError;
 use crate::wire::frame::Framing;

@@ -14,8 +14,8 @@ use crate::base::clock::Micros;
 use crate::base::limits::{
     CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES, WIRE_FRAME_BYTES_MAX,
 };
-use crate::ingest::policy::RejectReason;
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
+use crate::policy::RejectReason;
 use crate::store::read::job_summary::rank;
 use crate::wire::call::{Args, CallError, Id, id_text};
 use crate::wire::msgpack::{self, Packed, PackedArray, PackedMap, Time, Writer};

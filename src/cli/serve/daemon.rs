@@ -35,17 +35,17 @@ use crate::base::limits::{
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::base::threads;
+use crate::bus::fire::Firer;
 use crate::config::Config;
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::engines::runtime::Engines;
 use crate::engines::script::{self, Scripts};
 use crate::engines::settings::of_config;
 use crate::ingest::bus::Bus;
-use crate::ingest::fire::Firer;
-use crate::ingest::master_keys::MasterKeys;
-use crate::ingest::policy::Policy;
 use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
 use crate::model::{JidKey, Kind};
+use crate::policy::Policy;
+use crate::policy::master_keys::MasterKeys;
 use crate::reactor::service::ReactorService;
 use crate::store::read::job_summary::rank;
 use crate::store::vfs::{self, Disk};
@@ -234,15 +234,15 @@ impl Daemon {
         // It stops with the same drain, and is joined with the buses.
         buses.push(keys_thread);
 
-        let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
-        let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
+        let links = watches.iter().map(|watch| watch.link().clone()).collect();
+        let firer = Arc::new(Firer::new(links, clock.clone()));
 
         let reactor = ReactorService::start(
             config,
             &store,
             &intake,
             firer.clone(),
-            clean,
+            master_keys,
             &clock,
             &metrics,
         )?;

@@ -2,7 +2,6 @@
 
 mod daemon;
 mod engines;
-mod fire;
 mod logs;
 mod permissions;
 mod reload;

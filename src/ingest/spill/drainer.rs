@@ -17,7 +17,7 @@ use crate::base::limits::{
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::ingest::gap::{Cause, Gap};
-use crate::ingest::master_keys::MasterKeys;
+use crate::policy::master_keys::MasterKeys;
 use crate::store::Intake;
 use crate::store::vfs::read::read_whole;
 use crate::store::vfs::{Fs, FsFile};

@@ -42,7 +42,6 @@ use parking_lot::{Condvar, Mutex};
 
 pub(crate) use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use super::gap::{Cause, Gap};
-use super::policy::Policy;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
     BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER,
@@ -51,6 +50,7 @@ use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::model::Batch;
+use crate::policy::Policy;
 use crate::store::vfs::Fs;
 use crate::store::{Done, Intake};
 

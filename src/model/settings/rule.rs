@@ -1,6 +1,6 @@
 //! Parts of the rules of the ingest policy, as configured: scopes, actions, redaction.
 //!
-//! [`crate::ingest::policy::Policy`] applies them, at every source.
+//! [`crate::policy::Policy`] applies them, at every source.
 
 use salt_sls::Glob;
 use serde::{Deserialize, Serialize};

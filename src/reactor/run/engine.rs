@@ -30,7 +30,7 @@ use super::in_use::InUse;
 use super::keeper::Keeper;
 use super::pending::Pending;
 use super::record;
-use super::record::recorder::{Clean, Recorder};
+use super::record::recorder::Recorder;
 use super::replay::{ReplayError, Replayed, Replays};
 use super::slots::RunnerSlots;
 use super::tasks::Tasks;
@@ -47,6 +47,7 @@ use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::base::threads;
 use crate::model::{EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
+use crate::policy::master_keys::MasterKeys;
 use crate::reactor::rules::lease::EngineReport;
 use crate::store::{Intake, Store, StoreError, StoredEntry};
 
@@ -54,8 +55,8 @@ pub(crate) struct Parts {
     pub(crate) store: Store,
     /// Receives the records.
     pub(crate) intake: Intake,
-    /// Redacts secrets in records.
-    pub(crate) clean: Clean,
+    /// Redacted in records.
+    pub(crate) keys: Arc<MasterKeys>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) rules: Arc<dyn RuleEngine>,
@@ -110,7 +111,7 @@ impl Reactor {
         let Parts {
             store: log,
             intake,
-            clean,
+            keys,
             clock,
             metrics,
             rules,
@@ -130,7 +131,7 @@ impl Reactor {
         let pending = Arc::new(Pending::new(in_use.settings(), clock.clone()));
         let traces = Arc::new(Traces::new(clock.clone()));
         let watch = Arc::new(Watch::new(clock.clone(), metrics.clone()));
-        let recorder = Arc::new(Recorder::new(intake, clean, metrics.clone()));
+        let recorder = Arc::new(Recorder::new(intake, keys, metrics.clone()));
         let endings = Endings::new(recorder.clone(), clock.clone(), metrics.clone());
         let endings = Arc::new(endings);
         let drain = Drain::new();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use salt_sls::{Glob, Value};
 
-use super::Bus;
 use super::build::Built;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
+use crate::bus::fire::{FireError, Firer};
 use crate::reactor::master::{Answer, Call, Client, Master, MasterError, pack};
 use crate::reactor::run::{CallerError, CallerReturn, Executor};
 use crate::reactor::{Helper, NO_SALT, SaltAnswer, SaltError};
@@ -25,7 +25,7 @@ pub(super) struct MasterExecutor {
     pub(super) target: RwLock<Option<MasterTarget>>,
     /// Runs `caller` reactions, one at a time.
     pub(super) callers: RwLock<Option<Arc<Helper>>>,
-    pub(super) bus: Arc<dyn Bus>,
+    pub(super) firer: Arc<Firer>,
     /// The socket directory of the bus that is reacted to; replaced like `target`.
     pub(super) sock_dir: RwLock<PathBuf>,
     pub(super) clock: Clock,
@@ -56,7 +56,7 @@ impl MasterExecutor {
     /// properly: it cannot publish a job or report the start of a runner, and every request would
     /// raise an exception at an unknown point.
     fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
-        self.bus
+        self.firer
             .disconnected(&self.sock_dir())
             .map_or(Ok(()), |bus| {
                 let why = format!("its event bus is not connected ({})", bus.display());
@@ -201,7 +201,9 @@ impl Executor for MasterExecutor {
     fn fire(&self, tag: &str, data: &Value) -> Result<(), String> {
         let stamp = self.clock.now().iso();
         let data = salt_event::stamped(&pack::packed(data), stamp.trim_end_matches('Z'));
-        self.bus.fire(&self.sock_dir(), tag, &data)?;
+        self.firer
+            .fire_in(&self.sock_dir(), tag, &data)
+            .map_err(|error: FireError| error.to_string())?;
         self.metrics.events_fired.add(1);
         Ok(())
     }
@@ -209,42 +211,48 @@ impl Executor for MasterExecutor {
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
+    use std::io::Read as _;
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
 
     use super::*;
+    use crate::bus::BusLink;
     use crate::config::salt_master::{Role, SaltMaster};
+    use crate::wire::frame::Framing;
 
-    /// Records the directories to whose bus events are fired.
-    #[derive(Default)]
-    struct Buses(Mutex<Vec<String>>);
+    /// A bus in a directory, and the socket that takes its events.
+    fn bus(dir: &Path) -> (BusLink, UnixListener) {
+        std::fs::create_dir(dir).unwrap();
+        let link = BusLink::new(dir.join("master_event_pub.ipc"));
+        link.change(|state| (state.connected, state.framing) = (true, Some(Framing::Len32)));
+        let socket = UnixListener::bind(dir.join("master_event_pull.ipc")).unwrap();
+        (link, socket)
+    }
 
-    impl Bus for Buses {
-        fn disconnected(&self, _directory: &str) -> Option<PathBuf> {
-            None
-        }
-
-        fn fire(&self, directory: &str, _tag: &str, _data: &[u8]) -> Result<(), String> {
-            self.0.lock().push(directory.to_owned());
-            Ok(())
-        }
+    /// Whether the next event on a bus is that with this tag.
+    fn takes(socket: &UnixListener, tag: &str) -> bool {
+        let mut event = Vec::new();
+        socket.accept().unwrap().0.read_to_end(&mut event).unwrap();
+        memchr::memmem::find(&event, format!("{tag}\n\n").as_bytes()).is_some()
     }
 
     #[test]
     fn after_a_reload_events_are_fired_onto_the_bus_of_the_new_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let buses = Arc::new(Buses::default());
+        let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+        let ((old_link, old_socket), (new_link, new_socket)) = (bus(&old), bus(&new));
         let executor = MasterExecutor {
             target: RwLock::default(),
             callers: RwLock::default(),
-            bus: buses.clone(),
-            sock_dir: RwLock::new("/old".into()),
+            firer: Arc::new(Firer::new(vec![old_link, new_link], Clock::real())),
+            sock_dir: RwLock::new(old),
             clock: Clock::real(),
             metrics: Arc::default(),
         };
         executor.fire("a", &Value::Null).unwrap();
 
         let (path, metrics) = (dir.path().join("minion"), Arc::default());
-        std::fs::write(&path, "sock_dir: /new\n").unwrap();
+        std::fs::write(&path, format!("sock_dir: {}\n", new.display())).unwrap();
         let config = crate::config::ReactorConfig::default();
         let master = SaltMaster::read_as(&path, Role::Minion);
         let mut said = super::super::build::Said::default();
@@ -252,6 +260,6 @@ mod tests {
             super::super::build::build(&master, &path, "minion", &config, &metrics, &mut said);
         executor.apply(&built.unwrap());
         executor.fire("b", &Value::Null).unwrap();
-        assert_eq!(*buses.0.lock(), ["/old", "/new"]);
+        assert!(takes(&old_socket, "a") && takes(&new_socket, "b"));
     }
 }

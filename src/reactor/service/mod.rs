@@ -16,26 +16,16 @@ use self::executor::{MasterExecutor, MasterTarget};
 use super::Pipeline;
 use super::run::engine::{Handle, Parts, Reactor};
 use super::run::native::Native;
-use super::run::record::recorder::Clean;
 use crate::base::clock::Clock;
 use crate::base::limits::REACTOR_RELOAD;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
+use crate::bus::fire::Firer;
 use crate::config::salt_master::{Role, SaltMaster, WatchedFiles, same_file};
 use crate::config::{Config, Origin, ReactorConfig};
+use crate::policy::master_keys::MasterKeys;
 use crate::reactor::master::Master;
 use crate::store::{Intake, Store, StoreError};
-
-/// The event buses of the daemon, each named by its directory.
-pub(crate) trait Bus: Send + Sync {
-    /// The publisher's socket of the bus in `directory`, if that bus is configured and not
-    /// connected.
-    fn disconnected(&self, directory: &str) -> Option<PathBuf>;
-
-    /// Fires an event onto the bus in `directory`, or onto the only bus; `data` is a msgpack map
-    /// with `_stamp`.
-    fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String>;
-}
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServiceError {
@@ -77,8 +67,8 @@ impl ReactorService {
         config: &Config,
         store: &Store,
         intake: &Intake,
-        bus: Arc<dyn Bus>,
-        clean: Clean,
+        firer: Arc<Firer>,
+        keys: Arc<MasterKeys>,
         clock: &Clock,
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Self>, ServiceError> {
@@ -133,7 +123,7 @@ impl ReactorService {
                 }
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
-            bus,
+            firer,
             sock_dir: RwLock::new(sock_dir.clone()),
             clock: clock.clone(),
             metrics: metrics.clone(),
@@ -143,7 +133,7 @@ impl ReactorService {
         let parts = Parts {
             store: store.clone(),
             intake: intake.clone(),
-            clean,
+            keys,
             clock,
             metrics,
             rules,

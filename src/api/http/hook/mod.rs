@@ -35,7 +35,7 @@ use super::tokens::TokenScanner;
 use crate::api::budget::Client;
 use crate::api::call::fire;
 use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
-use crate::ingest::fire::FiredTag;
+use crate::bus::fire::FiredTag;
 use crate::model::Right;
 use crate::wire::call::CallError;
 use crate::wire::msgpack::Writer;

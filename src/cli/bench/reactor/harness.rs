@@ -17,6 +17,7 @@ use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Batch, Entry, ReactorSettings, Source};
+use crate::policy::master_keys::MasterKeys;
 use crate::reactor::master::{Answer, Call, MasterError};
 use crate::reactor::run::Executor;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
@@ -119,7 +120,7 @@ impl Harness {
 
         let reactor = Reactor::start(Parts {
             // There are no keys of masters in these events.
-            clean: Arc::new(|batch| batch),
+            keys: Arc::new(MasterKeys::new(&[], None)),
             store: store.clone(),
             intake: intake.clone(),
             clock: clock.clone(),

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::base::limits::REACTOR_RECORDS_MAX;
 use crate::base::metrics::Metrics;
 use crate::model::Batch;
+use crate::policy::master_keys::MasterKeys;
 use crate::store::Intake;
 
 pub(crate) struct Recorder {
@@ -16,7 +17,8 @@ pub(crate) struct Recorder {
     intake: Mutex<Option<Intake>>,
     /// Rejected or failed records.
     waiting: Arc<Mutex<Vec<Arc<Batch>>>>,
-    clean: Clean,
+    /// Redacts masters' keys in records.
+    keys: Arc<MasterKeys>,
     metrics: Arc<Metrics>,
 }
 
@@ -38,21 +40,19 @@ impl PendingRecord {
     }
 }
 
-pub(crate) type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
-
 impl Recorder {
-    pub(crate) fn new(intake: Intake, clean: Clean, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(intake: Intake, keys: Arc<MasterKeys>, metrics: Arc<Metrics>) -> Self {
         Self {
             intake: Mutex::new(Some(intake)),
             waiting: Arc::default(),
-            clean,
+            keys,
             metrics,
         }
     }
 
     /// Writes a record without waiting. Its event stays open until the record is in the log.
     pub(crate) fn write(&self, batch: Batch) {
-        self.offer(Arc::new((self.clean)(batch)));
+        self.offer(Arc::new(self.keys.clean_batch(batch)));
     }
 
     fn offer(&self, batch: Arc<Batch>) {
@@ -84,7 +84,7 @@ impl Recorder {
         let done = Box::new(move |stored| drop(sender.try_send(stored)));
         // An intake that exists keeps the store from stopping, so it is not held while waiting.
         intake
-            .submit((self.clean)(batch), Some(done))
+            .submit(self.keys.clean_batch(batch), Some(done))
             .map_err(|error| error.to_string())?;
         Ok(PendingRecord(receiver))
     }

@@ -11,6 +11,7 @@ use super::*;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::model::{Batch, EventFilter, Rate, ReactorSettings as Settings, RuleOptions, Source};
+use crate::policy::master_keys::MasterKeys;
 use crate::store::{Intake, Options, Store, StoredEntry, vfs};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::salt_event::event_entry;
@@ -252,7 +253,7 @@ impl Harness {
             answers: Box::new(answers),
         };
         let reactor = Reactor::start(Parts {
-            clean: Arc::new(|batch| batch),
+            keys: Arc::new(MasterKeys::new(&[], None)),
             store: store.clone(),
             intake: intake.clone(),
             clock: clock.clone(),

@@ -10,14 +10,14 @@ use crate::base::limits::{FIRE_STEP, FIRE_WRITE_STEP};
 use crate::base::shutdown::Drain;
 
 /// A deadline, and the stop of the daemon, which ends waits before it.
-pub(super) struct Patience<'a> {
-    pub(super) until: Instant,
-    pub(super) stop: &'a Drain,
+pub(crate) struct Patience<'a> {
+    pub(crate) until: Instant,
+    pub(crate) stop: &'a Drain,
 }
 
 impl Patience<'_> {
     /// The time that is left; an error if there is none.
-    pub(super) fn left(&self) -> std::io::Result<Duration> {
+    pub(crate) fn left(&self) -> std::io::Result<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() || self.stop.is_stopping() {
             return Err(ErrorKind::TimedOut.into());
@@ -26,7 +26,7 @@ impl Patience<'_> {
     }
 
     /// Connects, or fails at the deadline.
-    pub(super) fn connect(&self, path: &Path) -> std::io::Result<UnixStream> {
+    pub(crate) fn connect(&self, path: &Path) -> std::io::Result<UnixStream> {
         loop {
             // A listener that accepts is reached even without patience.
             let step = self.left().unwrap_or_default();
@@ -41,7 +41,7 @@ impl Patience<'_> {
     }
 
     /// Writes everything, or fails at the deadline.
-    pub(super) fn write(&self, stream: &mut UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    pub(crate) fn write(&self, stream: &mut UnixStream, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             // What fits into the socket's buffer is written even without patience.
             let step = self.left().unwrap_or(FIRE_WRITE_STEP);

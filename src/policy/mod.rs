@@ -17,12 +17,15 @@
 //! Loads, minions of syndics, end times and Thorium's register are never dropped, only redacted, because Salt requires them
 //! (an unknown jid ends `salt '*' test.ping` at once). Gap records bypass the policy.
 
+pub mod master_keys;
+pub mod redact;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::master_keys::{Cleaned, MasterKeys};
-use super::redact::{Redacted, Redactor};
+use self::master_keys::{Cleaned, MasterKeys};
+use self::redact::{Redacted, Redactor};
 use crate::base::clock::{Clock, Micros, digits};
 use crate::base::limits::{SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::log_once::LogOnce;

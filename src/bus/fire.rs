@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::bus::BusMonitor;
 use super::patience::Patience;
+use super::{BusLink, LinkState};
 use crate::base::clock::Clock;
 use crate::base::limits::{
     ENTRY_BYTES_MAX, FIRE_HUNG_PAUSE, FIRE_PROBE_PAUSE, FIRE_TIMEOUT, TAG_BYTES_FIRED_MAX,
@@ -110,7 +110,7 @@ type Identity = (u64, u64, i64, i64);
 /// Fires events onto the configured buses.
 #[derive(Debug)]
 pub struct Firer {
-    buses: Vec<BusMonitor>,
+    buses: Vec<BusLink>,
     clock: Clock,
     known: Mutex<HashMap<PathBuf, (Identity, Framing)>>,
     /// Sockets of masters that hang, with the time of the last timeout.
@@ -148,7 +148,7 @@ pub struct Target {
 
 impl Firer {
     /// A sender for these buses.
-    pub fn new(buses: Vec<BusMonitor>, clock: Clock) -> Self {
+    pub fn new(buses: Vec<BusLink>, clock: Clock) -> Self {
         Self {
             buses,
             clock,
@@ -193,7 +193,7 @@ impl Firer {
 
     /// The event socket of the bus named by its directory or its publisher's socket; without a name, that of the only bus.
     pub fn target(&self, asked: Option<&str>) -> Result<Target, FireError> {
-        let paths: Vec<_> = self.buses.iter().map(BusMonitor::status).collect();
+        let paths: Vec<_> = self.buses.iter().map(BusLink::state).collect();
         let known = || {
             let names = paths
                 .iter()
@@ -207,9 +207,7 @@ impl Firer {
             (None, _) => return Err(FireError::WhichBus(known())),
             (Some(asked), _) => {
                 let path = Path::new(asked);
-                let is = |bus: &&super::bus::BusStatus| {
-                    bus.path == path || bus.path.parent() == Some(path)
-                };
+                let is = |bus: &&LinkState| bus.path == path || bus.path.parent() == Some(path);
                 let found = paths.iter().find(is);
                 found.ok_or_else(|| FireError::UnknownBus {
                     asked: asked.to_owned(),
@@ -244,7 +242,7 @@ impl Firer {
 
     /// The publisher's socket of the bus in `directory`, if that bus is configured and not connected.
     pub fn disconnected(&self, directory: &str) -> Option<PathBuf> {
-        let mut buses = self.buses.iter().map(BusMonitor::status);
+        let mut buses = self.buses.iter().map(BusLink::state);
         let found = buses.find(|bus| bus.path.parent() == Some(Path::new(directory)))?;
         (!found.connected).then_some(found.path)
     }
@@ -271,6 +269,17 @@ impl Firer {
             .lock()
             .insert(target.path.clone(), (target.identity, framing));
         Ok(framing)
+    }
+
+    /// Fires an event onto the bus in `directory`, or onto the only bus, however its directory is
+    /// spelled; `data` is a msgpack map with `_stamp`.
+    pub(crate) fn fire_in(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), FireError> {
+        let tag = FiredTag::new(tag)?;
+        let target = self
+            .target(Some(directory))
+            .or_else(|_| self.target(None))?;
+        let framing = self.framing(&target)?;
+        self.fire(&target, framing, tag, data)
     }
 
     /// Fires an event; `data` is a msgpack map with `_stamp`.
