@@ -52,5 +52,8 @@ pub mod reactor;
 // interfaces
 pub mod api;
 
+// process
+pub mod daemon;
+
 // commands
 pub mod cli;

@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("gates", &["bus", "policy"]),
     ("services", &["engines", "ingest", "reactor"]),
     ("interfaces", &["api"]),
+    ("process", &["daemon"]),
     ("commands", &["cli"]),
 ];
 
@@ -594,7 +595,7 @@ const RUN_PROGRAMS: [(&str, &str); 5] = [
         "absolute paths of `setpriv` and `getent`",
     ),
     ("engines/program.rs", "the configuration names it"),
-    ("cli/serve/zeromq/mod.rs", "the program that runs already"),
+    ("daemon/zeromq/mod.rs", "the program that runs already"),
     (
         "cli/format/output/sink.rs",
         "the pager of the person who runs the command line",

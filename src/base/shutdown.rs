@@ -1,6 +1,6 @@
 //! Shutdown: [`Drain`] carries the request to stop.
 //!
-//! `cli::serve` defines the order in which threads stop.
+//! `daemon` defines the order in which threads stop.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,7 @@ mod import;
 mod jobs;
 mod reactor;
 mod salt_python;
-pub mod serve;
+mod serve;
 mod store;
 
 use std::ffi::OsString;
@@ -36,6 +36,7 @@ use self::format::progress::{Bar, Unit, bytes};
 use self::format::table::{Column, Table};
 use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
 use self::format::{ask, yaml};
+use crate::base::umask;
 use crate::config::CliOverrides;
 
 /// Job cache, event archive and reactor beside a Salt master.
@@ -201,7 +202,7 @@ enum Verb {
     Completions(admin::completions::Args),
     /// Serve a ZeroMQ socket for the daemon
     #[command(hide = true)]
-    Zeromq(serve::zeromq::Args),
+    Zeromq(serve::ZeromqArgs),
     /// Write a manual page of each verb into a directory; packages do
     #[command(hide = true)]
     Man(admin::completions::ManArgs),
@@ -320,7 +321,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     // Copies of the archive are private to the calling user. `serve` sets its umask from the
     // configuration, which may name a group.
     if matches!(verb, Verb::Store(_) | Verb::Export(_)) {
-        restrict_umask(0o077);
+        umask::restrict(0o077);
     }
 
     match verb {
@@ -343,17 +344,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Export(export) => export::run(&global, export),
         Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => admin::version::run(&global),
-        Verb::Zeromq(args) => serve::zeromq::run(global.socket.as_deref(), &args),
+        Verb::Zeromq(args) => serve::run_zeromq(&global, &args),
         Verb::Completions(args) => admin::completions::run(&args),
         Verb::Man(args) => admin::completions::man(&args),
     }
-}
-
-/// Adds `mask` to the umask of the process.
-fn restrict_umask(mask: u32) {
-    let mask = rustix::fs::Mode::from_raw_mode(mask);
-    let inherited = rustix::process::umask(mask);
-    rustix::process::umask(inherited | mask);
 }
 
 /// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in

@@ -702,7 +702,7 @@ fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
 
 /// Every entry of a store as text.
 pub(crate) fn unpacked(state_dir: &std::path::Path) -> String {
-    let options = saltcellar::cli::serve::store_options(
+    let options = saltcellar::daemon::store_options(
         &saltcellar::config::Config::for_state_dir(state_dir, "/s"),
         "the test".to_owned(),
         saltcellar::base::clock::Clock::real(),

@@ -168,7 +168,7 @@ fn a_return_on_a_bus_that_is_unreadable_to_salt_in_part_is_stored_and_counted() 
 
 /// Stores entries past all checks, as earlier releases did.
 pub(crate) fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
-    let options = saltcellar::cli::serve::store_options(
+    let options = saltcellar::daemon::store_options(
         &saltcellar::config::Config::for_state_dir(state_dir, "/s"),
         "the test".to_owned(),
         Clock::real(),

@@ -28,7 +28,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
     // The lock shows this to whoever starts a daemon meanwhile.
     let holder = format!("pid {}, rebuilding indexes", std::process::id());
-    let options = crate::cli::serve::store_options(&config, holder, Clock::real());
+    let options = crate::daemon::store_options(&config, holder, Clock::real());
 
     let which = args.segment.clone().map(|name| SegmentSelector { name });
 

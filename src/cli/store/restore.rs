@@ -49,7 +49,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let mut bar = Bar::new("index", Unit::Segments);
 
         let holder = format!("pid {}, restoring a backup", std::process::id());
-        let mut options = crate::cli::serve::store_options(&config(global)?, holder, Clock::real());
+        let mut options = crate::daemon::store_options(&config(global)?, holder, Clock::real());
         // Everything else is as the daemon of this configuration would have it.
         options.dir.clone_from(&args.to);
 

@@ -85,7 +85,7 @@ impl Harness {
         executor: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
     ) -> anyhow::Result<Self> {
         // As in the daemon, because memory is measured.
-        crate::cli::serve::disable_huge_pages();
+        crate::daemon::disable_huge_pages();
 
         let file = old_file(dir, "react.sls", SLS)?;
 

@@ -8,9 +8,18 @@
 //!        acknowledged, synced) -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
+//! The command line is a client of it, and only starts it.
+//!
 //! # Invariant
 //!
 //! Every accepted entry is stored and acknowledged before the process ends.
+
+mod engines;
+mod logs;
+mod permissions;
+mod reload;
+mod watchdog;
+pub(crate) mod zeromq;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +31,6 @@ use salt_sls::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{engines, permissions, reload, watchdog, zeromq};
 use crate::api::call::config::RunningConfig;
 use crate::api::call::{Ctx, JidMaker, Rights};
 use crate::api::http;
@@ -34,7 +42,7 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
-use crate::base::threads;
+use crate::base::{threads, umask};
 use crate::bus::fire::Firer;
 use crate::config::Config;
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
@@ -576,7 +584,11 @@ fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
 }
 
 /// Runs the daemon until a signal stops it.
-pub(super) fn run(config: &Config) -> anyhow::Result<()> {
+pub(crate) fn run(config: &Config) -> anyhow::Result<()> {
+    // Before anything creates a file or a socket.
+    umask::restrict(config.umask());
+    logs::start(&config.log);
+
     raise_file_limit();
     disable_huge_pages();
     let mut daemon = Daemon::start(config)?;
@@ -589,7 +601,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
 /// Disables transparent huge pages. The daemon allocates and frees many tables and buffers, and a
 /// huge page stays resident while any byte of it is in use: they cost 55 MB without a gain
 /// (docs/decisions/huge-pages.md).
-pub(in crate::cli) fn disable_huge_pages() {
+pub(crate) fn disable_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot disable transparent huge pages");
     }

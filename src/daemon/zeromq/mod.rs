@@ -31,21 +31,12 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::threads;
-use crate::cli::ask;
 use crate::config::{Config, IpcPath, Mode};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
-/// The hidden verb `zeromq`: serves the listening socket on standard input for the daemon that started it.
-#[derive(clap::Args)]
-pub(in crate::cli) struct Args {
-    #[arg(value_parser = ask::words::<ZmqKind>())]
-    kind: ZmqKind,
-    /// The process id of the daemon
-    parent: u32,
-}
-
 /// Runs the child process, which serves the socket on standard input until it is told to stop.
-pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<()> {
+/// `daemon` is the local socket of the process `of`, which started it.
+pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Result<()> {
     let operation = "serve a ZeroMQ socket";
     let daemon = daemon
         .context("find the daemon: --socket is missing")
@@ -56,11 +47,8 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
     // The daemon may have ended before. Nothing would end this process then, and the next daemon
     // would find its socket in use.
     let parent = rustix::process::getppid().map(Pid::as_raw_nonzero);
-    if parent.is_none_or(|parent| u32::try_from(parent.get()) != Ok(args.parent)) {
-        anyhow::bail!(
-            "serve a ZeroMQ socket: the daemon, process {}, has ended",
-            args.parent
-        );
+    if parent.is_none_or(|parent| u32::try_from(parent.get()) != Ok(of)) {
+        anyhow::bail!("serve a ZeroMQ socket: the daemon, process {of}, has ended");
     }
 
     limit_resources();
@@ -77,7 +65,7 @@ pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<
         .context("start a runtime")
         .context(operation)?;
 
-    match args.kind {
+    match kind {
         ZmqKind::Pull => runtime.block_on(pull::run(listener, daemon)),
         ZmqKind::Pub => {
             runtime.block_on(publish::run(listener, daemon))?;

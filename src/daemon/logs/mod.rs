@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
 
 use crate::base::metrics::LOG_LINES_LOST;
-use crate::cli::format::output::{json_plain, plain};
+use crate::base::visible::{json_plain, plain};
 use crate::config::{LogConfig, LogFormat};
 
 /// Installs the global log subscriber. A second call has no effect.

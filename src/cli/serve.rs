@@ -1,21 +1,14 @@
-//! `saltcellar serve`: the daemon in the foreground.
-
-mod daemon;
-mod engines;
-mod logs;
-mod permissions;
-mod reload;
-mod watchdog;
-pub(super) mod zeromq;
+//! `saltcellar serve`: the daemon in the foreground; and the hidden verb `zeromq` of its child
+//! processes.
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::Context as _;
 
-pub(super) use self::daemon::disable_huge_pages;
-pub use self::daemon::store_options;
-use super::Global;
+use super::{Global, ask};
+use crate::api::zeromq::ZmqKind;
 use crate::config::{CliOverrides, Config, Environment};
+use crate::daemon;
 
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -50,8 +43,19 @@ pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let config =
         Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
 
-    // Before anything creates a file or a socket.
-    super::restrict_umask(config.umask());
-    logs::start(&config.log);
     daemon::run(&config)
+}
+
+/// The hidden verb `zeromq`: serves the listening socket on standard input for the daemon that
+/// started it.
+#[derive(clap::Args)]
+pub(super) struct ZeromqArgs {
+    #[arg(value_parser = ask::words::<ZmqKind>())]
+    kind: ZmqKind,
+    /// The process id of the daemon
+    parent: u32,
+}
+
+pub(super) fn run_zeromq(global: &Global, args: &ZeromqArgs) -> anyhow::Result<()> {
+    daemon::zeromq::serve(global.socket.as_deref(), args.kind, args.parent)
 }
