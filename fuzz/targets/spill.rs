@@ -1,6 +1,6 @@
 //! A spill file of arbitrary bytes: a torn end is cut off, the number of events read equals the number counted,
-//! and only damaged files remain. Events that were read survive being spilled again. A file without the start
-//! of a spill is kept unchanged under another name.
+//! and only damaged files remain. Events that were read survive being spilled again. A file without a header and
+//! without a frame is kept unchanged under another name.
 //!
 //! Input: a byte (bit 0: valid checksums; bit 1: the daemon ended during its delivery), then the file.
 
@@ -10,13 +10,16 @@ use std::sync::Arc;
 
 use saltcellar::base::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
-use saltcellar::model::{Batch, Kind};
+use saltcellar::model::{Batch, Kind, SeqNo};
+use saltcellar::store::log::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame};
 use saltcellar::store::vfs::Disk;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of the file before its records, and of a record before its payload.
-const FILE_HEADER: usize = 40;
-const RECORD_HEADER: usize = 24;
+/// Bytes of the file before its frames, and the alignment of these and of their parts.
+const FILE_HEADER: usize = 80;
+const ALIGN: usize = 16;
+/// The store of all files, and the number of the first event.
+const STORE: u64 = 7;
+const FIRST: u64 = 1;
 
 /// The compared parts of an entry; the source is excluded, because a restart changes its certainty.
 type Row = (Kind, Micros, i64, u8, [Vec<u8>; 5]);
@@ -31,26 +34,26 @@ pub(crate) fn spill(data: &[u8]) {
     let place = dir.path().join("spill").join("bus");
     fs::create_dir_all(&place).expect("a directory");
     let ending = if mode & 2 == 0 { "spill" } else { "read" };
-    fs::write(place.join(format!("0001000000.{ending}")), &file).expect("a file");
+    fs::write(place.join(format!("0001000000-{FIRST}.{ending}")), &file).expect("a file");
 
-    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("every file can be opened");
+    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place, STORE).expect("every file can be opened");
     assert_eq!(queue.waiting(), found.events);
     if found.events > 0 {
         assert_eq!(queue.bytes() + found.cut, file.len() as u64);
     }
     if found.quarantined > 0 {
-        let aside = place.join(format!("0001000000.{ending}.aside"));
+        let aside = place.join(format!("0001000000-{FIRST}.{ending}.aside"));
         assert_eq!((found.events, found.cut), (0, 0));
         assert!(fs::read(aside).expect("the foreign file") == file, "as it was");
     }
     let (rows, batches) = drained(&mut queue, &place);
-    assert_eq!(rows.len() as u64 + queue.take_unreadable(), found.events, "all that was counted");
+    assert_eq!(rows.len() as u64, found.events, "all that was counted");
 
     for (batch, number) in &batches {
         queue.append(batch, *number).expect("there is room");
     }
     drop(queue);
-    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("what was written opens");
+    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place, STORE).expect("what was written opens");
     assert_eq!((found.events, found.cut), (rows.len() as u64, 0));
     assert_eq!(drained(&mut queue, &place).0, rows);
 }
@@ -76,18 +79,24 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
     (rows, batches)
 }
 
-/// Gives each complete record valid checksums.
+/// Gives the file and each frame valid checksums, where frames follow each other.
 fn mend_checksums(file: &mut [u8]) {
-    let Some(key) = file.get(16..).and_then(|key| key.first_chunk()).map(|key| u64::from_le_bytes(*key)) else { return };
+    if let Some((header, sum)) = file.get_mut(..FILE_HEADER).and_then(|header| header.split_at_mut_checked(FILE_HEADER - 4)) {
+        sum.copy_from_slice(&crc32fast::hash(header).to_le_bytes());
+    }
+
+    let id = LogId { store_id: STORE, first_seq: SeqNo(FIRST) };
     let mut at = FILE_HEADER;
-    while let Some(rest) = file.get_mut(at..) {
-        let Some(len) = rest.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
-        let Some(record) = rest.get_mut(..RECORD_HEADER.saturating_add(len)) else { return };
-        let (head, payload) = record.split_at_mut(RECORD_HEADER);
-        head[16..24].copy_from_slice(&xxh3_64_with_seed(payload, key).to_le_bytes());
-        let checked = [&(at as u64).to_le_bytes()[..], &head[..4], &head[8..24]].concat();
-        let sum = u32::try_from(xxh3_64_with_seed(&checked, key) & 0xffff_ffff).unwrap_or_default();
-        head[4..8].copy_from_slice(&sum.to_le_bytes());
-        at += RECORD_HEADER + len;
+    while let Some(frame) = file.get_mut(at..) {
+        let len_at = |n: usize| frame.get(n..)?.first_chunk().map(|len| u32::from_le_bytes(*len) as usize);
+        let (Some(head), Some(bodies)) = (len_at(8), len_at(12)) else { return };
+        let bodies_at = FRAME_HEADER_LEN.saturating_add(head.next_multiple_of(ALIGN));
+
+        let sum = |from: usize, len: usize| frame.get(from..from.saturating_add(len)).map(crc32fast::hash);
+        let (Some(of_head), Some(of_bodies)) = (sum(FRAME_HEADER_LEN, head), sum(bodies_at, bodies)) else { return };
+        frame[32..36].copy_from_slice(&of_head.to_le_bytes());
+        frame[36..40].copy_from_slice(&of_bodies.to_le_bytes());
+        place_frame(frame, id, Position::in_new_log(at as u64));
+        at += bodies_at + bodies.next_multiple_of(ALIGN);
     }
 }

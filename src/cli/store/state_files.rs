@@ -11,8 +11,9 @@ use crate::reactor::run::checkpoint::file as checkpoint;
 use crate::store::tools::layout::{SINKS_DIR, SPILL_DIR, TOKENS_FILE};
 use crate::store::tools::verify::small_files::Fault;
 
-/// Checks a file by its name within the state directory; its path and its content follow.
-pub(super) fn check(name: &str, path: &Path, bytes: &[u8]) -> Vec<Fault> {
+/// Checks a file by its name within the state directory; its path, its content and the store id
+/// follow.
+pub(super) fn check(name: &str, path: &Path, bytes: &[u8], store_id: u64) -> Vec<Fault> {
     match name.split('/').next().unwrap_or_default() {
         // Reading them as their owners do finds what their owners would reject.
         TOKENS_FILE => match tokens::parse(bytes) {
@@ -30,7 +31,7 @@ pub(super) fn check(name: &str, path: &Path, bytes: &[u8]) -> Vec<Fault> {
             }
         },
         SINKS_DIR => dead_letters::faults(bytes),
-        SPILL_DIR => spill::faults(path),
+        SPILL_DIR => spill::faults(path, store_id),
         _ => Vec::new(),
     }
 }

@@ -18,9 +18,10 @@ use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::ingest::gap::{Cause, Gap};
 use crate::policy::master_keys::MasterKeys;
-use crate::store::Intake;
+use crate::store::error::io_at;
 use crate::store::vfs::read::read_whole;
 use crate::store::vfs::{Fs, FsFile};
+use crate::store::{Intake, StoreError};
 
 /// The draining half of a spill.
 pub(crate) struct SpillDrainer {
@@ -69,20 +70,25 @@ impl SpillDrainer {
         fs: Arc<dyn Fs>,
         master_keys: Arc<MasterKeys>,
         bytes_max: u64,
-    ) -> std::io::Result<(Self, Seen)> {
+    ) -> Result<(Self, Seen), StoreError> {
         let shared = spill_writer.shared();
         let known = dir.exists();
-        let (disk, found) = DiskQueue::open(fs.clone(), dir)?;
+        let store_id = spill_writer.intake.store_id();
+        let (disk, found) = DiskQueue::open(fs.clone(), dir, store_id)?;
 
         // A new bus. The file tells administrators which one, because the directory's name may be
         // shortened.
         if !known {
             let text = format!("{}\n", shared.bus().display());
-            fs.create(&dir.join(BUS))?
-                .write_all_at(text.as_bytes(), 0)?;
+            let path = dir.join(BUS);
+            fs.create(&path)
+                .and_then(|file| file.write_all_at(text.as_bytes(), 0))
+                .map_err(io_at("write", &path))?;
         }
 
-        let (until, number) = read_seen(&*fs, dir, &shared)?.unwrap_or_default();
+        let (until, number) = read_seen(&*fs, dir, &shared)
+            .map_err(io_at("read the position in", dir))?
+            .unwrap_or_default();
 
         shared.metrics.spill_bytes_cut.add(found.cut);
         shared
@@ -139,7 +145,7 @@ impl SpillDrainer {
     pub(crate) fn without_disk(spill_writer: &SpillWriter, dir: &Path, fs: Arc<dyn Fs>) -> Self {
         Self::new(
             spill_writer,
-            DiskQueue::empty(fs.clone(), dir),
+            DiskQueue::empty(fs.clone(), dir, spill_writer.intake.store_id()),
             fs,
             Arc::new(MasterKeys::none()),
             0,
@@ -388,12 +394,6 @@ impl SpillDrainer {
             .spill_ranges_damaged
             .add(self.disk.take_damage());
 
-        let unreadable = self.disk.take_unreadable();
-        if unreadable > 0 {
-            self.shared.metrics.entries_unreadable.add(unreadable);
-            tracing::warn!(bus = %self.shared.bus().display(), unreadable, "spilled events rejected: Salt's codec cannot read their data");
-        }
-
         match piece {
             Ok(Some(piece)) => {
                 self.reads.succeeded();
@@ -531,12 +531,12 @@ impl SpillDrainer {
             .is_some_and(|until| Instant::now() < until)
     }
 
-    fn disk_failed(&mut self, act: &str, error: &std::io::Error) {
+    fn disk_failed(&mut self, act: &str, error: &StoreError) {
         self.disk_rests_until = Some(Instant::now() + SPILL_RETRY);
         self.log_failure(act, error);
     }
 
-    fn log_failure(&mut self, act: &str, error: &std::io::Error) {
+    fn log_failure(&mut self, act: &str, error: &StoreError) {
         if self.log.is_due((), self.shared.clock.monotonic()) {
             let dir = self.disk.dir().display();
             tracing::error!(%dir, %error, "cannot {act} the spill; its events stay in memory");
@@ -574,7 +574,7 @@ impl SpillDrainer {
         // Older events go before the existing files, newer ones behind them, so numbers stay in
         // order.
         let prepended = if self.bytes_max == 0 {
-            Err(std::io::ErrorKind::NotFound.into())
+            Err(StoreError::Refused("no spill is allowed".to_owned()))
         } else {
             self.disk.prepend(&old)
         };

@@ -4,12 +4,12 @@
 //! <state-dir>/spill/<bus>/     one directory per bus: its path, with - for other characters than letters and digits, and a hash of it
 //!   BUS                        the bus's path, for administrators
 //!   SEEN                       text: microseconds and an event number: everything up to there is stored or in these files
-//!   0000000007.read            a file in delivery: its records may be stored already
-//!   0000000008.spill           a file not in delivery yet
-//!   0000000003.damaged         a delivered file with damage: a copy for administrators; only the newest few are kept
+//!   0000000007-2101.read       a file in delivery, whose first event has number 2101: its events may be stored already
+//!   0000000008-2893.spill      a file not in delivery yet
+//!   0000000003-1377.damaged    a delivered file with damage: a copy for administrators; only the newest few are kept
 //! ```
 //!
-//! `record` defines the format of the files.
+//! Each file is a log as those of the segments (`log`).
 //!
 //! Spilled events have not been acknowledged to anyone, so nothing is synced: a killed daemon finds
 //! everything again, a power loss can lose the newest. Events have passed the policy before they
@@ -17,32 +17,64 @@
 //!
 //! # Invariant
 //!
-//! Records are delivered in order. A file is deleted once each of its events is stored. Bytes of a file are verified
-//! before use. Damage costs only the affected records: reading continues with the next valid one, missing numbers
-//! show how many were lost, and the file is kept. An unreadable file stays in place and is retried.
+//! Events are delivered in order. A file is deleted once each of its events is stored. Bytes of a file are verified
+//! before use. Damage costs only the batches that it hits: reading continues with the next good frame, missing numbers
+//! show how many events were lost, and the file is kept. An unreadable file stays in place and is retried.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::reader::{ReadStep, Reader, scan};
-use super::record::{FILE_HEADER, Header};
+use super::log::{FileScan, Scan, SpillLog, id, push_rows, scan, unreadable};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES,
 };
 use crate::model::Batch;
-use crate::store::vfs::{Fs, FsFile};
+use crate::store::StoreError;
+use crate::store::error::io_at;
+use crate::store::log::walk::DamagedRange;
+use crate::store::vfs::Fs;
 
 /// The first file number, with room for files before it.
 const FIRST_FILE: u64 = 1_000_000;
 /// File numbers are below this: a thousand a second for ten thousand years.
 const FILES_END: u64 = 1 << 48;
 
+/// The name of a file without its ending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FileName {
+    /// Its place in the queue.
+    number: u64,
+    /// The number of its first event.
+    first: u64,
+}
+
+impl FileName {
+    /// Parses a name. Only those that this module makes are accepted: new numbers are counted from
+    /// them in both directions.
+    fn parse(stem: &str) -> Option<Self> {
+        let (number, first) = stem.split_once('-')?;
+        let name = Self {
+            number: number.parse().ok()?,
+            first: first.parse().ok()?,
+        };
+
+        let is_ours = (1..FILES_END).contains(&name.number) && name.to_string() == stem;
+        is_ours.then_some(name)
+    }
+}
+
+impl std::fmt::Display for FileName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:010}-{}", self.number, self.first)
+    }
+}
+
 #[derive(Debug)]
 struct File {
-    number: u64,
+    name: FileName,
     size: u64,
     events: u64,
     /// In delivery, now or when an earlier daemon ended.
@@ -57,9 +89,9 @@ struct File {
 }
 
 impl File {
-    fn new(number: u64, size: u64) -> Self {
+    fn new(name: FileName, size: u64) -> Self {
         Self {
-            number,
+            name,
             size,
             events: 0,
             read: false,
@@ -111,49 +143,56 @@ pub struct SpillContents {
 }
 
 /// The files of one bus.
-#[derive(Debug)]
 pub struct DiskQueue {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
+    /// The store that the events are for: the files of another are not delivered to it.
+    store_id: u64,
     files: VecDeque<File>,
     next_file: u64,
-    tail: Option<Tail>,
+    tail: Option<SpillLog>,
     front: Option<Front>,
-    /// The next expected record number, and the arrival of the record before it.
+    /// The next expected number, and the arrival of the event before it.
     expected: Option<(u64, Option<Micros>)>,
     /// One more than the largest number in the files.
     end: u64,
     bytes: u64,
     /// Undelivered events.
     waiting: u64,
-    /// Skipped events that Salt's codec cannot read.
-    unreadable: u64,
     /// Skipped damaged ranges.
     damage: u64,
-    /// Ranges were skipped since the last record, so their loss is not known yet.
+    /// Ranges were skipped since the last event, so their loss is not known yet.
     damage_open: bool,
 }
 
-#[derive(Debug)]
-struct Tail {
-    file: Box<dyn FsFile>,
-    header: Header,
-    size: u64,
-}
-
-#[derive(Debug)]
+/// The file in delivery.
 struct Front {
-    reader: Reader,
+    scan: FileScan,
     number: u64,
     unsure: bool,
 }
 
+impl Front {
+    /// The next damaged range, if it is before the next good frame.
+    fn next_damaged(&mut self) -> Option<DamagedRange> {
+        let before = self
+            .scan
+            .blocks
+            .front()
+            .map_or(u64::MAX, |meta| meta.offset);
+        self.scan
+            .damaged
+            .pop_front_if(|range| range.offset < before)
+    }
+}
+
 impl DiskQueue {
     /// An empty queue, regardless of the directory.
-    pub fn empty(fs: Arc<dyn Fs>, dir: &Path) -> Self {
+    pub fn empty(fs: Arc<dyn Fs>, dir: &Path, store_id: u64) -> Self {
         Self {
             fs,
             dir: dir.to_owned(),
+            store_id,
             files: VecDeque::new(),
             next_file: FIRST_FILE,
             tail: None,
@@ -162,7 +201,6 @@ impl DiskQueue {
             end: 0,
             bytes: 0,
             waiting: 0,
-            unreadable: 0,
             damage: 0,
             damage_open: false,
         }
@@ -178,109 +216,95 @@ impl DiskQueue {
         self.files.iter().all(|file| file.done)
     }
 
-    /// Events skipped since the last call because Salt's codec cannot read them.
-    pub fn take_unreadable(&mut self) -> u64 {
-        std::mem::take(&mut self.unreadable)
-    }
-
     /// Opens or creates a directory, and scans its files. A torn end of the newest file is truncated.
-    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> io::Result<(Self, SpillContents)> {
+    pub fn open(
+        fs: Arc<dyn Fs>,
+        dir: &Path,
+        store_id: u64,
+    ) -> Result<(Self, SpillContents), StoreError> {
         for dir in [dir.parent().unwrap_or(dir), dir] {
             match fs.make_dir(dir) {
-                Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
+                Err(why) if why.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(io_at("create", dir)(why));
+                }
                 _ => {}
             }
         }
 
-        let mut queue = Self::empty(fs, dir);
-        let mut names = Vec::new();
+        let mut queue = Self::empty(fs, dir, store_id);
         let mut found = SpillContents::default();
+        let mut scanned = Vec::new();
 
-        for item in std::fs::read_dir(dir)? {
-            let name = item?.file_name();
-            let Some((name, (digits, ending))) = name
-                .to_str()
-                .and_then(|name| Some((name, name.split_once('.')?)))
-            else {
+        for item in std::fs::read_dir(dir).map_err(io_at("list", dir))? {
+            let path = item.map_err(io_at("list", dir))?.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            let (Some(stem), Some(ending)) = (stem, ending) else {
                 continue;
             };
+            let name = FileName::parse(stem);
 
             // New files do not reuse the number of a damaged one, which would overwrite it if they
             // are damaged as well.
-            if ending == "damaged" {
-                let number = digits.parse().unwrap_or(0);
-                queue.next_file =
-                    queue
-                        .next_file
-                        .max(if number < FILES_END { number + 1 } else { 0 });
+            if ending == DAMAGED {
+                let behind = name.map_or(0, |name| name.number + 1);
+                queue.next_file = queue.next_file.max(behind);
             }
 
-            if !matches!(ending, "spill" | "read") {
+            let read = ending == READ;
+            if !read && ending != WAITING {
                 continue;
             }
 
-            let (number, read) = (digits.parse().unwrap_or(0), ending == "read");
-            // Only names that this module generates are accepted: new numbers are counted from them
-            // in both directions.
-            let is_ours =
-                (1..FILES_END).contains(&number) && queue.path(number, read) == dir.join(name);
-
-            match is_ours.then(|| queue.is_spill(number, read)) {
-                Some(Ok(())) => names.push((number, read)),
-                Some(Err(why)) => queue.quarantine(&dir.join(name), &why, &mut found)?,
-                None => {
-                    queue.quarantine(&dir.join(name), "not a name of a spill file", &mut found)?;
-                }
+            let Some(name) = name else {
+                queue.quarantine(&path, "not a name of a spill file", &mut found)?;
+                continue;
+            };
+            match queue.examine(name, &path) {
+                Ok(Scan::Foreign(why)) => queue.quarantine(&path, &why, &mut found)?,
+                scan => scanned.push((name, read, scan)),
             }
         }
 
         // In the order of their numbers, which is the order of their events.
-        names.sort_unstable();
-        let newest = names.last().map(|(number, _)| *number);
-        for (number, read) in names {
-            queue.next_file = queue.next_file.max(number + 1);
-            queue.adopt(number, read, Some(number) == newest, &mut found)?;
+        scanned.sort_unstable_by_key(|(name, ..)| *name);
+        let newest = scanned.last().map(|(name, ..)| *name);
+        for (name, read, scan) in scanned {
+            queue.next_file = queue.next_file.max(name.number + 1);
+            queue.adopt((name, read), scan, Some(name) == newest, &mut found)?;
         }
 
         found.events = queue.waiting;
         Ok((queue, found))
     }
 
-    /// Checks that the file has the header of a spill file, possibly incomplete after a crash.
-    fn is_spill(&self, number: u64, read: bool) -> Result<(), String> {
-        let path = self.path(number, read);
-
+    /// Reads a file of an earlier daemon.
+    fn examine(&self, name: FileName, path: &Path) -> Result<Scan, StoreError> {
         // Links are not followed: they could lead to any file.
-        match std::fs::symlink_metadata(&path) {
-            Ok(meta) if !meta.is_file() => return Err("it is not a file".to_owned()),
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if !meta.is_file() => {
+                return Ok(Scan::Foreign("it is not a file".to_owned()));
+            }
             Ok(_) => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Ok(Scan::Foreign(error.to_string())),
         }
 
-        let begins = self.fs.open_to_write(&path).and_then(|file| {
-            let len = file.size()?.min(FILE_HEADER as u64);
-            let mut begins = vec![0; usize::try_from(len).unwrap_or(FILE_HEADER)];
-            file.read_exact_at(&mut begins, 0).map(|()| begins)
-        });
-
-        match begins {
-            // A crash can leave an empty file, and a power loss zeros in place of written bytes.
-            Ok(begins)
-                if Header::read(&begins).is_some() || begins.iter().all(|byte| *byte == 0) =>
-            {
-                Ok(())
+        match scan(&*self.fs, path, id(self.store_id, name.first), false) {
+            // Unlike another error, this does not pass by itself.
+            Err(StoreError::Io { why, .. }) if why.kind() == io::ErrorKind::PermissionDenied => {
+                Ok(Scan::Foreign(why.to_string()))
             }
-            Ok(begins) if begins.len() < FILE_HEADER && begins.starts_with(b"SCSPILL") => Ok(()),
-            Ok(_) => Err("it does not start with the header of a spill file".to_owned()),
-            // Unlike a read error, this does not pass by itself.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.to_string()),
-            // Decided once the disk can be read.
-            Err(_) => Ok(()),
+            scan => scan,
         }
     }
 
     /// Renames a foreign file, so that it is neither in the way nor lost.
-    fn quarantine(&self, path: &Path, why: &str, found: &mut SpillContents) -> io::Result<()> {
+    fn quarantine(
+        &self,
+        path: &Path,
+        why: &str,
+        found: &mut SpillContents,
+    ) -> Result<(), StoreError> {
         let mut names = (0_u32..).map(|n| {
             let mut name = path.as_os_str().to_owned();
             name.push(if n == 0 {
@@ -294,7 +318,9 @@ impl DiskQueue {
         let aside = names
             .find(|name| !name.exists())
             .unwrap_or_else(|| path.with_extension("aside"));
-        self.fs.rename(path, &aside)?;
+        self.fs
+            .rename(path, &aside)
+            .map_err(io_at("rename", path))?;
         found.quarantined += 1;
 
         tracing::error!(
@@ -307,53 +333,43 @@ impl DiskQueue {
     /// Adds a file of an earlier daemon to the queue.
     fn adopt(
         &mut self,
-        number: u64,
-        read: bool,
+        (name, read): (FileName, bool),
+        scan: Result<Scan, StoreError>,
         newest: bool,
         found: &mut SpillContents,
-    ) -> io::Result<()> {
-        let path = self.path(number, read);
+    ) -> Result<(), StoreError> {
+        let path = self.path(name, read);
 
-        let (file, size) = match self
-            .fs
-            .open_to_write(&path)
-            .and_then(|file| Ok((file.size()?, file)))
-        {
-            Ok((size, file)) => (Some(file), size),
+        let scan = match scan {
+            Ok(Scan::Log(scan)) => scan,
+            // Created just before a crash, or zeros after a power cut. Missing numbers show a loss.
+            Ok(_) => {
+                return self.fs.remove_file(&path).map_err(io_at("remove", &path));
+            }
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot open a spill file, retrying later");
-                (None, 0)
-            }
-        };
-
-        let scan = file.map(|file| scan(file, size)).transpose();
-        let Ok(Some(scan)) = scan else {
-            if let Err(error) = scan {
                 tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later");
+                found.failed += 1;
+
+                // It keeps its place in the queue, so that the order holds once it can be read.
+                let size = std::fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
+                self.bytes += size;
+                self.files.push_back(File {
+                    read,
+                    ..File::new(name, size)
+                });
+                return Ok(());
             }
-
-            found.failed += 1;
-
-            // It keeps its place in the queue, so that the order holds once it can be read.
-            self.bytes += size;
-            self.files.push_back(File {
-                read,
-                ..File::new(number, size)
-            });
-            return Ok(());
         };
 
-        // Created just before a crash, or zeros after a power loss. Missing numbers show a loss.
-        if scan.events == 0 && !scan.damaged {
-            return self.fs.remove_file(&path);
-        }
-
-        let mut size = size;
+        let mut size = scan.size;
         // A daemon killed during a write leaves a torn end, which is not damage. It wrote only to
         // the newest file, and to none in delivery.
-        if newest && !read && scan.torn {
-            tracing::warn!(path = %path.display(), offset = scan.end, bytes = size - scan.end, "truncating the torn end of a spill file");
-            self.fs.open_to_write(&path)?.set_len(scan.end)?;
+        if let Some(bytes) = scan.torn.filter(|_| newest && !read) {
+            tracing::warn!(path = %path.display(), offset = scan.end, bytes, "truncating the torn end of a spill file");
+            self.fs
+                .open_to_write(&path)
+                .and_then(|file| file.set_len(scan.end))
+                .map_err(io_at("truncate", &path))?;
             found.cut += size - scan.end;
             size = scan.end;
         }
@@ -369,17 +385,15 @@ impl DiskQueue {
         self.files.push_back(File {
             events: scan.events,
             read,
-            ..File::new(number, size)
+            ..File::new(name, size)
         });
 
         Ok(())
     }
 
-    fn path(&self, number: u64, read: bool) -> PathBuf {
-        self.dir.join(format!(
-            "{number:010}.{}",
-            if read { "read" } else { "spill" }
-        ))
+    fn path(&self, name: FileName, read: bool) -> PathBuf {
+        self.dir
+            .join(format!("{name}.{}", if read { READ } else { WAITING }))
     }
 
     /// The directory.
@@ -398,97 +412,81 @@ impl DiskQueue {
     }
 
     /// Appends the entries of a batch. After an error none of them are appended.
-    pub fn append(&mut self, batch: &Batch, first: u64) -> io::Result<()> {
-        if self
-            .tail
-            .as_ref()
-            .is_none_or(|tail| tail.size >= SPILL_FILE_BYTES)
-        {
-            self.tail = None;
-            let (number, header) = (self.next_file, Header::new(first));
-            let path = self.path(number, false);
-            let file = self.fs.create(&path)?;
+    pub fn append(&mut self, batch: &Batch, first: u64) -> Result<(), StoreError> {
+        // Small files: each is deleted once all of it is stored.
+        self.tail.take_if(|tail| tail.end() >= SPILL_FILE_BYTES);
 
-            if let Err(why) = file.write_all_at(&header.to_bytes(), 0) {
-                // The file is empty, and removing it may free the missing space.
-                let _ = self.fs.remove_file(&path);
-
-                return Err(why);
-            }
-            self.next_file += 1;
-            let size = FILE_HEADER as u64;
-            self.bytes += size;
-            self.files.push_back(File::new(number, size));
-            self.tail = Some(Tail { file, header, size });
-        }
-
-        let (Some(tail), Some(entry)) = (&mut self.tail, self.files.back_mut()) else {
-            return Err(io::Error::other(
-                "internal error: the spill has no file to append to",
-            ));
+        let (mut tail, is_new) = match self.tail.take() {
+            Some(tail) => (tail, false),
+            None => (self.create(self.next_file, batch, first)?, true),
         };
 
-        // Complete before the write, so that an entry over the size limit leaves the file
-        // unchanged.
-        let mut bytes = Vec::with_capacity(batch.footprint());
-        for ((entry, _), n) in batch.entries().zip(0_u64..) {
-            tail.header.write_record(
-                (&mut bytes, tail.size),
-                &entry,
-                first.wrapping_add(n),
-                false,
-            )?;
+        // After an error the next append begins a new file, in case the rest of this one could not
+        // be cut off.
+        let before = if is_new { 0 } else { tail.end() };
+        let appended = tail.append(batch, first, false);
+        if is_new {
+            let name = FileName {
+                number: self.next_file,
+                first,
+            };
+            if let Err(error) = appended {
+                // The file has no event, and removing it may free the missing space.
+                let _ = self.fs.remove_file(&self.path(name, false));
+                return Err(error);
+            }
+            self.next_file += 1;
+            self.files.push_back(File::new(name, 0));
         }
+        appended?;
 
-        if let Err(why) = tail.file.write_all_at(&bytes, tail.size) {
-            // If truncation fails as well, the partial write is found as damage.
-            let _ = tail.file.set_len(tail.size);
+        let Some(file) = self.files.back_mut() else {
+            return Err(StoreError::Broken("the spill has no file to append to"));
+        };
 
-            // The next append begins a new file, in case truncation failed.
-            self.tail = None;
-            return Err(why);
-        }
-
-        tail.size += bytes.len() as u64;
-        entry.size = tail.size;
-        entry.events += batch.len() as u64;
-        self.bytes += bytes.len() as u64;
+        let added = tail.end() - before;
+        file.size += added;
+        file.events += batch.len() as u64;
+        self.bytes += added;
         self.waiting += batch.len() as u64;
         self.end = self.end.max(first.saturating_add(batch.len() as u64));
+        self.tail = Some(tail);
 
         Ok(())
     }
 
+    fn create(&self, number: u64, batch: &Batch, first: u64) -> Result<SpillLog, StoreError> {
+        let path = self.path(FileName { number, first }, false);
+        let created = batch.entry(0).map_or(Micros(0), |entry| entry.at);
+        SpillLog::create(&*self.fs, &path, id(self.store_id, first), created)
+    }
+
     /// Inserts batches before everything else, for the next daemon. They may be stored already.
-    pub(crate) fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> io::Result<()> {
-        let Some((_, first)) = batches.first() else {
+    pub(crate) fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> Result<(), StoreError> {
+        let Some((batch, first)) = batches.first() else {
             return Ok(());
         };
-
-        let header = Header::new(*first);
-        let mut bytes = header.to_bytes();
-        for (batch, first) in batches {
-            for ((entry, _), n) in batch.entries().zip(0_u64..) {
-                header.write_record((&mut bytes, 0), &entry, first.wrapping_add(n), true)?;
-            }
-        }
 
         // Numbers start high ([`FIRST_FILE`]), so there is room before the first.
         let number = self
             .files
             .front()
-            .map_or(self.next_file, |file| file.number)
+            .map_or(self.next_file, |file| file.name.number)
             - 1;
-        let path = self.path(number, false);
 
-        let written = self
-            .fs
-            .create(&path)
-            .and_then(|file| file.write_all_at(&bytes, 0));
+        let written = self.create(number, batch, *first).and_then(|mut log| {
+            batches
+                .iter()
+                .try_for_each(|(batch, first)| log.append(batch, *first, true))
+        });
 
         // Its events are counted as lost, so none of them may be delivered later.
         if written.is_err() {
-            let _ = self.fs.remove_file(&path);
+            let name = FileName {
+                number,
+                first: *first,
+            };
+            let _ = self.fs.remove_file(&self.path(name, false));
         }
 
         written
@@ -497,24 +495,10 @@ impl DiskQueue {
     /// The next events, about [`SPILL_READ_BYTES`] of them; `None` if everything is delivered. After an error the next call
     /// retries, until a file has failed [`SPILL_READ_TRIES`] times: then its unreadable part is
     /// skipped like damage.
-    pub fn next_piece(&mut self) -> io::Result<Option<SpillChunk>> {
+    pub fn next_piece(&mut self) -> Result<Option<SpillChunk>, StoreError> {
         loop {
             if self.front.is_none() && !self.open_next()? {
-                // Events from now until the next spilling bypass the disk.
-                let (first, after) = self.expected.take().unwrap_or((self.end, None));
-                let lost = Some(self.end.saturating_sub(first)).filter(|lost| *lost > 0);
-
-                if lost.is_none() && !std::mem::take(&mut self.damage_open) {
-                    return Ok(None);
-                }
-                self.damage_open = false;
-                let hole = Some(Hole { lost, after });
-                return Ok(Some(SpillChunk {
-                    batch: Batch::default(),
-                    first,
-                    file: 0,
-                    hole,
-                }));
+                return Ok(self.last_hole());
             }
 
             let Some(front) = &mut self.front else {
@@ -522,80 +506,89 @@ impl DiskQueue {
             };
 
             let number = front.number;
-            let Some(file) = self.files.iter_mut().find(|file| file.number == number) else {
+            let Some(file) = self
+                .files
+                .iter_mut()
+                .find(|file| file.name.number == number)
+            else {
                 self.front = None;
                 continue;
             };
 
             let mut batch = Batch::default();
             let mut piece: Option<(u64, Option<Hole>)> = None;
-            let mut skipped = 0;
             let mut failure = None;
-            let mut ended = false;
 
             while batch.bytes() < SPILL_READ_BYTES {
-                let len = match front.reader.step() {
-                    Ok(ReadStep::Record(len)) => len,
-                    Ok(ReadStep::Damage(bytes)) => {
-                        (file.damaged, self.damage, self.damage_open) =
-                            (true, self.damage + 1, true);
-                        let path = self.dir.join(format!("{number:010}.read"));
-                        let offset = front.reader.at() - bytes;
-                        tracing::error!(path = %path.display(), offset, bytes, "skipping a damaged range of a spill file");
-                        continue;
-                    }
-                    Ok(ReadStep::End) => {
-                        ended = true;
+                // Before its successors, so that a loss behind the last event is noticed, too.
+                if let Some(range) = front.next_damaged() {
+                    (file.damaged, self.damage, self.damage_open) = (true, self.damage + 1, true);
+                    let path = front.scan.log.path().display();
+                    let DamagedRange {
+                        offset,
+                        bytes,
+                        what,
+                        ..
+                    } = range;
+                    tracing::error!(%path, offset, bytes, what, "skipping a damaged range of a spill file");
+                    continue;
+                }
+
+                let Some(meta) = front.scan.blocks.front().copied() else {
+                    break;
+                };
+
+                let (from, to) = (meta.first_seq.0, meta.last_seq.0);
+                let hole = self.expected.filter(|(expected, _)| *expected < from);
+
+                // Missing events precede a chunk, and its numbers are contiguous.
+                let follows = self.expected.is_none_or(|(expected, _)| expected == from);
+                if piece.is_some() && !follows {
+                    break;
+                }
+
+                let log = &front.scan.log;
+                let read = log.block(&meta).and_then(|view| {
+                    push_rows(&view, &mut batch, front.unsure)
+                        .map_err(|what| log.corrupt(meta.offset, what))
+                });
+                match read {
+                    Ok(()) => {}
+                    // It was good when the file was scanned, so it is tried again.
+                    Err(StoreError::Corrupt { .. })
+                        if log.is_unreadable(meta.offset, meta.end())
+                            && file.failures < SPILL_READ_TRIES =>
+                    {
+                        failure = Some(unreadable(log.path()));
                         break;
                     }
-                    Err(error) => {
+                    Err(error @ StoreError::Io { .. }) if file.failures < SPILL_READ_TRIES => {
                         failure = Some(error);
                         break;
                     }
-                };
-
-                let Some(record) = front.reader.record(len) else {
-                    break;
-                };
-
-                let hole = self
-                    .expected
-                    .filter(|(expected, _)| *expected < record.number);
-
-                // Missing events precede a chunk, so they end this one.
-                if hole.is_some() && piece.is_some() {
-                    break;
+                    Err(error) => {
+                        (file.damaged, self.damage, self.damage_open) =
+                            (true, self.damage + 1, true);
+                        tracing::error!(%error, "skipping a damaged frame of a spill file");
+                        front.scan.blocks.pop_front();
+                        continue;
+                    }
                 }
 
                 self.damage_open = false;
                 let hole = hole.map(|(expected, after)| Hole {
-                    lost: Some(record.number - expected),
+                    lost: Some(from - expected),
                     after,
                 });
-
-                let readable = record.push_to(&mut batch, front.unsure);
-                if !readable && piece.is_some() {
-                    // Numbers within a chunk are contiguous, so it is skipped at the start of the next one.
-                    break;
-                }
-
-                // After missing events, an unreadable one counts as missing as well.
-                if readable || hole.is_none() {
-                    self.expected = Some((record.number.saturating_add(1), Some(record.at)));
-                }
-                if readable {
-                    piece.get_or_insert((record.number, hole));
-                } else {
-                    skipped += 1;
-                }
-                front.reader.pass(len);
+                piece.get_or_insert((from, hole));
+                self.expected = Some((to.saturating_add(1), Some(meta.at_max)));
+                front.scan.blocks.pop_front();
             }
 
             // Bounded, because events of a file that could not be scanned were never counted.
-            let read = batch.len() as u64 + skipped;
+            let read = batch.len() as u64;
             self.waiting -= read.min(self.waiting);
             file.events -= read.min(file.events);
-            self.unreadable += skipped;
 
             // Events before a failed read are returned first; the next call fails again.
             if let Some((first, hole)) = piece {
@@ -610,15 +603,7 @@ impl DiskQueue {
 
             if let Some(error) = failure {
                 file.failures += 1;
-                if file.failures >= SPILL_READ_TRIES {
-                    front.reader.read_past_errors();
-                    file.damaged = true;
-                }
                 return Err(error);
-            }
-
-            if !ended {
-                continue;
             }
 
             // Events that the scan counted and that could not be read now.
@@ -629,8 +614,23 @@ impl DiskQueue {
         }
     }
 
+    /// What is missing behind the last event, as a chunk without events.
+    fn last_hole(&mut self) -> Option<SpillChunk> {
+        // Events from now until the next spilling bypass the disk.
+        let (first, after) = self.expected.take().unwrap_or((self.end, None));
+        let lost = Some(self.end.saturating_sub(first)).filter(|lost| *lost > 0);
+
+        let is_open = std::mem::take(&mut self.damage_open);
+        (lost.is_some() || is_open).then(|| SpillChunk {
+            batch: Batch::default(),
+            first,
+            file: 0,
+            hole: Some(Hole { lost, after }),
+        })
+    }
+
     /// Opens the next file for reading; false if no file is left.
-    fn open_next(&mut self) -> io::Result<bool> {
+    fn open_next(&mut self) -> Result<bool, StoreError> {
         let Some(at) = self.files.iter().position(|file| !file.done) else {
             return Ok(false);
         };
@@ -639,8 +639,8 @@ impl DiskQueue {
             return Ok(false);
         };
 
-        let (number, was_read, failures) = (file.number, file.read, file.failures);
-        let opened = self.open_front(number, was_read, failures >= SPILL_READ_TRIES);
+        let (name, was_read, failures) = (file.name, file.read, file.failures);
+        let opened = self.open_front(name, was_read, failures >= SPILL_READ_TRIES);
 
         let Some(file) = self.files.get_mut(at) else {
             return Ok(false);
@@ -650,67 +650,72 @@ impl DiskQueue {
             self.tail = None;
         }
 
-        match opened {
-            Ok(Some(reader)) => {
+        let error = match opened {
+            Ok(Scan::Log(scan)) => {
                 file.read = true;
 
-                // The header of the first file shows how many events are missing before its first
-                // record.
-                if let (None, Some(first)) = (self.expected, reader.header().first) {
-                    self.expected = Some((first, None));
+                // The name of the first file shows how many events are missing before its first
+                // frame.
+                if self.expected.is_none() {
+                    self.expected = Some((name.first, None));
                 }
 
                 // Only files that were in delivery when a daemon ended may contain stored events.
                 self.front = Some(Front {
-                    reader,
-                    number,
+                    scan,
+                    number: name.number,
                     unsure: was_read,
                 });
-                Ok(true)
+                return Ok(true);
             }
 
             // Not for good: the disk may recover.
             Err(error) if file.failures < SPILL_READ_TRIES => {
                 file.failures += 1;
-                Err(error)
+                return Err(error);
             }
-            refused => {
-                let path = self.dir.join(format!("{number:010}.read"));
-                let error = refused.err().map(|error| error.to_string());
-                tracing::error!(path = %path.display(), error, "skipping an unreadable spill file");
-                (file.read, file.damaged) = (true, true);
-                (self.damage, self.damage_open) = (self.damage + 1, true);
-                self.waiting -= file.events.min(self.waiting);
-                (file.done, file.events) = (true, 0);
-                self.remove_done_files();
-                self.open_next()
-            }
-        }
+            Err(error) => error.to_string(),
+            Ok(Scan::Foreign(why)) => why,
+            Ok(Scan::Blank) => "its content is gone".to_owned(),
+        };
+
+        let path = self.dir.join(format!("{name}.{READ}"));
+        tracing::error!(path = %path.display(), error, "skipping an unreadable spill file");
+        (file.read, file.damaged) = (true, true);
+        (self.damage, self.damage_open) = (self.damage + 1, true);
+        self.waiting -= file.events.min(self.waiting);
+        (file.done, file.events) = (true, 0);
+        self.remove_done_files();
+        self.open_next()
     }
 
-    /// Opens a file for delivery; `None` without a readable header.
+    /// Opens a file for delivery.
     fn open_front(
         &self,
-        number: u64,
+        name: FileName,
         was_read: bool,
         past_errors: bool,
-    ) -> io::Result<Option<Reader>> {
-        let path = self.path(number, true);
+    ) -> Result<Scan, StoreError> {
+        let (path, waiting) = (self.path(name, true), self.path(name, false));
 
-        // Renamed before the first record is read: after a crash only a `.read` file may contain
+        // Renamed before the first event is read: after a crash only a `.read` file may contain
         // stored events.
-        if !was_read && self.path(number, false).exists() {
-            self.fs.rename(&self.path(number, false), &path)?;
+        if !was_read && waiting.exists() {
+            self.fs
+                .rename(&waiting, &path)
+                .map_err(io_at("rename", &waiting))?;
         }
 
-        let file = self.fs.open(&path)?;
-        let size = file.size()?;
-        Reader::open(file, size, past_errors)
+        scan(&*self.fs, &path, id(self.store_id, name.first), past_errors)
     }
 
     /// Marks a chunk of that file as stored.
     pub fn stored(&mut self, file: u64) {
-        if let Some(file) = self.files.iter_mut().find(|known| known.number == file) {
+        if let Some(file) = self
+            .files
+            .iter_mut()
+            .find(|known| known.name.number == file)
+        {
             file.under_way = file.under_way.saturating_sub(1);
         }
         self.remove_done_files();
@@ -728,7 +733,7 @@ impl DiskQueue {
             };
 
             self.bytes -= file.size.min(self.bytes);
-            let path = self.path(file.number, true);
+            let path = self.path(file.name, true);
             let done = if file.damaged {
                 let kept = path.with_extension(DAMAGED);
                 tracing::warn!(path = %kept.display(), "keeping a damaged spill file");
@@ -765,4 +770,14 @@ impl DiskQueue {
     }
 }
 
+/// The ending of a file that is not in delivery yet.
+pub(super) const WAITING: &str = "spill";
+/// The ending of a file in delivery.
+pub(super) const READ: &str = "read";
 const DAMAGED: &str = "damaged";
+
+/// The path of a file whose name shows its first event: the number.
+pub(super) fn first_of(path: &Path) -> Option<u64> {
+    let stem = path.file_stem()?.to_str()?;
+    FileName::parse(stem).map(|name| name.first)
+}

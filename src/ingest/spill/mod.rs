@@ -22,8 +22,7 @@
 
 mod drainer;
 pub mod file;
-mod reader;
-mod record;
+mod log;
 mod verify;
 
 pub(crate) use verify::faults;

@@ -60,7 +60,7 @@ impl Spill {
     fn start(&mut self) {
         self.settle();
         self.queue = None;
-        let opened = DiskQueue::open(self.fs.clone(), &self.path());
+        let opened = DiskQueue::open(self.fs.clone(), &self.path(), super::tests::STORE);
         if let Ok((queue, found)) = opened {
             self.reported += u64::from(found.cut > 0) + found.quarantined;
             self.queue = Some(queue);

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::file::DiskQueue;
+use super::file::{DiskQueue, SpillContents};
+use super::log::Scan;
 use super::*;
 use crate::base::limits::REFUSED_TIMES_MAX;
 use crate::model::{EventFilter, SeqNo, Source};
 use crate::policy::master_keys::MasterKeys;
+use crate::store::log::file::BlockMeta;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
-use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store};
+use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store, StoreError};
 use crate::wire::salt_event::read_event;
 
 mod damage;
@@ -22,7 +24,12 @@ pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let mut batch = Batch::default();
     let tag = format!("test/{n}");
     let mut w = crate::wire::msgpack::Writer::new();
-    w.map(1).str("fill").bin(&vec![0; bytes]);
+    // Bytes that do not compress, so that an event takes its size on disk.
+    let mut noise = crate::store::vfs::power_cut::Rng::new(n);
+    let fill = std::iter::repeat_with(|| noise.below(256) as u8);
+    w.map(1)
+        .str("fill")
+        .bin(&fill.take(bytes).collect::<Vec<_>>());
     let data = w.into_bytes();
     batch.push(
         &read_event(tag.as_bytes(), &data, Source::Bus, at(n)).entry,
@@ -58,8 +65,33 @@ fn only_tags(found: &[(String, Source)]) -> Vec<String> {
     found.iter().map(|(tag, _)| tag.clone()).collect()
 }
 
-fn open(dir: &Path) -> (DiskQueue, super::file::SpillContents) {
-    DiskQueue::open(Arc::new(Disk), dir).unwrap()
+/// The store of queues without one.
+pub(super) const STORE: u64 = 0x5ca1_ab1e_0000_0007;
+
+fn open(dir: &Path) -> (DiskQueue, SpillContents) {
+    DiskQueue::open(Arc::new(Disk), dir, STORE).unwrap()
+}
+
+/// The frames of a spill file.
+fn frames(path: &Path) -> Vec<BlockMeta> {
+    let id = super::log::id(STORE, super::file::first_of(path).unwrap());
+    match super::log::scan(&Disk, path, id, false).unwrap() {
+        Scan::Log(scan) => scan.blocks.into(),
+        Scan::Blank | Scan::Foreign(_) => panic!("{} is no spill file", path.display()),
+    }
+}
+
+/// Flips a bit of the bodies of a frame.
+fn damage(path: &Path, frame: usize) {
+    let meta = frames(path)[frame];
+    let bodies = crate::store::log::frame::FRAME_HEADER_LEN as u64 + u64::from(meta.head_len) + 16;
+    flip(path, usize::try_from(meta.offset + bodies).unwrap());
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// A new queue with these events of `bytes` bytes.
@@ -147,7 +179,7 @@ fn the_next_daemon_delivers_spilled_events_and_marks_those_that_may_be_stored() 
 }
 
 #[test]
-fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
+fn a_torn_end_is_truncated_and_a_missing_event_is_reported() {
     let (_dir, queue) = queue_of(1..=40, 400_000);
     let dir = queue.dir().to_owned();
     drop(queue);
@@ -161,12 +193,15 @@ fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
             .set_len(size(n) - by)
             .unwrap();
     };
-    cut(files.len() - 1, 7);
+    let newest = files.len() - 1;
+    cut(newest, 100);
+    let torn = size(newest);
     let (queue, found) = open(&dir);
     assert_eq!((found.events, found.last), (39, Some((39, at(39)))));
-    assert_eq!(found.cut, 400_058 - 7, "the rest of that record");
+    assert_eq!(found.cut, torn - size(newest), "the rest of that frame");
+    assert!(found.cut > 399_000, "{}", found.cut);
     drop(queue);
-    // An incomplete record at the end of an earlier file.
+    // An incomplete frame at the end of an earlier file.
     cut(0, 100);
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.cut), (38, 0));
@@ -181,63 +216,18 @@ fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
 }
 
 #[test]
-fn corrupt_records_are_not_delivered() {
+fn a_damaged_batch_is_not_delivered() {
     let (_dir, mut queue) = queue_of(1..=10, 1_000);
-    let path = files(queue.dir())[0].clone();
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[5_500] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    damage(&files(queue.dir())[0], 5);
     assert_eq!(
         only_tags(&drained(&mut queue)),
         [tags(1..6), tags(7..11)].concat()
     );
     let dir = queue.dir().to_owned();
     // A foreign file is harmless, too.
-    std::fs::write(dir.join("0000000001.spill"), vec![0xff; 1000]).unwrap();
+    std::fs::write(dir.join("0000000001-1.spill"), vec![0xff; 1000]).unwrap();
     let (_, found) = open(&dir);
     assert_eq!((found.events, found.cut, found.quarantined), (0, 0, 1));
-}
-
-#[test]
-fn spilled_events_that_salt_cannot_read_are_skipped_and_counted() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut queue, _) = open(&dir.path().join("a/b"));
-    // Written by a release without the check: unreadable events first, in the middle, and last.
-    let bad = |n: u64| {
-        let mut batch = Batch::default();
-        batch.push(
-            &read_event(b"bad", b"\x81\xa1x\xc7\x05\xff12345", Source::Bus, at(n)).entry,
-            None,
-        );
-        batch
-    };
-    for n in 1..=9 {
-        let batch = if [1, 2, 5, 9].contains(&n) {
-            bad(n)
-        } else {
-            event(n, 10)
-        };
-        queue.append(&batch, n).unwrap();
-    }
-    let mut found = Vec::new();
-    while let Some(piece) = queue.next_piece().unwrap() {
-        assert_eq!(piece.hole, None, "a skipped event is not a lost one");
-        let first = piece.first;
-        found.extend(piece.batch.entries().zip(first..).map(|((entry, _), n)| {
-            assert_eq!(
-                (entry.tag, entry.at),
-                (format!("test/{n}").as_bytes(), at(n))
-            );
-            n
-        }));
-        queue.stored(piece.file);
-    }
-    assert_eq!(found, [3, 4, 6, 7, 8]);
-    assert_eq!((queue.take_unreadable(), queue.take_unreadable()), (4, 0));
-    assert_eq!(
-        (queue.bytes(), queue.waiting(), files(queue.dir()).len()),
-        (0, 0, 0)
-    );
 }
 
 #[test]
@@ -346,6 +336,14 @@ impl Harness {
             bytes_max,
         )
         .unwrap()
+    }
+
+    /// The queue of the store's spill, as an earlier daemon had it.
+    fn queue(&self) -> DiskQueue {
+        let store_id = self.opened.as_ref().unwrap().intake.store_id();
+        DiskQueue::open(Arc::new(Disk), &self.spill(), store_id)
+            .unwrap()
+            .0
     }
 
     fn spill(&self) -> PathBuf {
@@ -662,7 +660,7 @@ fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
 fn events_delivered_before_a_kill_are_not_stored_twice() {
     let mut harness = Harness::new();
     // Twenty events, all stored, whose file still exists, as after a kill.
-    let (mut queue, _) = open(&harness.spill());
+    let mut queue = harness.queue();
     for n in 1..=20 {
         queue.append(&event(n, 100), n).unwrap();
     }
@@ -686,7 +684,7 @@ fn events_delivered_before_a_kill_are_not_stored_twice() {
 #[test]
 fn events_in_memory_at_a_kill_are_recorded_as_a_gap_before_those_on_disk() {
     let mut harness = Harness::new();
-    let (mut queue, _) = open(&harness.spill());
+    let mut queue = harness.queue();
     queue.append(&event(7, 100), 7).unwrap();
     drop(queue);
     std::fs::write(harness.spill().join("SEEN"), "3000 3\n").unwrap();
@@ -724,45 +722,51 @@ fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("bus");
     let (mut queue, _) = open(&dir);
-    queue.append(&event(1, 10), 1).unwrap();
+    queue.append(&event(2, 10), 2).unwrap();
     drop(queue);
+    let own = std::fs::read(&files(&dir)[0]).unwrap();
     let put = |name: &str, bytes: &[u8]| std::fs::write(dir.join(name), bytes).unwrap();
-    put("0.spill", b"SCSPILL2");
-    put("0000000000.spill", b"SCSPILL2");
-    put("18446744073709551615.spill", b"SCSPILL2");
-    put("99999999999999999999999.read", b"");
-    put("1.spill", b"SCSPILL2");
-    put("0000000003.spill", b"notes of a user");
-    put("0000000003.spill.aside", b"older notes");
-    std::fs::create_dir(dir.join("0000000004.read")).unwrap();
+    put("0-1.spill", b"SALTCLOG");
+    put("0000000000-1.spill", b"SALTCLOG");
+    put("18446744073709551615-1.spill", b"SALTCLOG");
+    put("99999999999999999999999-1.read", b"");
+    put("0000000001.spill", b"SALTCLOG");
+    put("0000000003-1.spill", b"notes of a user");
+    put("0000000003-1.spill.aside", b"older notes");
+    std::fs::create_dir(dir.join("0000000004-1.read")).unwrap();
+    // As a file of another store, and under the number of another event.
+    put("0000000005-3.spill", &own);
+    let (mut other, _) = DiskQueue::open(Arc::new(Disk), &dir.join("other"), STORE + 1).unwrap();
+    other.append(&event(9, 10), 9).unwrap();
+    std::fs::rename(&files(other.dir())[0], dir.join("0000000006-9.spill")).unwrap();
     put("notes.txt", b"unrelated");
     let (mut queue, found) = open(&dir);
-    assert_eq!((found.events, found.quarantined), (1, 7));
+    assert_eq!((found.events, found.quarantined), (1, 9));
     assert_eq!(
-        std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(),
+        std::fs::read(dir.join("0000000003-1.spill.aside-1")).unwrap(),
         b"notes of a user"
     );
     assert_eq!(
-        std::fs::read(dir.join("0000000003.spill.aside")).unwrap(),
+        std::fs::read(dir.join("0000000003-1.spill.aside")).unwrap(),
         b"older notes"
     );
-    assert!(dir.join("notes.txt").exists() && dir.join("0000000004.read.aside").is_dir());
-    queue.append(&event(2, 10), 2).unwrap();
-    queue.prepend(&[(Arc::new(event(0, 10)), 0)]).unwrap();
+    assert!(dir.join("notes.txt").exists() && dir.join("0000000004-1.read.aside").is_dir());
+    queue.append(&event(3, 10), 3).unwrap();
+    queue.prepend(&[(Arc::new(event(1, 10)), 1)]).unwrap();
     drop(queue);
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.quarantined), (3, 0));
-    assert_eq!(only_tags(&drained(&mut queue)), tags(0..3));
+    assert_eq!(only_tags(&drained(&mut queue)), tags(1..4));
 }
 
 #[test]
 fn an_entry_over_the_size_limit_is_not_spilled() {
     let dir = tempfile::tempdir().unwrap();
-    let mut queue = DiskQueue::empty(Arc::new(Disk), dir.path());
+    let mut queue = DiskQueue::empty(Arc::new(Disk), dir.path(), STORE);
     assert!(queue.append(&event(1, 10), 1).is_ok());
     let largest = crate::base::limits::ENTRY_BYTES_MAX + crate::base::limits::TAG_BYTES_MAX;
     let refused = queue.append(&event(2, largest), 2).unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+    assert!(matches!(refused, StoreError::Broken(_)), "{refused}");
     assert!(queue.append(&event(3, 10), 3).is_ok());
     assert_eq!(only_tags(&drained(&mut queue)), ["test/1", "test/3"]);
 }
@@ -821,7 +825,10 @@ fn an_error_of_the_small_files_is_told_and_a_passing_one_is_none_of_damage() {
 
     plan.add(within("SEEN", Errno::NOMEM));
     let error = open().err().unwrap();
-    assert_eq!(Errno::from_io_error(&error), Some(Errno::NOMEM));
+    let StoreError::Io { why, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(Errno::from_io_error(why), Some(Errno::NOMEM));
     assert_eq!(open().unwrap().1.until, Some(Micros(1_795_230_637_000_000)));
     assert_eq!((bus(), failed()), ("/the/bus".into(), 0));
 

@@ -2,39 +2,45 @@
 
 use std::path::Path;
 
-use super::reader::scan;
+use super::file::{READ, WAITING, first_of};
+use super::log::{Scan, id, scan};
+use crate::store::StoreError;
 use crate::store::tools::verify::small_files::Fault;
-use crate::store::vfs::{Disk, Fs as _};
+use crate::store::vfs::Disk;
 
-/// What is wrong with a file in the directory of a bus.
-pub(crate) fn faults(path: &Path) -> Vec<Fault> {
+/// What is wrong with a file in the directory of a bus, of the store with this id.
+pub(crate) fn faults(path: &Path, store_id: u64) -> Vec<Fault> {
     let ending = path.extension().and_then(|ending| ending.to_str());
 
-    // Other files are not delivered: two have no records, and damaged ones are known to be so.
-    if !matches!(ending, Some("spill" | "read")) {
+    // Other files are not delivered: two have no events, and damaged ones are known to be so.
+    if !matches!(ending, Some(WAITING | READ)) {
         return Vec::new();
     }
-
-    let size = match std::fs::metadata(path) {
-        Ok(meta) => meta.len(),
-        // It was delivered meanwhile.
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-        Err(why) => return vec![Fault::of_file(why.to_string())],
+    let Some(first) = first_of(path) else {
+        return vec![Fault::of_file("not a name of a spill file")];
     };
 
-    match Disk.open(path).and_then(|file| scan(file, size)) {
-        Err(why) => vec![Fault::of_file(why.to_string())],
-        Ok(scan) if scan.damaged => {
-            let what = format!("damaged: {} of its events can be read", scan.events);
-            vec![Fault::of_file(what)]
+    let scan = match scan(&Disk, path, id(store_id, first), true) {
+        // It was delivered meanwhile.
+        Err(StoreError::Io { why, .. }) if why.kind() == std::io::ErrorKind::NotFound => {
+            return Vec::new();
         }
-        // Files of a spill are not synced: a power loss can leave zero bytes.
-        Ok(scan) if scan.end == 0 && size > 0 => {
-            vec![Fault::of_file(
-                "no event can be read: zero bytes, or an incomplete header",
-            )]
+        Err(why) => return vec![Fault::of_file(why.to_string())],
+        Ok(Scan::Foreign(why)) => return vec![Fault::of_file(why)],
+        // Files of a spill are not synced: a power cut can leave zero bytes.
+        Ok(Scan::Blank) => {
+            let what = "no event can be read: zero bytes, or an incomplete header";
+            return vec![Fault::of_file(what)];
         }
-        Ok(scan) if scan.torn => vec![Fault::unfinished("an incomplete last record")],
-        Ok(_) => Vec::new(),
+        Ok(Scan::Log(scan)) => scan,
+    };
+
+    if scan.damaged.is_empty() {
+        let torn = scan
+            .torn
+            .map(|_| Fault::unfinished("an incomplete last write"));
+        return torn.into_iter().collect();
     }
+    let what = format!("damaged: {} of its events can be read", scan.events);
+    vec![Fault::of_file(what)]
 }

@@ -176,7 +176,7 @@ pub(in crate::store) enum Payload {
 
 /// A file header with a valid checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store) struct Header {
+pub(crate) struct Header {
     bytes: [u8; FILE_HEADER_LEN],
 }
 
@@ -202,7 +202,7 @@ impl Header {
     }
 
     /// Describes a mismatch between the header and the expected class or identity.
-    pub(in crate::store) fn mismatch(&self, class_name: &str, id: LogId) -> Option<String> {
+    pub(crate) fn mismatch(&self, class_name: &str, id: LogId) -> Option<String> {
         let own = self.id();
         if own.store_id != id.store_id {
             // The store ids themselves are secret.
@@ -275,7 +275,7 @@ impl LogFile {
 
     /// Reads the file's header; `None` if it is damaged or the file is not a log. Another version
     /// is an error.
-    pub(in crate::store) fn header(&self) -> Result<Option<Header>, StoreError> {
+    pub(crate) fn header(&self) -> Result<Option<Header>, StoreError> {
         let mut bytes = [0_u8; FILE_HEADER_LEN];
         // Not a header of any version: the caller decides whether that is damage.
         if !self.read(&mut bytes, 0)? || !bytes.starts_with(FILE_MAGIC) {
@@ -379,7 +379,7 @@ impl LogFile {
         Err(self.corrupt(meta.offset, what))
     }
 
-    pub(in crate::store) fn corrupt(&self, offset: u64, what: String) -> StoreError {
+    pub(crate) fn corrupt(&self, offset: u64, what: String) -> StoreError {
         StoreError::Corrupt {
             path: self.path.clone(),
             offset,
@@ -395,6 +395,35 @@ impl LogFile {
         } else {
             None
         })
+    }
+
+    /// Whether the file holds nothing but what a crash leaves of a new one: zero bytes, or the
+    /// beginning of a header.
+    pub(crate) fn is_blank(&self) -> Result<bool, StoreError> {
+        let size = self.size()?;
+        let mut bytes = [0_u8; FILE_HEADER_LEN];
+        let len = usize::try_from(size)
+            .unwrap_or(usize::MAX)
+            .min(FILE_HEADER_LEN);
+
+        let begun = bytes.get_mut(..len).unwrap_or_default();
+        self.read(begun, 0)?;
+        let magic = FILE_MAGIC.get(..len).unwrap_or(FILE_MAGIC);
+        let is_begun = len < FILE_HEADER_LEN && begun.starts_with(magic);
+
+        Ok(is_begun || self.used_end(0, size)? == 0)
+    }
+
+    /// Whether a file of `size` bytes ends inside the frame at `offset`: a write that a kill cut
+    /// off. A whole frame with a damaged payload is none.
+    pub(crate) fn ends_within_frame(&self, offset: u64, size: u64) -> Result<bool, StoreError> {
+        // Not even its header.
+        if size < offset + FRAME_HEADER_LEN as u64 {
+            return Ok(true);
+        }
+
+        let header = self.header_at(offset)?;
+        Ok(header.is_some_and(|header| size < header.bodies_at() + u64::from(header.bodies_len)))
     }
 
     /// The first frame at or after `from` and below `size`. A candidate costs the check of its
@@ -539,7 +568,7 @@ impl LogFile {
     }
 
     /// Whether a part of the range could not be read.
-    pub(in crate::store) fn is_unreadable(&self, from: u64, to: u64) -> bool {
+    pub(crate) fn is_unreadable(&self, from: u64, to: u64) -> bool {
         self.last_unreadable(from, to).is_some()
     }
 
@@ -554,7 +583,7 @@ impl LogFile {
     }
 
     /// All parts that could not be read, ascending.
-    pub(in crate::store) fn unreadable(&self) -> Vec<Range<u64>> {
+    pub(crate) fn unreadable(&self) -> Vec<Range<u64>> {
         self.unreadable.lock().ranges.clone()
     }
 

@@ -7,4 +7,4 @@ pub mod file;
 pub mod frame;
 pub(in crate::store) mod recovery;
 pub mod walk;
-pub(in crate::store) mod writer;
+pub(crate) mod writer;

@@ -1,17 +1,19 @@
-//! Writes the log of a segment that is made from existing entries: by sealing and
-//! `salvage`.
+//! Writes a log that nobody reads meanwhile: the one of a segment that is made from existing
+//! entries, by sealing and `salvage`, and a file of the spill.
 
 use std::path::{Path, PathBuf};
 
 use super::builder::{BlockBuilder, Packer};
-use super::file::BlockMeta;
+use super::file::{BlockMeta, file_header};
 use super::frame::{LogId, Position, place_frame};
+use crate::base::clock::Micros;
 use crate::base::limits::REWRITE_PIECE_BYTES;
 use crate::store::error::{StoreError, io_at};
 use crate::store::vfs::{Fs, FsFile};
 
 /// A log under construction. Nothing is durable before [`LogWriter::finish`].
-pub(in crate::store) struct LogWriter {
+#[derive(Debug)]
+pub(crate) struct LogWriter {
     path: PathBuf,
     file: Box<dyn FsFile>,
     id: LogId,
@@ -21,10 +23,13 @@ pub(in crate::store) struct LogWriter {
 }
 
 impl LogWriter {
-    pub(in crate::store) fn create(
+    /// Creates the file; its header is written with the first piece.
+    pub(crate) fn create(
         fs: &dyn Fs,
         path: &Path,
+        class_name: &str,
         id: LogId,
+        created: Micros,
     ) -> Result<Self, StoreError> {
         let file = fs.create(path).map_err(io_at("create", path))?;
 
@@ -32,17 +37,17 @@ impl LogWriter {
             path: path.to_owned(),
             file,
             id,
-            piece: Vec::new(),
+            piece: file_header(class_name, id, created).to_vec(),
             written: 0,
         })
     }
 
     /// Offset of the next byte.
-    pub(in crate::store) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.written + self.piece.len() as u64
     }
 
-    pub(in crate::store) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.piece.extend_from_slice(bytes);
         // Written in pieces, so that memory does not grow with the segment.
         if self.piece.len() >= REWRITE_PIECE_BYTES {
@@ -59,7 +64,7 @@ impl LogWriter {
     }
 
     /// Appends the block of a builder, and clears the builder.
-    pub(in crate::store) fn append_block(
+    pub(crate) fn append_block(
         &mut self,
         builder: &mut BlockBuilder,
         packer: &mut Packer,
@@ -70,7 +75,8 @@ impl LogWriter {
         Ok(BlockMeta { offset, ..meta })
     }
 
-    fn flush(&mut self) -> Result<(), StoreError> {
+    /// Writes what is in memory, so that a reader of the file finds it. Not synced.
+    pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.file
             .write_all_at(&self.piece, self.written)
             .map_err(io_at("write", &self.path))?;
@@ -79,6 +85,20 @@ impl LogWriter {
         Ok(())
     }
 
+    /// Takes everything from `end` on back, written or not.
+    pub(crate) fn cut(&mut self, end: u64) -> Result<(), StoreError> {
+        let in_memory = end.saturating_sub(self.written);
+        self.piece
+            .truncate(usize::try_from(in_memory).unwrap_or(usize::MAX));
+        self.written = self.written.min(end);
+
+        // Also the part of a write that failed.
+        self.file
+            .set_len(self.written)
+            .map_err(io_at("truncate", &self.path))
+    }
+
+    /// Writes and syncs the rest.
     pub(in crate::store) fn finish(mut self) -> Result<(), StoreError> {
         self.flush()?;
         self.file.sync_all().map_err(io_at("sync", &self.path))

@@ -28,7 +28,7 @@ use crate::store::format::{
 };
 use crate::store::index::{Layout, MemIndex, SegmentMetadata, sealed};
 use crate::store::log::builder::{BlockBuilder, Packer};
-use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset, file_header};
+use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{Bounds, walk};
 use crate::store::log::writer::LogWriter;
@@ -149,13 +149,8 @@ fn write_log(
     let path = dir.join("log");
 
     let (fs, id) = (segment.fs(), segment.log().id());
-    let mut out = LogWriter::create(fs, &path, id)?;
-
-    out.append(&file_header(
-        &segment.class_name,
-        id,
-        segment.log().created(),
-    ))?;
+    let created = segment.log().created();
+    let mut out = LogWriter::create(fs, &path, &segment.class_name, id, created)?;
 
     let mut packer =
         Packer::with_level(ZSTD_LEVEL_SEALED).map_err(io_at("start zstd for", &path))?;

@@ -9,7 +9,6 @@ use crate::model::{Entry, SeqNo};
 use crate::store::error::io_at;
 use crate::store::log::block::BlockView;
 use crate::store::log::builder::{BlockBuilder, Packer};
-use crate::store::log::file::file_header;
 use crate::store::log::frame::LogId;
 use crate::store::log::writer::LogWriter;
 use crate::store::vfs::Disk;
@@ -79,8 +78,8 @@ impl ClassWriter {
                 .join(format::generation_name(first_seq, 0));
             files::make_dir(&dir)?;
             self.id.first_seq = first_seq;
-            let mut out = LogWriter::create(&Disk, &dir.join("log"), self.id)?;
-            out.append(&file_header(&self.class_name, self.id, self.now))?;
+            let path = dir.join("log");
+            let out = LogWriter::create(&Disk, &path, &self.class_name, self.id, self.now)?;
             self.out = Some(out);
         }
 

@@ -199,7 +199,7 @@ pub(crate) fn salvage(
     work.count_losses();
     work.count_known(from, &known);
 
-    work.report.faults = small_files::check(from, stopped.as_ref(), check_file)?;
+    work.report.faults = small_files::check((from, store_id), stopped.as_ref(), check_file)?;
     work.report.faults.retain(|fault| !fault.is_note);
     work.report.faults.extend(lost_smalls(from, &smalls)?);
 

@@ -53,11 +53,18 @@ pub(crate) struct Submission {
 /// The sending half of the queue `intake`, bounded by messages and by bytes. Senders wait while it is full.
 #[derive(Clone)]
 pub struct Intake {
+    pub(in crate::store) store_id: u64,
     pub(in crate::store) submissions: Sender<Submission>,
     pub(in crate::store) bytes: Arc<AtomicUsize>,
 }
 
 impl Intake {
+    /// The id of the store that accepts the batches. A secret: see
+    /// [`crate::store::log::frame`].
+    pub(crate) fn store_id(&self) -> u64 {
+        self.store_id
+    }
+
     /// Submits a batch; waits while the queue is full.
     pub fn submit(&self, mut batch: Batch, mut done: Option<Done>) -> Result<(), StoreError> {
         loop {
@@ -334,6 +341,7 @@ impl Appender {
         let (results_tx, results) = bounded(1);
         let (intake_bytes, writer) = (Arc::<AtomicUsize>::default(), Arc::new(Mutex::new(writer)));
 
+        let store_id = shared.store_id;
         let queues = shared
             .classes
             .configured()
@@ -367,6 +375,7 @@ impl Appender {
 
         (
             Intake {
+                store_id,
                 submissions,
                 bytes: intake_bytes,
             },

@@ -378,7 +378,7 @@ pub(super) fn spill() -> Vec<Vec<u8>> {
         }
         let dir = tempfile::tempdir().unwrap();
         let (mut queue, _) =
-            DiskQueue::open(Arc::new(Disk), &dir.path().join("spill/bus")).unwrap();
+            DiskQueue::open(Arc::new(Disk), &dir.path().join("spill/bus"), 7).unwrap();
         queue.append(&batch, 1).unwrap();
         queue.append(&batch, 1000 * u64::from(n % 2) + 100).unwrap();
         let file = fs::read_dir(queue.dir())

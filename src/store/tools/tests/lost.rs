@@ -206,7 +206,7 @@ fn damage_to_any_file_that_cannot_be_rebuilt_is_named() {
 fn the_check_of_another_module_is_asked_for_its_files() {
     let (_dir, state) = stopped_store();
     let names = std::cell::RefCell::new(Vec::new());
-    let check = |name: &str, _: &Path, bytes: &[u8]| {
+    let check = |name: &str, _: &Path, bytes: &[u8], _: u64| {
         names.borrow_mut().push((name.to_owned(), bytes.len()));
         vec![Fault::at(3, "broken"), Fault::unfinished("cut")]
     };

@@ -99,7 +99,7 @@ pub(crate) fn salvage(
     now: Micros,
     watch: &mut dyn super::Watch,
 ) -> Result<SalvageReport, ToolError> {
-    salvage::salvage(from, to, now, &|_, _, _| Vec::new(), watch)
+    salvage::salvage(from, to, now, &|_, _, _, _| Vec::new(), watch)
 }
 
 pub(crate) fn verify(
@@ -107,7 +107,7 @@ pub(crate) fn verify(
     options: VerifyOptions,
     watch: &mut dyn super::Watch,
 ) -> Result<verify::VerifyReport, ToolError> {
-    verify::verify(dir, options, &|_, _, _| Vec::new(), watch)
+    verify::verify(dir, options, &|_, _, _, _| Vec::new(), watch)
 }
 
 fn restore(from: &Path, to: &Path, watch: &mut dyn super::Watch) -> Result<(), ToolError> {

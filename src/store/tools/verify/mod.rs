@@ -219,7 +219,7 @@ fn verify_once(
         report.damage(about(&segment.log(), "log of a segment missing", means));
     }
 
-    for fault in small_files::check(dir, stopped.as_ref(), check_file)? {
+    for fault in small_files::check((dir, store_id), stopped.as_ref(), check_file)? {
         match fault {
             // A running daemon may be in the middle of that write.
             FileFault { is_note: true, .. } if report.holder.is_some() => {}

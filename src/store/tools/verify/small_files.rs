@@ -48,8 +48,8 @@ impl Fault {
 }
 
 /// Checks a file that another module reads; the arguments are its name within the state directory,
-/// its path, and its content.
-pub(crate) type CheckFile<'a> = dyn Fn(&str, &Path, &[u8]) -> Vec<Fault> + 'a;
+/// its path, its content, and the store id.
+pub(crate) type CheckFile<'a> = dyn Fn(&str, &Path, &[u8], u64) -> Vec<Fault> + 'a;
 
 /// A defect of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(crate) struct FileFault {
 
 /// Checks all files that cannot be rebuilt. `FORMAT` and `SEQUENCE` are checked elsewhere.
 pub(crate) fn check(
-    dir: &Path,
+    (dir, store_id): (&Path, u64),
     stopped: Option<&Option<Stopped>>,
     of_others: &CheckFile<'_>,
 ) -> Result<Vec<FileFault>, StoreError> {
@@ -110,7 +110,7 @@ pub(crate) fn check(
             "CLOCK" | "FORMAT" | "SEQUENCE" => Vec::new(),
             // Files of modules above the store are checked by their own code, which the caller
             // passes.
-            _ => of_others(&name, &path, &bytes),
+            _ => of_others(&name, &path, &bytes, store_id),
         };
         for fault in own {
             let what = match fault.line {
