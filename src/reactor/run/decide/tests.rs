@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// The facts with some more that are true.
+macro_rules! with {
+    ($facts:expr, $($fact:ident),+) => {{
+        let mut facts = $facts;
+        $(facts.$fact = true;)+
+        facts
+    }};
+}
+
 const OLD: &str = "the event is older than `reactor.age_max`";
 const SHADOW: &str = "the reactor is in shadow mode now";
 
@@ -21,94 +30,48 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
         is_replay: false,
         has_rule: true,
     };
+    let no_rule = Turn {
+        has_rule: false,
+        ..plain
+    };
     let table = [
         ("a new event", plain, Begin),
-        (
-            "it expired in the queue",
-            Turn {
-                is_old: true,
-                ..plain
-            },
-            Skip("old"),
-        ),
+        ("it expired in the queue", with!(plain, is_old), Skip("old")),
         (
             "it expired, and a call was started before a restart",
-            Turn {
-                is_old: true,
-                may_have_sent: true,
-                ..plain
-            },
+            with!(plain, is_old, may_have_sent),
             Begin,
         ),
-        (
-            "its rule was removed",
-            Turn {
-                has_rule: false,
-                ..plain
-            },
-            Skip("gone"),
-        ),
+        ("its rule was removed", no_rule, Skip("gone")),
         (
             "it expired, and its rule was removed",
-            Turn {
-                is_old: true,
-                has_rule: false,
-                ..plain
-            },
+            with!(no_rule, is_old),
             Skip("old"),
         ),
         (
             "its rule was removed after a call was started",
-            Turn {
-                may_have_sent: true,
-                has_rule: false,
-                ..plain
-            },
+            with!(no_rule, may_have_sent),
             Skip("gone"),
         ),
         (
             "a replay by a removed rule",
-            Turn {
-                is_replay: true,
-                has_rule: false,
-                ..plain
-            },
+            with!(no_rule, is_replay),
             Begin,
         ),
-        (
-            "it paused",
-            Turn {
-                has_begun: true,
-                ..plain
-            },
-            Continue,
-        ),
+        ("it paused", with!(plain, has_begun), Continue),
         (
             "its rule was removed while it paused",
-            Turn {
-                has_begun: true,
-                has_rule: false,
-                ..plain
-            },
+            with!(no_rule, has_begun),
             Continue,
         ),
         (
             "it expired while the master was away",
-            Turn {
-                has_begun: true,
-                is_old: true,
-                ..plain
-            },
+            with!(plain, has_begun, is_old),
             Skip("old"),
         ),
         (
             "it expired after a call was sent",
-            Turn {
-                has_begun: true,
-                is_old: true,
-                may_have_sent: true,
-                ..plain
-            },
+            with!(plain, has_begun, is_old, may_have_sent),
             Continue,
         ),
     ];
@@ -131,38 +94,21 @@ fn calls_are_made_for_events_of_ours_only() {
     };
     let table = [
         ("active", active, false),
-        (
-            "shadow mode",
-            Mode {
-                shadow: true,
-                ..active
-            },
-            true,
-        ),
+        ("shadow mode", with!(active, shadow), true),
         (
             "skipped by a throttle, in shadow",
-            Mode {
-                is_skipped: true,
-                ..active
-            },
+            with!(active, is_skipped),
             true,
         ),
         ("an event of Salt's reactor", of_salt, true),
         (
             "a replay of an event of Salt's reactor",
-            Mode {
-                is_replay: true,
-                ..of_salt
-            },
+            with!(of_salt, is_replay),
             false,
         ),
         (
             "a replay in shadow mode",
-            Mode {
-                is_replay: true,
-                shadow: true,
-                ..active
-            },
+            with!(active, is_replay, shadow),
             true,
         ),
     ];
@@ -188,150 +134,68 @@ const FIRST: Attempt = Attempt {
 #[test]
 fn a_call_is_sent_shown_searched_for_or_given_up() {
     use Next::{Dead, Hold, Refuse, Search, Send, Settle, Show, Unknown};
-    let watched = Attempt {
-        only_watches: true,
-        ..FIRST
-    };
-    let old = Attempt {
-        is_old: true,
-        ..FIRST
-    };
-    let maybe_sent = Attempt {
-        maybe_sent: true,
-        ..FIRST
-    };
-    let searched = Attempt {
-        is_searched: true,
+    let watched = with!(FIRST, only_watches);
+    let old = with!(FIRST, is_old);
+    let maybe_sent = with!(FIRST, maybe_sent);
+    let searched = with!(maybe_sent, is_searched);
+    let retried = Attempt { tries: 2, ..FIRST };
+    let maybe_made = Attempt {
+        tries: 1,
         ..maybe_sent
     };
-    let retried = Attempt { tries: 2, ..FIRST };
-    let started = Attempt {
-        was_started: true,
-        maybe_sent: true,
-        ..FIRST
-    };
+    let started = with!(FIRST, was_started, maybe_sent);
 
     let table = [
         ("first try", FIRST, Send),
         ("again, after it was not made", retried, Send),
-        (
-            "held by the lease",
-            Attempt {
-                is_held: true,
-                ..FIRST
-            },
-            Hold,
-        ),
+        ("held by the lease", with!(FIRST, is_held), Hold),
         (
             "held, whatever else",
-            Attempt {
-                is_held: true,
-                is_refused: true,
-                ..watched
-            },
+            with!(watched, is_held, is_refused),
             Hold,
         ),
         (
             "not allowed, or not supported",
-            Attempt {
-                is_refused: true,
-                ..FIRST
-            },
+            with!(FIRST, is_refused),
             Refuse,
         ),
-        (
-            "the same in shadow",
-            Attempt {
-                is_refused: true,
-                ..watched
-            },
-            Refuse,
-        ),
+        ("the same in shadow", with!(watched, is_refused), Refuse),
         // Dry run.
         ("shadow", watched, Show),
-        (
-            "shadow, and old",
-            Attempt {
-                is_old: true,
-                ..watched
-            },
-            Show,
-        ),
-        (
-            "shadow, after a restart",
-            Attempt {
-                maybe_sent: true,
-                ..watched
-            },
-            Show,
-        ),
+        ("shadow, and old", with!(watched, is_old), Show),
+        ("shadow, after a restart", with!(watched, maybe_sent), Show),
         (
             "shadow began after a try that may have arrived",
-            Attempt {
-                maybe_sent: true,
-                tries: 1,
-                ..watched
-            },
+            with!(maybe_made, only_watches),
             Search,
         ),
         (
             "the same without proof",
-            Attempt {
-                tries: 1,
-                only_watches: true,
-                ..searched
-            },
+            with!(maybe_made, is_searched, only_watches),
             Unknown(SHADOW),
         ),
         (
             "shadow began while the response was awaited",
-            Attempt {
-                is_unanswered: true,
-                ..watched
-            },
+            with!(watched, is_unanswered),
             Settle,
         ),
         (
             "shadow began, and it was started before a restart",
-            Attempt {
-                only_watches: true,
-                ..started
-            },
+            with!(started, only_watches),
             Search,
         ),
         // Expired.
         ("old, never sent", old, Dead(OLD)),
-        (
-            "old, tried in vain",
-            Attempt {
-                is_old: true,
-                ..retried
-            },
-            Dead(OLD),
-        ),
-        (
-            "old, after a restart",
-            Attempt {
-                is_old: true,
-                ..maybe_sent
-            },
-            Search,
-        ),
+        ("old, tried in vain", with!(retried, is_old), Dead(OLD)),
+        ("old, after a restart", with!(maybe_sent, is_old), Search),
         (
             "the same without proof",
-            Attempt {
-                is_old: true,
-                ..searched
-            },
+            with!(searched, is_old),
             Unknown(OLD),
         ),
         (
             "old, started before a restart, may be repeated",
-            Attempt {
-                is_old: true,
-                was_started: true,
-                ..FIRST
-            },
+            with!(FIRST, is_old, was_started),
             Unknown(OLD),
         ),
         // The response was lost.
@@ -339,44 +203,21 @@ fn a_call_is_sent_shown_searched_for_or_given_up() {
         ("the same without proof", searched, Send),
         (
             "a runner without a response",
-            Attempt {
-                is_unanswered: true,
-                ..FIRST
-            },
+            with!(FIRST, is_unanswered),
             Settle,
         ),
-        (
-            "the same, old",
-            Attempt {
-                is_unanswered: true,
-                ..old
-            },
-            Settle,
-        ),
+        ("the same, old", with!(old, is_unanswered), Settle),
         // A mark from before a restart.
         (
             "started, must not be repeated",
-            Attempt {
-                must_not_repeat: true,
-                ..started
-            },
+            with!(started, must_not_repeat),
             Settle,
         ),
         ("started, may be repeated", started, Search),
-        (
-            "the same without proof",
-            Attempt {
-                is_searched: true,
-                ..started
-            },
-            Send,
-        ),
+        ("the same without proof", with!(started, is_searched), Send),
         (
             "without a mark it was not sent",
-            Attempt {
-                must_not_repeat: true,
-                ..searched
-            },
+            with!(searched, must_not_repeat),
             Send,
         ),
     ];
