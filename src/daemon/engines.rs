@@ -7,11 +7,9 @@ use crate::base::clock::Clock;
 use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::engines::feed::{ConsumerFeed, Feed};
-use crate::engines::runtime::{Dependencies, Engines, Redact};
+use crate::engines::runtime::{Dependencies, Engines};
 use crate::engines::script::{self, FireFailure, ScriptSettings, Scripts};
 use crate::engines::settings::SinkSettings;
-use crate::model::{Entry, RedactRule, Replaced};
-use crate::policy::redact::{Redacted, Redactor};
 use crate::store::Store;
 use crate::store::vfs::Fs;
 use crate::wire::call::CallError;
@@ -30,7 +28,6 @@ pub(super) fn start(
             let feed = ConsumerFeed::open(store.clone(), &settings.name, &settings.filter)?;
             Ok(Arc::new(feed) as Arc<dyn Feed>)
         }),
-        redactor: Arc::new(redactor),
         state_dir: config.state_dir.clone(),
         fs: fs.clone(),
         clock: clock.clone(),
@@ -70,17 +67,6 @@ pub(super) fn start_scripts(
     };
 
     Arc::new(Scripts::start(deps, settings))
-}
-
-fn redactor(rules: &[RedactRule]) -> Redact {
-    let rules = Redactor::new(rules);
-    Arc::new(move |entry: &Entry<'_>| Replaced {
-        body: match rules.redact(entry) {
-            Redacted::Untouched => None,
-            Redacted::Changed(body) | Redacted::Unparsed(body) => Some(body),
-        },
-        names: rules.names(entry),
-    })
 }
 
 /// The id of the first configured master that exists on this machine.

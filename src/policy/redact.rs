@@ -15,7 +15,7 @@ use regex::bytes::Regex;
 use salt_sls::Glob;
 
 use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
-use crate::model::{Builtin, Entry, Kind, Names, REDACTED, RedactRule, Scope};
+use crate::model::{Builtin, Entry, Kind, Names, REDACTED, RedactRule, Replaced, Scope};
 use crate::wire::msgpack::{
     DecodeError, Head, Reader, Writer, as_bool, as_int, as_text, elements, get, pairs,
 };
@@ -310,6 +310,17 @@ impl Redactor {
             .iter()
             .map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed)))
             .collect()
+    }
+
+    /// The redacted body and names of an entry; nothing if there is nothing to redact.
+    pub(crate) fn replaced(&self, entry: &Entry<'_>) -> Replaced {
+        Replaced {
+            body: match self.redact(entry) {
+                Redacted::Untouched => None,
+                Redacted::Changed(body) | Redacted::Unparsed(body) => Some(body),
+            },
+            names: self.names(entry),
+        }
     }
 
     /// Redacts the body of an entry.

@@ -34,21 +34,15 @@ use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::engines::supervised::{Engine, Supervised};
-use crate::model::{Entry, RedactRule, Replaced};
+use crate::policy::redact::Redactor;
 use crate::store::vfs::Fs;
-
-/// Redacts an entry; nothing is replaced if it has nothing to redact.
-pub(crate) type Redact = Arc<dyn Fn(&Entry<'_>) -> Replaced + Send + Sync>;
 
 pub(crate) type OpenFeed =
     Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
 
-pub(crate) type CompileRedact = Arc<dyn Fn(&[RedactRule]) -> Redact + Send + Sync>;
-
 #[derive(Clone)]
 pub(crate) struct Dependencies {
     pub(crate) open_feed: OpenFeed,
-    pub(crate) redactor: CompileRedact,
     pub(crate) state_dir: PathBuf,
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) clock: Clock,
@@ -209,7 +203,7 @@ impl Engines {
         let reader = Reader {
             context,
             feed: feed.clone(),
-            redact: (!settings.redact.is_empty()).then(|| (deps.redactor)(&settings.redact)),
+            redactor: (!settings.redact.is_empty()).then(|| Redactor::new(&settings.redact)),
             master_id: deps.master_id.clone(),
             lanes: settings.concurrency,
         };
@@ -317,7 +311,7 @@ impl Engines {
             .ok_or_else(|| FeedError("no stored event matches the sink's filter".to_owned()))?;
         // A test shows what a delivery would send, so the sink's redaction applies.
         if !settings.redact.is_empty() {
-            let redacted = (self.deps.redactor)(&settings.redact)(&entry.as_entry());
+            let redacted = Redactor::new(&settings.redact).replaced(&entry.as_entry());
             entry.replace(redacted);
         }
 

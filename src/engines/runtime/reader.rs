@@ -5,7 +5,6 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Redact;
 use super::deliver::DeliverContext;
 use super::state::{Interrupt, Phase};
 use crate::base::limits::{SINK_BATCH_BYTES_MAX, SINK_IDLE};
@@ -14,12 +13,13 @@ use crate::engines::feed::{Feed, FeedError, Fetched};
 use crate::engines::settings::SinkOrder;
 use crate::engines::transport::Item;
 use crate::model::SeqNo;
+use crate::policy::redact::Redactor;
 use crate::store::{ReadAhead, StoredEntry};
 
 pub(super) struct Reader {
     pub(super) context: DeliverContext,
     pub(super) feed: Arc<dyn Feed>,
-    pub(super) redact: Option<Redact>,
+    pub(super) redactor: Option<Redactor>,
     pub(super) master_id: Arc<str>,
     pub(super) lanes: usize,
 }
@@ -91,8 +91,8 @@ impl Reader {
 
         let mut encoded = self.start(entries.len());
         for mut entry in entries {
-            if let Some(redact) = &self.redact {
-                let redacted = redact(&entry.as_entry());
+            if let Some(redactor) = &self.redactor {
+                let redacted = redactor.replaced(&entry.as_entry());
                 encoded.redacted += u64::from(!redacted.is_nothing());
                 entry.replace(redacted);
             }
