@@ -8,7 +8,7 @@
 //! | `tag` | tag |
 //! | `minion`, `fun`, `jid` | minion id, function, job id; null without one |
 //! | `master_id` | the id of the master that fired the event, or else of this machine's master |
-//! | `data` | the event's data, in the JSON form of [`crate::wire::json`] |
+//! | `data` | the event's data, in the JSON form of [`crate::wire::msgpack::json`] |
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::model::SeqNo;
 use crate::store::StoredEntry;
-use crate::wire::json::{append_plain, to_json};
+use crate::wire::msgpack::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_text, get, pairs};
 use crate::wire::outcome::Outcome;
 use crate::wire::salt_event::{HOOK_TAG, HOPS};

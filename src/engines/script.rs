@@ -41,7 +41,7 @@ use crate::engines::supervised::{Engine, Supervised};
 use crate::engines::transport::shortened;
 use crate::model::word::{self, Word};
 use crate::model::{Rate, Throttle};
-use crate::wire::json::from_json;
+use crate::wire::msgpack::json::from_json;
 use crate::wire::salt_codec::check_whole;
 
 #[derive(Debug, Clone)]
@@ -675,7 +675,7 @@ mod tests {
             let data = rmpv::decode::read_value(&mut data).unwrap();
             to.lock().push((
                 tag.to_owned(),
-                crate::wire::json::to_json(&data).to_string(),
+                crate::wire::msgpack::json::to_json(&data).to_string(),
             ));
             Ok(())
         });

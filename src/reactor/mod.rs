@@ -15,7 +15,6 @@
 mod call;
 pub mod conformance;
 mod dispatch;
-mod encode;
 mod helper;
 mod latest;
 mod logged;
@@ -38,7 +37,6 @@ pub use rules::matcher::Matcher;
 pub use signature::Signature;
 
 pub(crate) use call::{CallOutcome, CallRecord};
-pub(crate) use encode::{decode, encode, encode_map};
 pub(crate) use helper::account::{Account, SaltPython};
 pub(crate) use helper::process::memory_file;
 pub(crate) use helper::salt::{NO_SALT, NoSalt};

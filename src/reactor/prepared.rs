@@ -1,9 +1,9 @@
 //! A low chunk as Salt's reactor passes it to one of its clients, and the call that follows from it.
 
+use salt_sls::json_form::{encode, encode_map};
 use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
 
-use crate::reactor::encode::{encode, encode_map};
 use crate::reactor::master::{Call, Client};
 
 #[derive(Debug, Clone, PartialEq)]

@@ -1,9 +1,8 @@
 //! Signatures of functions in Salt's Python.
 
 use salt_sls::Value;
+use salt_sls::json_form::decode;
 use serde_json::Value as Json;
-
-use crate::reactor::encode::decode;
 
 /// The signature of a runner or wheel function, for reactions in the old form.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,11 +2,14 @@
 
   salt_lab.py in-venv -- python tests/data/outputters.py > tests/data/outputters.jsonl
 """
-import base64
 import copy
 import json
+import os
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "reactor", "helper"))
+
+import render_helper
 import salt.config
 import salt.output
 
@@ -68,15 +71,6 @@ CASES = [
 ]
 
 
-def tagged(value):
-    """The JSON form of src/wire/json.rs."""
-    if isinstance(value, bytes):
-        return {"$bin": base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        return {k if isinstance(k, str) else f"${json.dumps(tagged(k))}": tagged(v) for k, v in value.items()}
-    return [tagged(v) for v in value] if isinstance(value, list) else value
-
-
 def shown(data, out, colour, retcode):
     opts = salt.config.DEFAULT_MASTER_OPTS.copy()
     opts.update(color=colour, extension_modules="", state_output_profile=True)
@@ -88,6 +82,6 @@ for name, data in CASES:
     for out in ("nested",) if name == "escape" else ("nested", "highstate"):
         for colour in (False, True) if name in ("deep", "states", "orchestration looked up") else (False,):
             retcode = 1 if colour else 0
-            json.dump({"name": name, "out": out, "colour": colour, "retcode": retcode, "data": tagged(data),
+            json.dump({"name": name, "out": out, "colour": colour, "retcode": retcode, "data": render_helper.enc(data),
                        "text": shown(data, out, colour, retcode)}, sys.stdout, ensure_ascii=False)
             print()

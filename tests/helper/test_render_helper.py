@@ -1,4 +1,5 @@
 """The program with which the daemon renders files in Salt's Python: the modules and the configuration that it loads."""
+import datetime
 import json
 import os
 import pwd
@@ -13,6 +14,42 @@ DIRECTORY = str(Path(__file__).resolve().parents[2] / "src" / "reactor" / "helpe
 sys.path.append(DIRECTORY)
 
 import render_helper  # noqa: E402  pylint: disable=wrong-import-position
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: The same table is read by both implementations in Rust.
+FORMS = [json.loads(line) for line in (REPOSITORY / "crates/salt-sls/tests/data/json-form.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_values_survive_their_json_form():
+    rows = [row for row in FORMS if "python" in row]
+    assert len(rows) > 40
+    for row in rows:
+        value = eval(row["python"], {"datetime": datetime})  # pylint: disable=eval-used
+        form = render_helper.enc(value)
+        assert json.dumps(form) == json.dumps(row["json"])
+        # nan is unequal to itself.
+        assert repr(render_helper.dec(json.loads(json.dumps(form)))) == repr(value)
+
+
+def test_json_that_is_no_form_stands_for_itself():
+    for value in ({"$other": 1}, {"$[1]": 2}, {'$"a"': 3}):
+        assert render_helper.dec(value) == value
+
+
+def test_msgpack_of_the_bus_is_shown_in_the_same_form(monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "tests" / "lab"))
+    rawbus = pytest.importorskip("rawbus")
+    shown = 0
+    for row in FORMS:
+        try:
+            value = rawbus.decode(bytes.fromhex(row.get("msgpack", "c1")))
+        except (TypeError, ValueError):
+            # A type that msgpack lacks, or a key that Python cannot have.
+            continue
+        assert json.dumps(value) == json.dumps(row["json"])
+        shown += 1
+    assert shown > 40
 
 
 def test_modules_of_pip_install_user_are_found_in_the_home_of_the_user_database(tmp_path, monkeypatch):

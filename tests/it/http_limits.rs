@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use std::sync::LazyLock;
 
 use regex::Regex;
-use saltcellar::wire::json::from_json;
+use saltcellar::wire::msgpack::json::from_json;
 use serde_json::{Value as Json, json};
 
 use crate::harness::Cellar;

@@ -29,7 +29,7 @@ fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
         "fun": "state.highstate", "jid": jid, "tgt": text, "tgt_type": "glob", "user": text, "arg": [text],
         "cmd": "publish",
     });
-    let load = saltcellar::wire::json::from_json(&load).unwrap();
+    let load = saltcellar::wire::msgpack::json::from_json(&load).unwrap();
     cellar.ask(
         "save_load",
         vec![
@@ -54,7 +54,10 @@ fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
         });
         cellar.ask(
             "returner",
-            vec![("load", saltcellar::wire::json::from_json(&load).unwrap())],
+            vec![(
+                "load",
+                saltcellar::wire::msgpack::json::from_json(&load).unwrap(),
+            )],
         );
     }
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
 use saltcellar::base::limits::{LIST_BYTES_MAX, SALT_API_BYTES, SALT_API_CHUNKS};
-use saltcellar::wire::json::from_json;
+use saltcellar::wire::msgpack::json::from_json;
 use serde_json::{Value as Json, json};
 
 use crate::harness::{Cellar, map};
@@ -16,7 +16,7 @@ fn put_job(cellar: &Cellar) {
     let load = json!({
         "fun": "state.apply", "jid": JID, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": ["web"], "cmd": "publish",
     });
-    let load = saltcellar::wire::json::from_json(&load).unwrap();
+    let load = saltcellar::wire::msgpack::json::from_json(&load).unwrap();
     let minions = Value::Array(vec!["web1".into(), "db1".into()]);
     cellar.ask(
         "save_load",
@@ -27,7 +27,10 @@ fn put_job(cellar: &Cellar) {
     });
     cellar.ask(
         "returner",
-        vec![("load", saltcellar::wire::json::from_json(&load).unwrap())],
+        vec![(
+            "load",
+            saltcellar::wire::msgpack::json::from_json(&load).unwrap(),
+        )],
     );
 }
 

@@ -15,7 +15,7 @@ const LATER: &str = "20261121064728123456";
 
 /// A value of Salt, written as JSON.
 pub(crate) fn value(json: &Json) -> Value {
-    saltcellar::wire::json::from_json(json).unwrap()
+    saltcellar::wire::msgpack::json::from_json(json).unwrap()
 }
 
 fn save_load(cellar: &Cellar, jid: &str, load: &Json, minions: &[&str]) {

@@ -17,7 +17,7 @@ fn cellar() -> Cellar {
     let load = |fun: &str, jid: &str, arg: Json| {
         let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": arg, "tgt_type": "glob", "jid": jid});
         let minions = ["web1", "web2", "web3"].map(Value::from).to_vec();
-        let load = saltcellar::wire::json::from_json(&load).unwrap();
+        let load = saltcellar::wire::msgpack::json::from_json(&load).unwrap();
         cellar.ask(
             "save_load",
             vec![

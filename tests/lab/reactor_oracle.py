@@ -12,11 +12,9 @@ thread pool in front of RunnerClient.low / WheelClient.low, the module call in
 Caller.cmd, and the bus itself.  tests/data/reactor-cases/README.md describes the files.
 """
 import base64
-import collections.abc
 import copy
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -28,6 +26,9 @@ if os.environ.get("PYTHONHASHSEED") != "0":
     os.environ["PYTHONHASHSEED"] = "0"
     os.execv(sys.executable, [sys.executable] + sys.argv)
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "src", "reactor", "helper"))
+
+import render_helper
 import salt.client
 import salt.config
 import salt.loader
@@ -38,8 +39,6 @@ import salt.utils.process
 import salt.utils.reactor as R
 import salt.utils.templates as T
 import salt.version
-from salt.utils.immutabletypes import ImmutableList
-from salt.utils.msgpack import ExtType, packb, unpackb
 
 MASTER_KEY = "test-master-key"
 FAKE_JID = "20300101000000000000"
@@ -66,63 +65,22 @@ LOG_PREFIXES = (
 
 # ---------------------------------------------------------------- encoding
 def enc(v, sub):
-    """JSON encoding; values without a JSON form are wrapped in a one-key object starting with '$'."""
-    if v is None or isinstance(v, bool):
-        return v
-    if isinstance(v, str) and v == v.encode("utf-8", "replace").decode():
-        return sub(str(v))
-    if isinstance(v, int):
-        return int(v) if abs(v) < 2**53 else {"$int": str(int(v))}
-    if isinstance(v, float):
-        if math.isnan(v) or math.isinf(v):
-            return {"$float": repr(v)}
-        return {"$float": repr(v)} if v == int(v) else v
-    if isinstance(v, (bytes, bytearray)):
-        return {"$bytes": base64.b64encode(bytes(v)).decode()}
-    if isinstance(v, collections.abc.Mapping):
-        if all(isinstance(k, str) and not k.startswith("$") for k in v):
-            return {sub(str(k)): enc(x, sub) for k, x in v.items()}
-        return {"$map": [[enc(k, sub), enc(x, sub)] for k, x in v.items()]}
-    if isinstance(v, tuple):
-        return {"$tuple": [enc(x, sub) for x in v]}
-    if isinstance(v, (list, ImmutableList)):
-        return [enc(x, sub) for x in v]
-    if isinstance(v, (set, frozenset)):
-        return {"$set": sorted((enc(x, sub) for x in v), key=json.dumps)}
-    def text(x):
-        return sub(x.encode("utf-8", "backslashreplace").decode())
+    """The JSON form (docs/WIRE.md), with placeholders in its texts."""
+    def placed(form):
+        if isinstance(form, str):
+            return sub(form)
+        if isinstance(form, list):
+            return [placed(x) for x in form]
+        if isinstance(form, dict):
+            found = {sub(k): placed(x) for k, x in form.items()}
+            # Members of a set have no order, but two recordings should be equal.
+            return {"$set": sorted(found["$set"], key=json.dumps)} if set(found) == {"$set"} else found
+        return form
 
-    form = {"type": type(v).__name__, "str": text(str(v)), "repr": text(repr(v)), "true": bool(v)}
-    try:
-        # As an ext of Salt's codec, which is the only form that these types have.
-        code, data = unpackb(salt.payload.dumps(v), ext_hook=ExtType)
-        form["ext"] = [code, base64.b64encode(data).decode()]
-    except (TypeError, ValueError) as exc:
-        form["why"] = str(exc)
-    return {"$object": form}
+    return placed(render_helper.enc(v))
 
 
-def dec(v):
-    if isinstance(v, list):
-        return [dec(x) for x in v]
-    if isinstance(v, dict):
-        if len(v) == 1:
-            (k, x), = v.items()
-            if k == "$bytes":
-                return base64.b64decode(x)
-            if k == "$int":
-                return int(x)
-            if k == "$float":
-                return float(x)
-            if k == "$map":
-                return {dec(a): dec(b) for a, b in x}
-            if k == "$tuple":
-                return tuple(dec(a) for a in x)
-            if k == "$object":
-                code, data = x["ext"]
-                return salt.payload.loads(packb(ExtType(code, base64.b64decode(data))), encoding="utf-8")
-        return {k: dec(x) for k, x in v.items()}
-    return v
+dec = render_helper.dec
 
 
 def shorten(msg):
@@ -347,7 +305,7 @@ class Harness:
         os.makedirs(os.path.dirname(p), exist_ok=True)
         if isinstance(text, dict):
             with open(p, "wb") as fh:
-                fh.write(base64.b64decode(text["$bytes"]))
+                fh.write(base64.b64decode(text["$bin"]))
             return
         with open(p, "w", encoding="utf-8", newline="") as fh:
             fh.write(text.replace("${ROOT}", self.root))

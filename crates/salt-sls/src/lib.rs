@@ -15,6 +15,7 @@
 //! | [`jinja`] | renders a template where the result is certain to be Salt's, and says where it is not | Jinja2, `salt.utils.templates` |
 //! | [`yaml`] | reads YAML 1.1 | libyaml, PyYAML, `salt.utils.yamlloader` |
 //! | [`json`](mod@json) | reads JSON | Python's `json` |
+//! | `json_form` (a feature) | writes values as JSON and reads them back, exactly | |
 //! | [`compile`] | makes high data and low chunks | `salt.state.Compiler`, `salt.utils.reactor` |
 //! | [`functions`] | calls `salt['pillar.get']` and others that need no Salt | `salt.modules` |
 //! | [`python`] | shows a value as Python does | CPython 3.11 |
@@ -58,6 +59,8 @@ mod glob;
 mod hash;
 pub mod jinja;
 pub mod json;
+#[cfg(feature = "json-form")]
+pub mod json_form;
 pub mod limits;
 mod object;
 pub mod python;

@@ -14,7 +14,7 @@ import json
 import os
 import random
 import re
-from base64 import b64decode
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,11 @@ import salt.utils.job
 import salt.version
 from conftest import PACKAGE
 from differences import ALL, MISSING
+
+#: The program has Salt's values as JSON, as the recordings have them.
+sys.path.append(str(Path(__file__).resolve().parents[3] / "src" / "reactor" / "helper"))
+
+import render_helper  # noqa: E402
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 RELEASE = tuple(int(part) for part in re.findall(r"\d+", salt.version.__version__)[:2])
@@ -558,21 +563,7 @@ def run_runners(world, jid):
 def recorded():
     """Recorded calls of one release: publishes and returns, by jid."""
     for line in (DATA / "calls.jsonl").read_text().splitlines():
-        yield decoded(json.loads(line))
-
-
-def decoded(value):
-    if isinstance(value, dict):
-        if set(value) == {"$bin"}:
-            return b64decode(value["$bin"])
-        if set(value) == {"$map"}:
-            return {decoded(key): decoded(item) for key, item in value["$map"]}
-        if set(value) == {"$ext"}:
-            return datetime.datetime.strptime(b64decode(value["$ext"][1]).decode(), "%Y%m%dT%H:%M:%S.%f")
-        if set(value) == {"$float"}:
-            return float(value["$float"])
-        return {key: decoded(item) for key, item in value.items()}
-    return [decoded(item) for item in value] if isinstance(value, list) else value
+        yield render_helper.dec(json.loads(line))
 
 
 def test_recorded_calls(world):

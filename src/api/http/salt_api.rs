@@ -32,7 +32,8 @@ use crate::base::limits::{
     SALT_API_BYTES, SALT_API_CHUNKS, SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
 use crate::wire::call::CallError;
-use crate::wire::json::{as_python, parse};
+use crate::wire::json::parse;
+use crate::wire::msgpack::json::as_python;
 
 pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 

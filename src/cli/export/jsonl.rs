@@ -21,7 +21,7 @@ use crate::cli::{Bar, Global, OutputError, Unit, ask};
 use crate::model::Kind;
 use crate::store::tools::Watch as _;
 use crate::store::vfs::publish;
-use crate::wire::json::{from_json, to_json};
+use crate::wire::msgpack::json::{from_json, to_json};
 use crate::wire::msgpack::{Time, as_bytes};
 
 pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<()> {

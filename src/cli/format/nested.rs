@@ -1,9 +1,9 @@
 //! Indented text of a value, similar to Salt's own `nested` outputter.
 
+use salt_sls::json_form::untagged;
 use serde_json::Value as Json;
 
 use super::output::plain;
-use crate::wire::json::is_tagged;
 
 const STEP: usize = 4;
 /// Largest indent, in spaces.
@@ -52,7 +52,7 @@ fn field(out: &mut String, head: &str, value: &Json, indent: usize) {
 /// Whether a value fits one line: scalars, empty collections, and tagged JSON (`{"$bin": ...}`).
 fn is_leaf(value: &Json) -> bool {
     match value {
-        Json::Object(object) => object.is_empty() || is_tagged(object),
+        Json::Object(object) => object.is_empty() || untagged(object).is_some(),
         Json::Array(items) => items.is_empty(),
         Json::String(text) => !text.contains('\n'),
         _ => true,

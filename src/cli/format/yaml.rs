@@ -1,7 +1,7 @@
 //! YAML of and for people: data typed on the command line, which is JSON, or YAML as Salt's own
 //! command line reads it; and values written into files of configuration.
 //!
-//! JSON may contain the tagged values of `--output json` ([`crate::wire::json`]). Plain YAML
+//! JSON may contain the tagged values of `--output json` ([`crate::wire::msgpack::json`]). Plain YAML
 //! scalars have the meaning that Salt's loader gives them: `yes` is true, `010` is 10, `1_000` is
 //! 1000. Dates remain text.
 
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::config::is_plain_yaml;
 use crate::reactor::master::pack::packed;
-use crate::wire::json::from_json;
+use crate::wire::msgpack::json::from_json;
 
 pub(in crate::cli) fn value(text: &str) -> anyhow::Result<Value> {
     if let Ok(json) = serde_json::from_str(text) {

@@ -18,7 +18,8 @@ use crate::base::named::Named as _;
 use crate::model::Kind;
 use crate::store::tools::Watch;
 use crate::wire::call::id_text;
-use crate::wire::json::{from_json, parse};
+use crate::wire::json::parse;
+use crate::wire::msgpack::json::from_json;
 use crate::wire::msgpack::{self, Reader, is_nil};
 use crate::wire::salt_event::peek;
 

@@ -19,7 +19,7 @@ use crate::cli::{
     short_at_in_zone, value,
 };
 use crate::wire::call::Id;
-use crate::wire::json::to_json;
+use crate::wire::msgpack::json::to_json;
 
 const EXAMPLES: &str = "\
 With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \

@@ -1,13 +1,14 @@
 //! `saltcellar reactor test`: renders a file for an event and shows its calls.
 
 use anyhow::Context;
+use salt_sls::json_form::{decode, encode, encode_map};
 use salt_sls::{Key, Map, Value};
 use serde_json::{Value as Json, json};
 
 use super::{Chosen, SaltArgs};
 use crate::cli::{Global, Output, finding, plain, show};
 use crate::model::NoteLevel;
-use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
+use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker};
 
 pub(super) const EXAMPLES: &str = "\
 Renders the file for the event as the reactor does, compiles it to low chunks and these to calls. Makes no calls and \

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use salt_sls::json_form::tag;
 use serde_json::Value as Json;
 
 /// Why a case cannot run.
@@ -110,7 +111,7 @@ impl Case {
             for (name, content) in given.as_object().ok_or("`files` is not an object")? {
                 files.push((
                     name.clone(),
-                    file_text(content).ok_or("a file is neither text nor `$bytes`")?,
+                    file_text(content).ok_or("a file is neither text nor `$bin`")?,
                 ));
             }
         }
@@ -149,7 +150,7 @@ fn file_text(content: &Json) -> Option<FileText> {
     match content {
         Json::String(text) => Some(FileText::Text(text.clone())),
         Json::Object(object) => {
-            let bytes = object.get("$bytes")?.as_str()?;
+            let bytes = object.get(tag::BIN)?.as_str()?;
             Some(FileText::Bytes(BASE64.decode(bytes).ok()?))
         }
         _ => None,

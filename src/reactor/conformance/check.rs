@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use salt_sls::Value;
+use salt_sls::json_form::{decode, encode, encode_map};
 use serde_json::{Value as Json, json};
 
 use super::case::{Case, CaseDir, CaseError, mapped};
@@ -11,7 +12,6 @@ use super::compare::{difference, parting, short};
 use super::{CaseResult, ConformanceOptions, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
-use crate::reactor::encode::{decode, encode, encode_map};
 use crate::reactor::helper::salt::{Salt, SaltError, SaltFile, SaltRendered};
 use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
 use crate::reactor::master::Client;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use salt_sls::json_form::tag;
 use serde_json::Value as Json;
 
 /// The first difference, as `path: expected .., got ..`; `None` for equivalent values.
@@ -122,7 +123,7 @@ fn plain(json: &Json) -> &Json {
     match json
         .as_object()
         .filter(|object| object.len() == 1)
-        .and_then(|object| object.get("$tuple"))
+        .and_then(|object| object.get(tag::TUPLE))
     {
         Some(items) if items.as_array().is_some_and(Vec::is_empty) => items,
         _ => json,
@@ -131,7 +132,7 @@ fn plain(json: &Json) -> &Json {
 
 fn members(object: &serde_json::Map<String, Json>) -> Option<&Vec<Json>> {
     if object.len() == 1 {
-        object.get("$set")?.as_array()
+        object.get(tag::SET)?.as_array()
     } else {
         None
     }

@@ -93,7 +93,7 @@ fn every_layer_is_compared() {
     check(&event("matched/1"), json!("/yes.sls"), Layer::Matched);
     check(&event("high/0/x/local/0/tgt"), json!("web2"), Layer::High);
     check(&event("renders/0/text"), json!("x"), Layer::Renders);
-    check(&event("low/0/order"), json!({"$float": "1.0"}), Layer::Low);
+    check(&event("low/0/order"), json!(1.0), Layer::Low);
     check(&event("calls/0/publish/user"), json!("salt"), Layer::Calls);
     check(&event("logs/0/level"), json!("WARNING"), Layer::Logs);
     check(&event("logs"), json!([]), Layer::Logs);

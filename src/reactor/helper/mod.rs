@@ -25,13 +25,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use salt_sls::json_form::{decode, encode, encode_map};
 use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
 
 use self::functions::SaltAnswer;
 use self::process::{Fault, Process, StartError};
 use self::salt::{Salt, SaltChecked, SaltError, SaltFile, SaltRendered};
-use super::encode::{decode, encode, encode_map};
 use super::master::Client;
 use super::outcome::{Render, SaltCall};
 use super::signature::Signature;

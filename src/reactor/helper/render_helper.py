@@ -43,7 +43,7 @@ OOM_SCORE_ADJ = 500
 
 
 def enc(value):
-    """Encode for JSON. A type that JSON lacks becomes an object with one key that starts with ``$``."""
+    """Encode for JSON. A type that JSON lacks becomes an object with one key that starts with ``$``, see `salt_sls::json_form`."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -51,13 +51,11 @@ def enc(value):
         text = str.__str__(value)
         return text if is_unicode(text) else enc_object(text)
     if isinstance(value, int):
-        return int(value) if abs(value) < 2**53 else {"$int": str(int(value))}
+        return int(value) if -(2**63) <= value < 2**64 else {"$int": str(int(value))}
     if isinstance(value, float):
-        if math.isfinite(value) and value != int(value):
-            return value
-        return {"$float": repr(value)}
+        return value if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, (bytes, bytearray)):
-        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+        return {"$bin": base64.b64encode(bytes(value)).decode()}
     if type(value).__name__ == "ExtType":
         # msgpack's own; a tuple, too.
         return enc_object(value)
@@ -68,11 +66,37 @@ def enc(value):
     if isinstance(value, (set, frozenset)):
         return {"$set": [enc(item) for item in value]}
     if hasattr(value, "items"):
-        pairs = list(value.items())
-        if all(isinstance(key, str) and not key.startswith("$") and is_unicode(key) for key, _ in pairs):
-            return {str.__str__(key): enc(inner) for key, inner in pairs}
-        return {"$map": [[enc(key), enc(inner)] for key, inner in pairs]}
+        return {enc_key(enc(key)): enc(inner) for key, inner in value.items()}
     return enc_object(value)
+
+
+def enc_key(form):
+    """The key of an object for a key of this form: text, with one more ``$`` if it starts with that; else ``$`` and the form."""
+    if isinstance(form, str):
+        return "$" + form if form.startswith("$") else form
+    return "$" + json.dumps(form, separators=(",", ":"), ensure_ascii=False)
+
+
+def dec_key(text):
+    """The reverse of `enc_key`. Text that starts with ``$`` and is no form stands for itself."""
+    if not text.startswith("$"):
+        return text
+    if text.startswith("$$"):
+        return text[1:]
+    try:
+        form = json.loads(text[1:])
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(form, str):
+        return text
+    key = dec(form)
+    if isinstance(key, set):
+        return frozenset(key)
+    try:
+        hash(key)
+    except TypeError:
+        return text
+    return key
 
 
 #: msgpack's ext type of timestamps, and Salt's of dates with their format.
@@ -161,21 +185,19 @@ def dec(value):
         return value
     if len(value) == 1:
         ((key, inner),) = value.items()
-        if key == "$bytes":
+        if key == "$bin":
             return base64.b64decode(inner)
         if key == "$int":
             return int(inner)
         if key == "$float":
             return float(inner)
-        if key == "$map":
-            return {dec(pair[0]): dec(pair[1]) for pair in inner}
         if key == "$tuple":
             return tuple(dec(item) for item in inner)
         if key == "$set":
             return {dec(item) for item in inner}
         if key == "$object":
             return dec_object(inner)
-    return {key: dec(inner) for key, inner in value.items()}
+    return {dec_key(key): dec(inner) for key, inner in value.items()}
 
 
 class Records(logging.Handler):

@@ -3,8 +3,7 @@
 use salt_sls::{Map, Value};
 use serde_json::Value as Json;
 
-use crate::wire::json;
-use crate::wire::msgpack::Writer;
+use crate::wire::msgpack::{Writer, json};
 use crate::wire::salt_value::from_msgpack;
 
 /// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text,

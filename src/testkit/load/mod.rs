@@ -15,8 +15,8 @@ use serde_json::{Value as Json, json};
 
 use self::template::{Encoding, EventGenerator, EventTemplate, Jobs};
 use super::{Random, bus};
-use crate::wire::json::from_json;
 use crate::wire::msgpack::Reader;
+use crate::wire::msgpack::json::from_json;
 use crate::wire::{frame, salt_event};
 
 /// Number of templates of a load. Their words are fixed; every number is new in every event. The number is large enough

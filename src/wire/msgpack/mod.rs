@@ -10,6 +10,7 @@
 //! depth by [`crate::base::limits::MSGPACK_DEPTH_MAX`].
 
 mod deserialize;
+pub mod json;
 mod serialize;
 
 pub use deserialize::{Decoder, NotOfType, Packed, PackedArray, PackedMap, Pairs, decode};

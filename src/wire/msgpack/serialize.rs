@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::Value as Json;
 
 use super::deserialize::PACKED;
+use super::json::{Plain, to_json};
 use super::{Reader, Writer, as_bytes, as_text, is_nil};
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
-use crate::wire::json::{Plain, to_json};
 
 /// A value has no form in msgpack.
 #[derive(Debug, thiserror::Error)]

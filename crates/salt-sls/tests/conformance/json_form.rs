@@ -1,97 +1,45 @@
-//! The JSON form of the recordings: types without an equivalent are a mapping of one key that begins with `$`.
+//! The form of the recordings, and comparison of forms.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use proptest::prelude::*;
 use salt_sls::compile::{self, Refused};
-use salt_sls::{Key, Map, Value, json, python};
+use salt_sls::json_form::{decode_map, encode, encode_map, tag, tagged};
+use salt_sls::{Key, Map, Object, Value};
 use serde_json::{Value as Json, json};
 
-/// Encodes a value in the JSON format of the cases.
+pub(crate) use salt_sls::json_form::decode as read;
+
+use crate::lines;
+
+/// The form of a value, with sets in the order of the recordings.
 pub(crate) fn spell(value: &Value) -> Json {
-    let items = |items: &[Value]| items.iter().map(spell).collect::<Vec<_>>();
-    match value {
-        Value::Null => Json::Null,
-        Value::Bool(b) => json!(b),
-        Value::Int(i) if i.unsigned_abs() < 1 << 53 => json!(i),
-        Value::Int(i) => json!({"$int": i.to_string()}),
-        Value::BigInt(digits) => json!({"$int": digits}),
-        Value::Float(f) if f.is_finite() && f.fract() != 0.0 => json!(f),
-        Value::Float(_) => json!({"$float": python::repr(value)}),
-        Value::Str(text) => json!(text),
-        Value::Bytes(bytes) => json!({"$bytes": STANDARD.encode(bytes)}),
-        Value::List(list) => Json::Array(items(list)),
-        Value::Tuple(list) => json!({"$tuple": items(list)}),
-        Value::Set(list) => {
-            let mut list = items(list);
-            list.sort_by_key(Json::to_string);
-            json!({"$set": list})
-        }
-        Value::Map(map) => spell_map(map),
-        Value::Object(object) => panic!("YAML and JSON have no {}", object.type_name),
-    }
+    with_sorted_sets(encode(value))
 }
 
 pub(crate) fn spell_map(map: &Map) -> Json {
-    if map
-        .keys()
-        .all(|key| key.as_str().is_some_and(|key| !key.starts_with('$')))
-    {
-        let pair = |(key, value): (&Key, &Value)| (key.as_str().unwrap().to_owned(), spell(value));
-        return Json::Object(map.iter().map(pair).collect());
-    }
-    json!({"$map": map.iter().map(|(key, value)| json!([spell(&key.0), spell(value)])).collect::<Vec<_>>()})
+    with_sorted_sets(encode_map(map))
 }
 
-/// Decodes a value from the JSON format of the cases.
-pub(crate) fn read(json: &Json) -> Value {
-    let list = |json: &Json| {
-        json.as_array()
-            .unwrap()
-            .iter()
-            .map(read)
-            .collect::<Vec<_>>()
-    };
-    match json {
-        Json::Null => Value::Null,
-        Json::Bool(b) => Value::Bool(*b),
-        Json::Number(n) => match (n.as_i64(), n.as_u64()) {
-            (Some(i), _) => Value::Int(i),
-            (None, Some(i)) => Value::BigInt(i.to_string()),
-            _ => Value::Float(n.as_f64().unwrap()),
+fn with_sorted_sets(form: Json) -> Json {
+    match form {
+        Json::Array(items) => items.into_iter().map(with_sorted_sets).collect(),
+        Json::Object(object) => match object.get(tag::SET) {
+            Some(Json::Array(items)) if object.len() == 1 => {
+                let mut items: Vec<Json> = items.iter().cloned().map(with_sorted_sets).collect();
+                items.sort_by_key(Json::to_string);
+                tagged(tag::SET, items.into())
+            }
+            _ => object
+                .into_iter()
+                .map(|(key, item)| (key, with_sorted_sets(item)))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
         },
-        Json::String(text) => Value::Str(text.clone()),
-        Json::Array(_) => Value::List(list(json)),
-        Json::Object(map) => match map.iter().next().map(|(key, value)| (key.as_str(), value)) {
-            Some(("$int", digits)) => json::load(digits.as_str().unwrap()).unwrap(),
-            Some(("$float", text)) => Value::Float(text.as_str().unwrap().parse().unwrap()),
-            Some(("$bytes", text)) => {
-                Value::Bytes(STANDARD.decode(text.as_str().unwrap()).unwrap())
-            }
-            Some(("$tuple", items)) => Value::Tuple(list(items)),
-            Some(("$set", items)) => Value::Set(list(items)),
-            Some(("$map", pairs)) => {
-                let pair = |pair: &Json| (Key(read(&pair[0])), read(&pair[1]));
-                Value::Map(pairs.as_array().unwrap().iter().map(pair).collect())
-            }
-            // An object of another type, of which no test looks at more than the text.
-            Some((key, other)) if map.len() == 1 && key.starts_with('$') => {
-                Value::Str(other.to_string())
-            }
-            _ => Value::Map(read_map(json)),
-        },
+        other => other,
     }
 }
 
 pub(crate) fn read_map(json: &Json) -> Map {
-    match json.get("$map") {
-        Some(_) => read(json).as_map().unwrap().clone(),
-        None => json
-            .as_object()
-            .unwrap()
-            .iter()
-            .map(|(key, value)| (key.as_str().into(), read(value)))
-            .collect(),
-    }
+    decode_map(json.as_object().unwrap())
 }
 
 /// Equality including the order of keys.
@@ -124,4 +72,89 @@ pub(crate) fn spell_low(low: &Json) -> Vec<String> {
 
 pub(crate) fn low_of(files: Vec<Map>) -> Result<Json, Refused> {
     compile::low(files).map(|low| low.iter().map(spell_map).collect())
+}
+
+/// The same table is read by the msgpack form of the daemon, and by both programs in Python that have this form.
+#[test]
+fn the_shared_cases_survive_a_round_trip() {
+    let mut checked = 0;
+    for row in lines("json-form.jsonl") {
+        // Other rows are of types that only msgpack has.
+        if row.get("python").is_some() {
+            let value = read(&row["json"]);
+            assert_eq!(encode(&value).to_string(), row["json"].to_string(), "{row}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 40, "{checked}");
+}
+
+#[test]
+fn json_that_is_no_form_stands_for_itself() {
+    for (text, form) in [
+        (r#"{"$other":"function"}"#, r#"{"$$other":"function"}"#),
+        (r#"{"$bin":"not base64!"}"#, r#"{"$$bin":"not base64!"}"#),
+        (r#"{"$int":"x"}"#, r#"{"$$int":"x"}"#),
+        (r#"{"$float":"1.5"}"#, r#"{"$$float":"1.5"}"#),
+        (r#"{"$\"a\"":1}"#, r#"{"$$\"a\"":1}"#),
+        (r#"{"$int":"5"}"#, "5"),
+    ] {
+        let value = read(&serde_json::from_str(text).unwrap());
+        let again = encode(&value);
+        assert_eq!(again.to_string(), form);
+        assert_eq!(read(&again), value);
+    }
+}
+
+/// Values that Python can have: a key is hashable.
+fn values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::Bool),
+        any::<i64>().prop_map(Value::Int),
+        (i64::MAX as u64 + 1..).prop_map(|int| Value::BigInt(int.to_string())),
+        "-?[1-9][0-9]{20,40}".prop_map(Value::BigInt),
+        any::<f64>()
+            .prop_filter("nan is unequal to itself", |float| !float.is_nan())
+            .prop_map(Value::Float),
+        ".{0,8}".prop_map(Value::Str),
+        "\\$(bin|int|5|null|x)?".prop_map(Value::Str),
+        any::<Vec<u8>>().prop_map(Value::Bytes),
+        (any::<bool>(), ".{0,4}", any::<Vec<u8>>()).prop_map(|(is_true, text, data)| {
+            Value::Object(Box::new(Object {
+                type_name: "date".to_owned(),
+                repr: format!("<{text}>"),
+                packed: if is_true {
+                    Ok((78, data))
+                } else {
+                    Err(text.clone())
+                },
+                text,
+                is_true,
+            }))
+        }),
+    ];
+    let hashable = leaf.clone().prop_recursive(3, 8, 3, |inner| {
+        prop::collection::vec(inner, 0..3).prop_map(Value::Tuple)
+    });
+    leaf.prop_recursive(4, 64, 6, move |inner| {
+        let items = || prop::collection::vec(inner.clone(), 0..5);
+        prop_oneof![
+            items().prop_map(Value::List),
+            items().prop_map(Value::Tuple),
+            prop::collection::vec(hashable.clone(), 0..4).prop_map(Value::Set),
+            prop::collection::vec((hashable.clone(), inner.clone()), 0..4).prop_map(|pairs| {
+                let pairs = pairs.into_iter().map(|(key, value)| (Key(key), value));
+                Value::Map(pairs.collect())
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_value_survives_a_round_trip(value in values()) {
+        let text = encode(&value).to_string();
+        prop_assert_eq!(read(&serde_json::from_str(&text).unwrap()), value);
+    }
 }

@@ -3,13 +3,12 @@
 
 usage: python record.py        (with a Python that has Salt 3008 installed)
 
-The input of a line (`text`; `files`; `pattern` and `name`) stays; the rest is replaced. Values have the JSON form of the
-reactor cases.
+The input of a line (`text`; `files`; `pattern` and `name`) stays; the rest is replaced. Values have the JSON form of
+`salt_sls::json_form`.
 """
 import copy
 import fnmatch
 import json
-import math
 import os
 import sys
 
@@ -17,41 +16,45 @@ if os.environ.get("PYTHONHASHSEED") != "0":
     os.environ["PYTHONHASHSEED"] = "0"
     os.execv(sys.executable, [sys.executable] + sys.argv)
 
-import base64
 import collections
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "..", "..", "..", "..", "src", "reactor", "helper"))
+
+import render_helper
 import salt.state
 import salt.utils.reactor
 import salt.utils.yamlloader as yamlloader
 import yaml
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-
 
 def spell(value):
+    check(value)
+    return sorted_sets(render_helper.enc(value))
+
+
+def check(value):
+    """Raises for half a surrogate pair, which cannot be sent, and for a value that is not of Python's plain types."""
     if isinstance(value, str):
-        value.encode()  # half a surrogate pair cannot be sent
-        return value
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else {"$int": str(value)}
-    if isinstance(value, float):
-        whole = math.isnan(value) or math.isinf(value) or value == int(value)
-        return {"$float": repr(value)} if whole else value
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: spell(item) for key, item in value.items()}
-        return {"$map": [[spell(key), spell(item)] for key, item in value.items()]}
-    if isinstance(value, tuple):
-        return {"$tuple": [spell(item) for item in value]}
-    if isinstance(value, list):
-        return [spell(item) for item in value]
-    if isinstance(value, set):
-        return {"$set": sorted((spell(item) for item in value), key=json.dumps)}
-    raise TypeError(type(value).__name__)
+        value.encode()
+    elif isinstance(value, dict):
+        for pair in value.items():
+            check(pair)
+    elif isinstance(value, (list, tuple, set)):
+        for item in value:
+            check(item)
+    elif value is not None and not isinstance(value, (bool, int, float, bytes)):
+        raise TypeError(type(value).__name__)
+
+
+def sorted_sets(form):
+    """Members of a set have no order, but two recordings should be equal."""
+    if isinstance(form, list):
+        return [sorted_sets(item) for item in form]
+    if isinstance(form, dict):
+        found = {key: sorted_sets(item) for key, item in form.items()}
+        return {"$set": sorted(found["$set"], key=json.dumps)} if set(found) == {"$set"} else found
+    return form
 
 
 # The first loader created with a class of mappings changes `!!omap` for all, as the YAML renderer does in every master.

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, anyhow, bail};
+use salt_sls::json_form::encode_map;
 
 use super::plan::{Done, Plan};
 use crate::base::trusted::TrustedPath;
 use crate::config::salt_master::SaltMaster;
-use crate::reactor::{SaltPython, encode_map, memory_file};
+use crate::reactor::{SaltPython, memory_file};
 
 /// Method of installing Salt's extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use salt_sls::json_form::encode_map;
 use serde_json::Value as Json;
 
 use crate::config::salt_master::SaltMaster;
-use crate::reactor::{SaltPython, encode_map, memory_file};
+use crate::reactor::{SaltPython, memory_file};
 
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of a file that are searched for its version.

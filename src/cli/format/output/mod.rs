@@ -17,7 +17,7 @@ use serde::Serialize;
 use self::sink::Sink;
 use super::outputter::{Colours, nested};
 use crate::base::visible::json_plain;
-use crate::wire::json::from_json;
+use crate::wire::msgpack::json::from_json;
 
 /// The structure of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     fn value(json: &serde_json::Value) -> Value {
-        crate::wire::json::from_json(json).unwrap()
+        crate::wire::msgpack::json::from_json(json).unwrap()
     }
 
     #[test]
