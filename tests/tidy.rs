@@ -320,22 +320,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
             "access", "hook", "listener", "minions", "page", "salt_api", "server", "v1",
         ],
     ),
-    ("cli", &["format", "jobs"]),
-    ("cli::doctor", &["master", "options"]),
-    ("cli::format", &["output", "outputter"]),
-    ("cli::jobs", &["events", "tail"]),
-    (
-        "store",
-        &[
-            "format", "index", "log", "read", "retain", "segment", "stopped", "tools", "write",
-        ],
-    ),
-    ("store::index", &["memory", "sealed", "summary"]),
-    ("store::log", &["block", "builder", "file", "frame"]),
-    ("store::tools", &["files", "layout"]),
-    ("store::tools", &["known", "verify"]),
-    ("store::write", &["appender", "committer"]),
-    ("wire", &["json", "msgpack"]),
+    ("store", &["read", "retain", "stopped", "tools"]),
 ];
 
 /// The paths after `crate::`, `super::` and `self::`, from the root of the crate, of the file of this module.

@@ -31,12 +31,13 @@ pub use self::format::exit::Exit;
 use self::format::fields::{joined, line_of, or_empty, value};
 use self::format::nested::{leaf, nested};
 pub use self::format::output::{Form, Format, OutputError};
-use self::format::output::{Output, is_coloured, plain, show, show_rows};
+use self::format::output::{Output, is_coloured, show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::table::{Column, Table};
 use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
 use self::format::{ask, yaml};
 use crate::base::umask;
+use crate::base::visible::plain;
 use crate::config::CliOverrides;
 
 /// Job cache, event archive and reactor beside a Salt master.

@@ -55,7 +55,7 @@ use crate::model::{JidKey, Kind};
 use crate::policy::Policy;
 use crate::policy::master_keys::MasterKeys;
 use crate::reactor::service::ReactorService;
-use crate::store::read::job_summary::rank;
+use crate::store::index::job_summary::rank;
 use crate::store::vfs::{self, Disk};
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
 use crate::wire::unix_listener::{Listener, ListenerSpec};

@@ -34,12 +34,8 @@ use super::vfs::Fs;
 use super::vfs::read::{Content, read_whole};
 use crate::base::limits::LOCK_POLL;
 use crate::model::{SeqNo, is_class_name};
-use crate::store::log::file::LogFile;
+use crate::store::log::file::{FORMAT_VERSION, LogFile};
 use crate::store::log::frame::LogId;
-use crate::wire::signed::sha256;
-
-/// Format version of the state directory.
-pub const FORMAT_VERSION: u32 = 4;
 
 /// The directory of a class.
 pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
@@ -629,21 +625,6 @@ pub(crate) fn store_ids(fs: &dyn Fs, state_dir: &Path) -> Vec<u64> {
     ids.into_iter().map(|(store_id, _)| store_id).collect()
 }
 
-/// The id that the store has for others: the first half of an event's id. It is derived one way
-/// from the store id, which must stay secret: a sender who knows that could put valid frames into
-/// the bodies of entries.
-pub(crate) fn public_id(store_id: u64) -> String {
-    let input = [
-        b"saltcellar public store id".as_slice(),
-        &store_id.to_le_bytes(),
-    ]
-    .concat();
-
-    let digest = sha256(&input);
-    let first = digest.first_chunk().copied().unwrap_or_default();
-    format!("{:016x}", u64::from_be_bytes(first))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::vfs::Disk;
@@ -851,13 +832,6 @@ mod tests {
         fs::write(&path, "").unwrap();
         let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
         assert!(error.contains("if they agree"), "{error}");
-    }
-
-    #[test]
-    fn the_public_id_is_fixed_and_differs_from_the_store_id() {
-        // printf "saltcellar public store id\x07\0\0\0\0\0\0\0" | sha256sum
-        assert_eq!(public_id(7), "f3b0e167cab67930");
-        assert_ne!(public_id(7), public_id(8));
     }
 
     #[test]

@@ -15,42 +15,50 @@
 //! format           state directory: format version, lock, names
 //! log              file, frame       log file: header, frames with checksums
 //!                  block, column     columnar blocks of entries;  builder: their construction
-//!                  walk, recovery    scan of a log, tolerant of damage;  recovery at start
+//!                  walk              scan of a log, tolerant of damage
 //!                  writer            a new log of existing entries
+//! class            retention classes, and the assignment of entries
 //! write            appender          ordering and packing: group commit
 //!                  dedupe, refill    deduplication across sources;  its state after a start
 //!                  seqno             allocation of sequence numbers
-//!                  class, shares     retention classes and the assignment of entries;  overflows
+//!                  shares            overflows of minions with too large a share
 //!                  committer         write, fdatasync, index, acknowledge
 //!                  reactor_file      checkpoint file of the reactor
-//! segment          seal, rewrite     sealing of finished segments;  compaction of small blocks
+//! segment          recovery          recovery of a log at start
+//!                  seal, rewrite     sealing of finished segments;  compaction of small blocks
 //!                  removal, usage    removal of segments;  their size and age
 //!                  index_access      open indexes and blocks on demand
-//! index            memory, sealed    segment indexes: in memory, then in sled, in pages (page, job, minion, latest, summary)
+//! index            memory, sealed    segment indexes: in memory, then in a table, in pages (page, job, minion, latest, summary)
+//!                  job_summary       the data for job lists
 //!                  state             state database: data across segments
 //!                  tree              sled trees with checksums;  sled_guard: sled's errors and panics
 //! read             scan, pattern     backward scans;  evaluation of tag patterns
 //!                  view, allowed     reads under limits;  what limits leave of each block
 //!                  follow            forward reads, as a subscription;  consumer: filters with durable cursors
-//!                  job_summary       the data for job lists;  returns: results of many jobs
-//!                  last_seen         the latest entries of minions;  cache: the block cache;  stats
+//!                  returns           results of many jobs
+//!                  last_seen         the latest entries of minions;  cache: the block cache
 //! retain           age_clock         clock that ignores steps of the wall clock
-//!                  hold, free_space  jobs exempt from retention;  free space guard
+//!                  hold              jobs exempt from retention
 //!                  salt_keep         the time for which Salt keeps jobs
+//! free_space       free space guard
+//! stats            size, growth and limits per class
 //! stopped          the record of a clean stop, to detect what is missing
 //! damage           the damage found since the start
 //! vfs              file system abstraction, for fault injection
 //! tools            verify, rebuild, salvage, backup, restore
 //! ```
 
+pub mod class;
 pub(crate) mod damage;
 pub mod error;
 pub mod format;
+pub mod free_space;
 pub mod index;
 pub mod log;
 pub mod read;
 pub mod retain;
 pub mod segment;
+pub mod stats;
 pub(crate) mod stopped;
 pub mod tools;
 pub mod vfs;
@@ -64,26 +72,27 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_channel::bounded;
 use parking_lot::{Mutex, RwLock};
 
+pub use class::{Class, Classes};
 pub use error::StoreError;
-pub use format::FORMAT_VERSION;
+pub use free_space::FreeSpace;
 pub use index::LatestJob;
+pub use index::job_summary::JobSummary;
 pub(crate) use index::latest::HIGHSTATE;
+pub use log::file::FORMAT_VERSION;
 pub use read::StoredEntry;
 pub(crate) use read::consumer::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess};
 pub use read::consumer::{ReadAhead, Start, is_consumer_name};
 pub use read::follow::Followed;
-pub use read::job_summary::JobSummary;
 pub(crate) use read::last_seen::LastSeen;
 pub(crate) use read::{EventPage, JobRows, StoreView};
 pub use retain::Retainer;
 pub(crate) use retain::age_clock::Step;
-pub use retain::free_space::FreeSpace;
 pub(crate) use retain::hold::Hold;
 pub use segment::seal::Sealer;
-pub(crate) use write::appender::FailedReturn;
-pub use write::appender::{Appender, Done, Intake};
-pub use write::class::{Class, Classes};
+pub use write::appender::{Appender, Intake};
 pub use write::committer::Committer;
+pub use write::packed::Done;
+pub(crate) use write::packed::FailedReturn;
 
 use vfs::Fs;
 
@@ -219,7 +228,7 @@ struct StoreInner {
     state: RwLock<Arc<index::state::StateDatabase>>,
     classes: Classes,
     /// A random number, part of every frame's checksum.
-    /// Secret; see [`format::public_id`].
+    /// Secret; see [`log::file::public_id`].
     store_id: u64,
     public_id: String,
     /// One chain per class, oldest first.
@@ -245,7 +254,7 @@ struct StoreInner {
     consumers: read::consumer::Consumers,
     /// Sequence numbers that were never assigned; set once the store is open.
     skipped: OnceLock<Vec<write::seqno::SkippedNumbers>>,
-    guard: retain::free_space::FreeSpaceGuard,
+    guard: free_space::FreeSpaceGuard,
     retention: retain::Retention,
     /// See [`Limits::pin_bytes_max`].
     pin_bytes_max: u64,
@@ -253,7 +262,7 @@ struct StoreInner {
     /// greatest number if it is unknown.
     reserved_at_start: SeqNo,
     damage: damage::DamageList,
-    rates: read::stats::Rates,
+    rates: stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
     last_failed: Mutex<Option<FailedReturn>>,
@@ -425,7 +434,7 @@ impl Store {
             shares: write::shares::ShareState::new(classes.len()),
             classes,
             store_id,
-            public_id: format::public_id(store_id),
+            public_id: log::file::public_id(store_id),
             durable: AtomicU64::new(SeqNo::FIRST.0),
             durable_notify: read::follow::DurableNotify::default(),
             has_reactor: AtomicBool::new(false),
@@ -439,7 +448,7 @@ impl Store {
             salt_keeps: retain::salt_keep::SaltKeeps::open(dir, fs.clone())?,
             consumers: read::consumer::Consumers::open(dir, fs.clone())?,
             skipped: OnceLock::new(),
-            guard: retain::free_space::FreeSpaceGuard::new(
+            guard: free_space::FreeSpaceGuard::new(
                 dir,
                 fs.clone(),
                 options.clock.clone(),
@@ -449,7 +458,7 @@ impl Store {
             pin_bytes_max: options.limits.pin_bytes_max,
             reserved_at_start,
             damage: damage::DamageList::default(),
-            rates: read::stats::Rates::default(),
+            rates: stats::Rates::default(),
             written,
             last_failed: Mutex::default(),
             faults_at_start: Mutex::default(),
@@ -588,7 +597,7 @@ impl Store {
                     tails.push((class, segment, walked));
                     continue;
                 }
-                log::recovery::make_durable(&segment, &walked, is_newest, &options.metrics)?;
+                segment::recovery::make_durable(&segment, &walked, is_newest, &options.metrics)?;
 
                 if is_newest && segment.totals().entries == 0 {
                     // Keep it as the active segment of the class if that is configured again.
@@ -643,7 +652,7 @@ impl Store {
                 .position(|(c, ..)| *c == class)
                 .map(|at| tails.swap_remove(at));
             let opened = tail.map(|(_, segment, walked)| {
-                log::recovery::make_durable(&segment, &walked, true, &options.metrics)?;
+                segment::recovery::make_durable(&segment, &walked, true, &options.metrics)?;
                 write::committer::Active::open(segment, walked.end, &options.limits)
             });
             active.push(opened.transpose()?);
@@ -671,7 +680,7 @@ impl Store {
         shared.consumers.limit_to(seqnos.next());
 
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
-        let mut classifier = write::class::Classifier::new(&shared.classes);
+        let mut classifier = class::Classifier::new(&shared.classes);
         let mut shares = write::shares::Shares::new(&shared.classes);
         shared.sample_compression();
         // Never fails: what it cannot read only means fewer recognized duplicates.

@@ -16,7 +16,7 @@ use crate::base::limits::{
 };
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
 use crate::policy::RejectReason;
-use crate::store::read::job_summary::rank;
+use crate::store::index::job_summary::rank;
 use crate::wire::call::{Args, CallError, Id, id_text};
 use crate::wire::msgpack::{self, Packed, PackedArray, PackedMap, Time, Writer};
 use crate::wire::salt_codec::check_whole;

@@ -25,7 +25,7 @@ use super::answer::{Answer, is_bus_only, names_jobs, same};
 use crate::base::clock::Micros;
 use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
 use crate::model::Kind;
-pub(crate) use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
+pub(crate) use crate::store::index::job_summary::{is_of_cached_job, load_of, rank};
 use crate::store::{StoreError, StoreView, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};

@@ -1,7 +1,7 @@
 //! Forecast of disk usage: each class grows at its current rate until its own limits stop it.
 
 use crate::base::clock::Micros;
-use crate::store::read::stats::ClassStats;
+use crate::store::stats::ClassStats;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClassGrowth {

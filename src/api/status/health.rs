@@ -15,7 +15,7 @@ use crate::base::metrics::{CounterDefinition, Metrics, Severity};
 use crate::base::units::{bytes, span};
 use crate::engines::runtime::Phase;
 use crate::model::OVERFLOW;
-use crate::store::retain::free_space::SpaceLevel;
+use crate::store::free_space::SpaceLevel;
 
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,

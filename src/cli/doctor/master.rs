@@ -12,59 +12,13 @@ use std::path::{Path, PathBuf};
 use salt_sls::{Map, Value};
 
 use super::access::{ENTER, READ, User, WRITE};
+use super::master_use::{MasterContext, Uses, option_origin};
 use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
 use super::{Check, CheckResult, Findings, options};
 use crate::cli::yaml;
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
-
-pub(super) struct MasterContext<'a> {
-    pub(super) master: &'a SaltMaster,
-    pub(super) config: &'a Config,
-    pub(super) socket: &'a Path,
-    pub(super) daemon: &'a User,
-    /// Packages in Salt's Python, or the reason why they are unknown.
-    pub(super) python: &'a Result<Installed, String>,
-}
-
-#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
-pub(super) struct Uses {
-    pub(super) job_cache: bool,
-    pub(super) event_return: bool,
-    pub(super) ext_job_cache: bool,
-    pub(super) bus: bool,
-}
-
-impl Uses {
-    fn of(context: &MasterContext<'_>) -> Self {
-        let master = context.master;
-        let several = master.texts("multi_returner");
-
-        let names = |option: &str| {
-            let given = master.texts(option);
-            let given = given
-                .iter()
-                .flat_map(|names| names.split(','))
-                .map(str::trim);
-            // `multi_returner` stands for the returners that it names.
-            given.clone().any(|name| name == "saltcellar")
-                || (given.clone().any(|name| name == "multi_returner")
-                    && several.contains(&"saltcellar"))
-        };
-
-        Self {
-            job_cache: names("master_job_cache"),
-            event_return: names("event_return"),
-            ext_job_cache: names("ext_job_cache"),
-            bus: context
-                .config
-                .bus
-                .iter()
-                .any(|dir| same_file(dir, &master.sock_dir)),
-        }
-    }
-}
 
 pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
     let uses = Uses::of(context);
@@ -777,35 +731,6 @@ pub(in crate::cli) fn setting(master: &SaltMaster, key: &str) -> Option<String> 
     configured
         .filter(|configured| !configured.is_empty())
         .map(str::to_owned)
-}
-
-/// The file and line of a top-level option; the last file takes precedence.
-pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
-    for path in master.files.iter().rev() {
-        // A file that vanished meanwhile has no line with the option.
-        let text = fs::read_to_string(path).unwrap_or_default();
-
-        let line = text.lines().position(|line| {
-            line.trim_start_matches(['"', '\''])
-                .strip_prefix(key)
-                .is_some_and(|rest| {
-                    rest.trim_start_matches(['"', '\''])
-                        .trim_start()
-                        .starts_with(':')
-                })
-        });
-
-        if let Some(line) = line {
-            return format!("{}:{}", path.display(), line + 1);
-        }
-    }
-
-    // The option does not begin a line: a mapping on one line, as in JSON.
-    let file = master.option_by_file(key).pop();
-    file.map_or_else(
-        || "Salt's default".to_owned(),
-        |(path, _)| path.display().to_string(),
-    )
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod access;
 mod disk;
 mod keys;
 mod master;
+mod master_use;
 mod options;
 mod permissions;
 mod python;
@@ -39,7 +40,7 @@ use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, plain, sa
 use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, ConfigError, Environment, Invalid, SocketChoice, read_options};
 use crate::ingest::spool::Spool;
-use crate::store::retain::free_space::SpaceLevel;
+use crate::store::free_space::SpaceLevel;
 use crate::wire::unix_listener;
 
 pub(super) const EXAMPLES: &str = "\
@@ -376,7 +377,7 @@ fn check_master(
 
     // The owner of the socket is the daemon's user, even if the daemon does not respond.
     let daemon = access::User::numbered(daemon_uid(socket));
-    let context = master::MasterContext {
+    let context = master_use::MasterContext {
         master: salt_master,
         config,
         socket,

@@ -2,7 +2,7 @@
 
 use salt_sls::Value;
 
-use super::master::{MasterContext, Uses, option_origin};
+use super::master_use::{MasterContext, Uses, option_origin};
 use super::{CheckResult, Findings};
 use crate::cli::yaml;
 use crate::model::Age;

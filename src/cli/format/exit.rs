@@ -5,12 +5,16 @@ use std::process::ExitCode;
 use super::output::OutputError;
 use crate::api::client::ClientError;
 use crate::cli::ask::NoDaemon;
-use crate::cli::jobs::events::BadData;
 use crate::cli::{BadUsage, Finding};
 use crate::config::ConfigError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;
 use crate::wire::unix_listener::SocketError;
+
+/// The data of an event is unreadable or not a map.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub(in crate::cli) struct BadData(pub(in crate::cli) anyhow::Error);
 
 /// An exit code. Scripts rely on the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

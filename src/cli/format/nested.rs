@@ -3,7 +3,7 @@
 use salt_sls::json_form::untagged;
 use serde_json::Value as Json;
 
-use super::output::plain;
+use crate::base::visible::plain;
 
 const STEP: usize = 4;
 /// Largest indent, in spaces.

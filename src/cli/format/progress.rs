@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::plain;
+use crate::base::visible::plain;
 use crate::store::tools::Watch;
 
 /// Shorter operations show nothing.

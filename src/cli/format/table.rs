@@ -10,7 +10,8 @@ use std::borrow::Cow;
 
 use unicode_width::UnicodeWidthChar as _;
 
-use super::output::{Output, OutputError, plain};
+use super::output::{Output, OutputError};
+use crate::base::visible::plain;
 
 /// Minimum width of a truncated column.
 const SHRUNK_CHARS_MIN: usize = 8;

@@ -293,8 +293,8 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     let batch = ask::answer::<calls::consumers::Next>(global, &call, "take the next events")?;
 
     show_rows(global.output, &batch, &batch.events, |out| {
-        let rows: Vec<_> = batch.events.iter().map(super::events::row).collect();
-        Ok(Table::new(super::events::columns()).print(out, &rows)?)
+        let rows: Vec<_> = batch.events.iter().map(super::event_rows::row).collect();
+        Ok(Table::new(super::event_rows::columns()).print(out, &rows)?)
     })
 }
 

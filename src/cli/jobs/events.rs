@@ -8,14 +8,15 @@ use anyhow::{Context, bail};
 use rmpv::Value;
 use salt_sls::Glob;
 
+use super::event_rows::{columns, row};
 use super::filter::DataFilter;
 use super::tail;
 use crate::api::call::events::{EventRow, EventsPage, Scan};
 use crate::api::call::send::SendArgs;
 use crate::api::call::{self as calls, Cursor};
+use crate::cli::format::exit::BadData;
 use crate::cli::{
-    Column, Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, nested, plain, short_at,
-    title, value, yaml,
+    Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, nested, value, yaml,
 };
 use crate::wire::call::Id;
 use crate::wire::msgpack::PackedMap;
@@ -191,11 +192,6 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
     })
 }
 
-/// The data of an event is unreadable or not a map.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
-pub(in crate::cli) struct BadData(anyhow::Error);
-
 fn data(event: &Send) -> anyhow::Result<Value> {
     let read = |from: &mut dyn std::io::Read| -> anyhow::Result<String> {
         let mut text = String::new();
@@ -270,28 +266,4 @@ fn list(global: &Global, filter: &Filter) -> anyhow::Result<()> {
                     .map_or_else(String::new, data)
             })?)
         })
-}
-
-pub(super) fn columns() -> [Column; 5] {
-    [
-        Column::right("SEQ"),
-        Column::left(title("TIME", "TIME (UTC)")),
-        Column::middle_truncated("TAG"),
-        Column::middle_truncated("MINION")
-            .min_chars(9)
-            .drop_order(2),
-        Column::truncated("FUN").drop_order(1),
-    ]
-}
-
-pub(super) fn row(event: &EventRow) -> Vec<String> {
-    let text = |text: &str| plain(text).into_owned();
-    let optional = |name: &Option<String>| name.as_deref().map_or_else(String::new, text);
-    vec![
-        event.seq.to_string(),
-        short_at(event.time),
-        text(&event.tag),
-        optional(&event.minion),
-        optional(&event.fun),
-    ]
 }

@@ -3,6 +3,7 @@
 
 pub(super) mod consumers;
 mod diff;
+mod event_rows;
 pub(super) mod events;
 mod filter;
 pub(super) mod minions;

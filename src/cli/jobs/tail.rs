@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::events::{columns, row};
+use super::event_rows::{columns, row};
 use super::filter::FilterFlags;
 use crate::api::call as calls;
 use crate::api::call::events::{CountArgs as CountCall, EventGroup, EventRow, FollowArgs, GroupBy};

@@ -21,9 +21,13 @@
 
 use std::io;
 
+use super::EntryPosition;
 use crate::model::{FastMap, JidKey};
+use crate::store::index::job_summary::JobSummary;
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
-use crate::store::read::job_summary::JobSummary;
+
+/// A job in a segment, and the positions of its entries, ascending.
+pub(crate) type JobEntries = (JidKey, JobSummary, Vec<EntryPosition>);
 
 const RANK: u8 = 7;
 const NO_CACHE: u8 = 8;

@@ -6,9 +6,11 @@
 
 pub(crate) mod archive;
 pub mod job;
+pub mod job_summary;
 pub mod latest;
 pub mod memory;
 pub mod minion;
+pub mod names;
 pub mod page;
 pub mod sealed;
 pub mod segment_metadata;

@@ -20,6 +20,7 @@ use std::path::Path;
 
 use super::super::error::{StoreError, io_at};
 use super::EntryPosition;
+use super::job::JobEntries;
 use super::job::{Decoder, Encoder};
 use super::latest::{self, LatestJob};
 use super::minion;
@@ -29,9 +30,9 @@ use super::page::{Page, PageWriter};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use crate::model::JidKey;
+use crate::store::index::job_summary::JobSummary;
 use crate::store::index::memory::MemIndex;
 use crate::store::log::frame::LogId;
-use crate::store::read::job_summary::JobSummary;
 use crate::store::vfs::Fs;
 
 /// The key of the only page in a tree.
@@ -50,9 +51,6 @@ pub(crate) struct SealedIndex {
     /// Memory of the table, in bytes.
     opened_bytes: usize,
 }
-
-/// A job in a segment, and the positions of its entries, ascending.
-pub(crate) type JobEntries = (JidKey, JobSummary, Vec<EntryPosition>);
 
 /// The blocks of a rewritten segment.
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{EntryPosition, archive};
 use crate::base::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use crate::model::SeqNo;
-use crate::store::index::memory::names::Names;
+use crate::store::index::names::Names;
 use crate::store::log::file::BlockMeta;
 
 /// The bit of templates that are not listed.

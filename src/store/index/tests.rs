@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{Entry, Flags, JidKey, Kind, Source};
 use crate::store::StoreError;
+use crate::store::index::job_summary::JobSummary;
 use crate::store::log::file::BlockMeta;
 use crate::store::log::frame::LogId;
-use crate::store::read::job_summary::JobSummary;
 use crate::store::vfs::Disk;
 use crate::wire::msgpack::Writer;
 

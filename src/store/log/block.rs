@@ -614,7 +614,7 @@ impl<'a> Rows<'a> {
 
     /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
     pub fn templates(&self) -> Vec<Vec<u8>> {
-        super::builder::distinct(&self.tags())
+        super::column::distinct(&self.tags())
             .into_iter()
             .map(|at| self.text(at).to_vec())
             .chain(

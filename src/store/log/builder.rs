@@ -5,15 +5,14 @@
 
 use memchr::memmem;
 use rkyv::rancor::Error;
-use rkyv::util::AlignedVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::block::{
     CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER,
 };
-use super::column::Column;
+use super::column::{Column, distinct};
 use super::file::BlockMeta;
-use super::frame::write_frame;
+use super::frame::{Packed, write_frame};
 use crate::base::clock::Micros;
 use crate::base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use crate::model::{Entry, FastMap, JidKey, SeqNo};
@@ -53,14 +52,6 @@ impl Packer {
             (CODEC_STORED, bytes)
         })
     }
-}
-
-/// The two parts of a finished block, each with its own checksum in the frame.
-pub struct Packed<'a> {
-    /// The archived [`Head`].
-    pub head: AlignedVec,
-    /// The bodies, compressed if that is shorter.
-    pub bodies: &'a [u8],
 }
 
 /// Limit of the texts in a block: minion, function, tag template and jid of each entry.
@@ -467,24 +458,6 @@ impl BlockBuilder {
     pub(in crate::store) fn texts(&self) -> usize {
         self.texts.ends.len()
     }
-}
-
-pub(in crate::store) fn distinct(column: &[i64]) -> Vec<usize> {
-    let mut seen: Vec<bool> = Vec::new();
-    let mut found = Vec::new();
-
-    for at in column.iter().filter_map(|&n| usize::try_from(n).ok()) {
-        if seen.len() <= at {
-            seen.resize(at + 1, false);
-        }
-        if let Some(seen) = seen.get_mut(at)
-            && !std::mem::replace(seen, true)
-        {
-            found.push(at);
-        }
-    }
-
-    found
 }
 
 /// Offset of `word` in `text`: its own position if it is a subslice, otherwise its first

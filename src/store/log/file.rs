@@ -39,9 +39,12 @@ use crate::base::clock::Micros;
 use crate::base::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES, SECTOR_BYTES};
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::{FORMAT_VERSION, public_id};
 use crate::store::vfs::read::{Outcome, read_at};
 use crate::store::vfs::{Fs, FsFile};
+use crate::wire::signed::sha256;
+
+/// Format version of the state directory.
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Bytes of the file header.
 pub(crate) const FILE_HEADER_LEN: usize = 80;
@@ -766,6 +769,21 @@ pub(crate) fn cut_offset(path: &Path) -> Option<u64> {
         .ok()
 }
 
+/// The id that the store has for others: the first half of an event's id. It is derived one way
+/// from the store id, which must stay secret: a sender who knows that could put valid frames into
+/// the bodies of entries.
+pub(crate) fn public_id(store_id: u64) -> String {
+    let input = [
+        b"saltcellar public store id".as_slice(),
+        &store_id.to_le_bytes(),
+    ]
+    .concat();
+
+    let digest = sha256(&input);
+    let first = digest.first_chunk().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(first))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -866,5 +884,12 @@ mod tests {
             error.contains("format 3") && error.contains("saltcellar import"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_public_id_is_fixed_and_differs_from_the_store_id() {
+        // printf "saltcellar public store id\x07\0\0\0\0\0\0\0" | sha256sum
+        assert_eq!(public_id(7), "f3b0e167cab67930");
+        assert_ne!(public_id(7), public_id(8));
     }
 }

@@ -39,9 +39,9 @@
 //! No field of a header is used before its checksum is verified. All versions share the layout of
 //! the header.
 
+use rkyv::util::AlignedVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::builder::Packed;
 use crate::base::limits::WIRE_FRAME_BYTES_MAX;
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, fits};
@@ -168,6 +168,14 @@ impl FrameHeader {
     pub(crate) fn is_filler(&self) -> bool {
         self.count == 0
     }
+}
+
+/// The two parts of a finished block, each with its own checksum in the frame.
+pub struct Packed<'a> {
+    /// The archived head.
+    pub head: AlignedVec,
+    /// The bodies, compressed if that is shorter.
+    pub bodies: &'a [u8],
 }
 
 /// Appends a frame to `out`; returns the lengths of the frame and of its head. The frame is invalid
@@ -319,7 +327,6 @@ pub(in crate::store) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rkyv::util::AlignedVec;
 
     const ID: LogId = LogId {
         store_id: 7,

@@ -5,6 +5,5 @@ pub mod builder;
 pub mod column;
 pub mod file;
 pub mod frame;
-pub(in crate::store) mod recovery;
 pub mod walk;
 pub(crate) mod writer;

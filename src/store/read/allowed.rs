@@ -30,7 +30,7 @@ use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::{EntryPosition, MinionSelection, TagTemplates};
 use crate::store::log::block::{FREE_JID, Rows};
-use crate::store::log::builder::distinct;
+use crate::store::log::column::distinct;
 use crate::store::segment::{Ready, Segment};
 
 /// By limits and [`Segment::numbering`].

@@ -21,11 +21,11 @@ use tokio::sync::Notify;
 use crate::base::clock::Micros;
 use crate::base::limits::{FOLLOW_LINGER, HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};
 use crate::model::{Entry, Flags, Kind, ReadLimits, SeqNo};
+use crate::store::class::Class;
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
 use crate::store::read::{StoredEntry, without_body};
 use crate::store::segment::{Segment, with_same_numbers};
-use crate::store::write::class::Class;
 use crate::store::{Store, StoreInner};
 use crate::wire::filter::{EntryFilter, TooCostly};
 

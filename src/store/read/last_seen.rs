@@ -6,11 +6,11 @@ use std::collections::{BTreeSet, HashMap};
 use crate::base::clock::Micros;
 use crate::model::Kind;
 use crate::store::Store;
+use crate::store::class::Class;
 use crate::store::error::StoreError;
 use crate::store::index::LatestJob;
 use crate::store::index::latest::BUS_ONLY;
 use crate::store::segment::with_same_numbers;
-use crate::store::write::class::Class;
 
 /// The latest entries of minions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

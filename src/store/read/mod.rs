@@ -9,7 +9,6 @@ pub(in crate::store) mod allowed;
 pub mod cache;
 pub mod consumer;
 pub(in crate::store) mod follow;
-pub mod job_summary;
 pub mod last_seen;
 pub mod pattern;
 pub mod returns;
@@ -19,7 +18,6 @@ pub(crate) use scan::ScanStats;
 #[cfg(test)]
 pub(in crate::store) use view::summary;
 pub(crate) use view::{JobRows, StoreView};
-pub mod stats;
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -35,8 +33,8 @@ use crate::base::limits::SCAN_BYTES_MAX;
 use crate::model::{
     Entry, EventFilter, Flags, JidKey, Kind, Origin, ReadLimits, Replaced, SeqNo, Source,
 };
+use crate::store::index::job_summary::JobSummary;
 use crate::store::log::block;
-use crate::store::read::job_summary::JobSummary;
 use crate::store::read::scan::{Backwards, Search};
 use crate::store::segment::with_same_numbers;
 use crate::wire::filter::{EntryFilter, TooCostly};

@@ -8,8 +8,8 @@ use crate::model::{JidKey, Kind};
 use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::index::EntryPosition;
+use crate::store::index::job_summary::{JobSummary, is_of_cached_job};
 use crate::store::log::block::{BlockView, Rows};
-use crate::store::read::job_summary::{JobSummary, is_of_cached_job};
 use crate::store::read::{StoredEntry, without_body};
 use crate::store::segment::{Segment, with_same_numbers};
 

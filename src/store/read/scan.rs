@@ -17,15 +17,15 @@ use super::pattern::{Need, TagCondition, condition};
 use crate::base::clock::Micros;
 use crate::model::{EventFilter, JidSpeller, ReadLimits, SeqNo};
 use crate::store::StoreInner;
+use crate::store::class::Class;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;
 use crate::store::index::{Blocks, MinionSelection, TagTemplates};
 use crate::store::log::block::{BlockView, FREE_JID, Rows};
-use crate::store::log::builder::distinct;
+use crate::store::log::column::distinct;
 use crate::store::read::StoredEntry;
 use crate::store::read::allowed::AllowedBlocks;
 use crate::store::segment::Segment;
-use crate::store::write::class::Class;
 use crate::wire::filter::EntryFilter;
 
 /// A search and its caches of evaluated templates.

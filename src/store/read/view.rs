@@ -27,7 +27,6 @@ use std::sync::Arc;
 use super::allowed::{AllowedBlocks, Role, Roles};
 use super::consumer::Start;
 use super::follow::{Counted, Selected};
-use super::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
 use super::last_seen::LastSeen;
 use super::returns::{Asked, JobReturns, Place, PlacesIn};
 use super::scan::Search;
@@ -37,6 +36,7 @@ use crate::base::limits::{ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE, LIST_JOBS_REA
 use crate::model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
 use crate::store::Store;
 use crate::store::error::StoreError;
+use crate::store::index::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
 use crate::store::index::{EntryPosition, LatestJob};
 use crate::store::log::block::Rows;
 use crate::store::segment::{Segment, with_same_numbers};

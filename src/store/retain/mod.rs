@@ -8,7 +8,7 @@
 //!   does not follow a wall clock that was set ahead. An arrival time that the segments of a class
 //!   prove wrong is ignored (see `segment::usage`)
 //! - bytes, entries: the class as a whole, including the active segment, exceeds its limit
-//! - space: the disk is nearly full (see `free_space`). Classes are emptied in the order of the
+//! - space: the disk is nearly full (see [`crate::store::free_space`]). Classes are emptied in the order of the
 //!   configured list, each from its oldest segment; `events` and then `jobs` come last unless the
 //!   list places them elsewhere
 //!
@@ -22,7 +22,6 @@
 //! `age_clock`). Only the configuration shortens one directly.
 
 pub(in crate::store) mod age_clock;
-pub mod free_space;
 pub mod hold;
 pub(in crate::store) mod salt_keep;
 
@@ -43,12 +42,12 @@ use crate::base::limits::{
 };
 use crate::base::named::named;
 use crate::model::{Age, JidKey, Keep, SeqNo};
-use crate::store::retain::free_space::SpaceLevel;
+use crate::store::class::Class;
+use crate::store::free_space::SpaceLevel;
 use crate::store::retain::hold::Hold;
 use crate::store::segment::removal::left_in_trash;
 use crate::store::segment::usage::{SegmentUsage, arrivals};
 use crate::store::segment::with_same_numbers;
-use crate::store::write::class::Class;
 use crate::store::write::shares::divided;
 
 /// Why a segment is dropped.

@@ -14,6 +14,7 @@
 //! is read for a moment at a time.
 
 pub(in crate::store) mod index_access;
+pub(in crate::store) mod recovery;
 pub(in crate::store) mod removal;
 pub(in crate::store) mod rewrite;
 pub mod seal;
@@ -33,11 +34,11 @@ use super::index::sealed;
 use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, TagTemplates, Totals};
 use super::vfs::Fs;
 use crate::model::SeqNo;
+use crate::store::class::Class;
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{Bounds, Walked, walk};
 use crate::store::segment::usage::SegmentUsage;
-use crate::store::write::class::Class;
 
 /// Name of a sealed segment's index.
 pub(in crate::store) const INDEX: &str = "index";

@@ -26,9 +26,9 @@ use crate::store::error::{StoreError, io_at};
 use crate::store::format::{
     class_dir, list, make_dir, name_of, remove_dir, segment_name, segment_seq, sync_dir,
 };
+use crate::store::free_space::SpaceLevel;
 use crate::store::index::LatestJob;
 use crate::store::index::state::StateDatabase;
-use crate::store::retain::free_space::SpaceLevel;
 use crate::store::segment::{Segment, rewrite};
 use crate::store::vfs::Fs;
 

@@ -1,8 +1,9 @@
 //! Internal invariants: an inconsistent write fails with an error, and the store continues.
 
 use super::*;
-use crate::store::log::builder::{BlockBuilder, Packed, Packer};
+use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::frame;
+use crate::store::log::frame::Packed;
 
 fn write_sequence(dir: &Path, end: u64) {
     let file = crate::store::write::seqno::SequenceFile {

@@ -7,7 +7,7 @@ use super::*;
 use crate::base::work;
 use crate::model::ReadLimits;
 use crate::store::index::MinionSelection;
-use crate::store::read::job_summary::JobSummary;
+use crate::store::index::job_summary::JobSummary;
 use crate::store::read::{EventPage, StoreView};
 
 fn put_event(rig: &Rig, tag: &str, minion: &str, fun: &str) {
@@ -447,7 +447,7 @@ fn lists_what_is_allowed(rig: &Rig) {
             let job = job.unwrap_or_default();
             let is_cached = entries
                 .iter()
-                .any(|entry| read::job_summary::is_of_cached_job(entry.kind));
+                .any(|entry| index::job_summary::is_of_cached_job(entry.kind));
             assert_eq!(
                 (
                     job.is_cached,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::layout::SegmentFiles;
-use super::verify::seqs::SeqSet;
+use super::seqs::SeqSet;
 use crate::model::SeqNo;
 use crate::store::format;
 use crate::store::index::sealed::SealedIndex;

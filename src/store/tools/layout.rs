@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::files::LOST_AND_FOUND;
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
@@ -66,9 +67,6 @@ pub(crate) const SPILL_DIR: &str = "spill";
 
 /// The tokens of the HTTP listener: hashes, from which no token can be made.
 pub(crate) const TOKENS_FILE: &str = "TOKENS";
-
-/// Exists at the root of some file systems.
-pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 
 fn role(name: &str) -> Option<Role> {
     ITEMS

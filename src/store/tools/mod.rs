@@ -18,6 +18,7 @@ pub mod layout;
 pub mod rebuild;
 mod renumber;
 pub mod salvage;
+mod seqs;
 pub mod verify;
 
 pub(crate) use error::ToolError;

@@ -18,13 +18,13 @@ use crate::base::clock::Micros;
 use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
 use crate::store::format::name_of;
-use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset};
+use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset, public_id};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
 use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
 use crate::store::stopped::Stopped;
 use crate::store::tools::backup::manifest::Manifest;
-use crate::store::tools::verify::seqs::SeqSet;
+use crate::store::tools::seqs::SeqSet;
 use crate::store::tools::verify::small_files::{self, CheckFile, FileFault};
 use crate::store::vfs::Disk;
 use crate::store::write::seqno::{SEQUENCE, SequenceFile, SkippedNumbers};
@@ -154,7 +154,7 @@ pub(crate) fn salvage(
     let store_id = match format_text.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
         Some(Err(format::NoStoreId::OtherVersion(found))) => {
-            let (path, expected) = (from.to_owned(), format::FORMAT_VERSION);
+            let (path, expected) = (from.to_owned(), crate::store::FORMAT_VERSION);
             return Err(StoreError::Version {
                 path,
                 found,
@@ -562,7 +562,7 @@ impl Salvager {
 
         // Frames of another store are not recognized; the message tells why.
         if let Some(range) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
-            range.what = format!("belongs to the store {}", format::public_id(id.store_id));
+            range.what = format!("belongs to the store {}", public_id(id.store_id));
         }
 
         self.newest = newest;

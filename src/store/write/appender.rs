@@ -23,24 +23,20 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, SendError, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
 
-use super::class::{Class, Classifier};
 use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
+use super::packed::{Done, EntryRef, EntryStats, PackedBlock};
 use super::seqno::SeqNos;
 use super::shares::Shares;
-use crate::base::clock::Micros;
 use crate::base::limits::{
     BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
 };
 use crate::model::{Batch, Entry, Fingerprints, Flags, Kind, SeqNo};
 use crate::store::StoreInner;
+use crate::store::class::{Class, Classifier};
 use crate::store::error::{StoreError, fits};
 use crate::store::log::builder::{BlockBuilder, Packer};
-use crate::store::log::file::BlockMeta;
 use crate::wire::salt_event::fingerprints_of;
-
-/// Completion callback of a batch, called once: stored and synced, or the reason of the failure.
-pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// A batch and its completion callback, returned to the sender by a full or closed queue.
 pub(crate) type Offer = (Arc<Batch>, Option<Done>);
@@ -127,32 +123,6 @@ impl Intake {
                 }
             })
     }
-}
-
-/// An entry of a block: its sequence number and where its bytes are.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::store) struct EntryRef {
-    pub(in crate::store) seq: SeqNo,
-    /// Index into the block's batches.
-    pub(in crate::store) batch: u32,
-    /// Index into that batch.
-    pub(in crate::store) at: u32,
-    /// Kind in the log; deduplication may have changed it from that in the batch.
-    pub(in crate::store) kind: Kind,
-    pub(in crate::store) flags: Flags,
-}
-
-/// A packed block and its entries, which are indexed once the block is on disk.
-#[derive(Debug)]
-pub(in crate::store) struct PackedBlock {
-    /// Its offset is relative to [`Part::frames`].
-    pub(in crate::store) meta: BlockMeta,
-    /// The distinct templates of its tags.
-    pub(in crate::store) templates: Vec<Vec<u8>>,
-    pub(in crate::store) batches: Vec<Arc<Batch>>,
-    pub(in crate::store) entries: Vec<EntryRef>,
-    /// Bytes of its entries, names included.
-    pub(in crate::store) raw_bytes: usize,
 }
 
 /// Blocks of one class that are not committed yet.
@@ -259,47 +229,6 @@ struct Waiting {
     /// One past its last entry, and past the originals of its duplicates.
     upto: SeqNo,
     done: Done,
-}
-
-#[derive(Debug, Default)]
-pub(in crate::store) struct EntryStats {
-    pub(in crate::store) raw_bytes: u64,
-    pub(in crate::store) known: u64,
-    pub(in crate::store) differing: u64,
-    pub(in crate::store) returns: u64,
-    /// Failed returns; the last one.
-    pub(in crate::store) failed: u64,
-    pub(in crate::store) last_failed: Option<FailedReturn>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FailedReturn {
-    /// Time of arrival.
-    pub at: Micros,
-    /// Job id.
-    pub jid: String,
-    /// Minion id.
-    pub minion: String,
-    /// Function; empty for several.
-    pub fun: String,
-    /// Exit code.
-    pub retcode: i64,
-}
-
-impl EntryStats {
-    fn count_return(&mut self, entry: &Entry<'_>) {
-        self.returns += 1;
-        if entry.flags.failed(entry.retcode) {
-            self.failed += 1;
-            self.last_failed = Some(FailedReturn {
-                at: entry.at,
-                jid: entry.jid.to_owned(),
-                minion: entry.minion.to_owned(),
-                fun: entry.fun.to_owned(),
-                retcode: entry.retcode,
-            });
-        }
-    }
 }
 
 /// The appender's thread.
@@ -712,6 +641,7 @@ impl Appender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::Micros;
     use crate::model::Source;
     use crate::store::{Limits, Store};
     use crate::wire::salt_event::event_entry;

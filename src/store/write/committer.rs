@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendError, Sender};
 use parking_lot::Mutex;
 
-use super::appender::{Done, EntryStats, PackedBlock};
-use super::class::Class;
+use super::packed::{Done, EntryStats, PackedBlock};
 use crate::base::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
 use crate::base::metrics::Metrics;
 use crate::model::{Durability, Entry, Flags, Kind, SeqNo};
+use crate::store::class::Class;
 use crate::store::error::{StoreError, io_at};
 use crate::store::index::MemIndex;
 use crate::store::log::file::FILE_HEADER_LEN;

@@ -1,9 +1,9 @@
 //! The write path: ordering, deduplication, packing and commits.
 
 pub mod appender;
-pub mod class;
 pub mod committer;
 pub mod dedupe;
+pub(crate) mod packed;
 mod reactor_file;
 pub(in crate::store) mod refill;
 pub mod seqno;

@@ -12,13 +12,13 @@
 
 use std::sync::Arc;
 
-use super::class::{Class, Classifier};
 use super::dedupe::Dedupe;
 use super::shares::Shares;
 use crate::base::clock::Micros;
 use crate::base::limits::DEDUPE_REFILL_BYTES;
 use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
 use crate::store::StoreInner;
+use crate::store::class::{Class, Classifier};
 use crate::store::error::StoreError;
 use crate::store::log::block::Rows;
 use crate::store::log::file::BlockMeta;

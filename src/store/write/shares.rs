@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::class::{Class, Classes};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{SHARE_MINIONS_MAX, SHARE_NAMED_AGE, SHARE_NAMED_MAX, SHARE_STEPS};
 use crate::model::{Entry, FastMap, Keep};
+use crate::store::class::{Class, Classes};
 
 /// A number of entries and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

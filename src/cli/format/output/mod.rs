@@ -8,7 +8,6 @@
 mod sink;
 
 pub(in crate::cli) use self::sink::disable_pager;
-pub(in crate::cli) use crate::base::visible::plain;
 
 use std::io::{self, IsTerminal as _};
 
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use self::sink::Sink;
 use super::outputter::{Colours, nested};
-use crate::base::visible::json_plain;
+use crate::base::visible::{json_plain, plain};
 use crate::wire::msgpack::json::from_json;
 
 /// The structure of the output.

@@ -5,7 +5,7 @@
 //! # Differences
 //!
 //! - Salt removes escape characters from some texts. Here all control and invisible characters are escaped (see
-//!   [`super::output::plain`]), except tabs and line ends.
+//!   [`plain`]), except tabs and line ends.
 //! - Line ends in a key are shown as `\n`, and further lines of a state's texts and of errors are indented, so that text of
 //!   a minion cannot forge the heading of another one.
 //! - Salt's `nested` omits dates and binary data. Here they are formatted as by Python.
@@ -18,7 +18,7 @@ mod python;
 pub(in crate::cli) use highstate::highstate;
 pub(in crate::cli) use nested::nested;
 
-use super::output::plain;
+use crate::base::visible::plain;
 
 /// The escape sequences that Salt uses, or none.
 #[derive(Debug, Clone, Copy)]

@@ -6,24 +6,23 @@
 //! summary, which jobs share.
 
 pub mod arena;
-pub mod names;
 
 use std::collections::BinaryHeap;
 
 use super::super::error::{StoreError, fits};
+use super::job::JobEntries;
 use super::job::JobRecord;
 use super::latest::{BUS_ONLY, HIGHSTATE, LatestJob};
 use super::minion::MinionSelection;
-use super::sealed::JobEntries;
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use super::{EntryPosition, Totals, newness};
 use crate::base::limits::JOBS_SORTED_AT_ONCE;
 use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
+use crate::store::index::job_summary::{self, JobSummary};
 use crate::store::index::memory::arena::Arena;
-use crate::store::index::memory::names::{Names, Table, hash};
+use crate::store::index::names::{Names, Table, hash};
 use crate::store::log::file::BlockMeta;
-use crate::store::read::job_summary::{self, JobSummary};
 
 /// Stands for no job, no entry or no text.
 const NONE: u32 = u32::MAX;

@@ -170,5 +170,24 @@ impl ArchivedColumn {
     }
 }
 
+/// The distinct values of a column of indexes, in the order of their first occurrence; without negative ones.
+pub(in crate::store) fn distinct(column: &[i64]) -> Vec<usize> {
+    let mut seen: Vec<bool> = Vec::new();
+    let mut found = Vec::new();
+
+    for at in column.iter().filter_map(|&n| usize::try_from(n).ok()) {
+        if seen.len() <= at {
+            seen.resize(at + 1, false);
+        }
+        if let Some(seen) = seen.get_mut(at)
+            && !std::mem::replace(seen, true)
+        {
+            found.push(at);
+        }
+    }
+
+    found
+}
+
 #[cfg(test)]
 mod tests;

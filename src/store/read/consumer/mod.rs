@@ -193,7 +193,7 @@ impl StoreInner {
 }
 
 impl Store {
-    /// The public id of the store ([`crate::store::format::public_id`]): the first part of
+    /// The public id of the store ([`crate::store::log::file::public_id`]): the first part of
     /// [`Store::event_id`].
     pub(crate) fn id(&self) -> String {
         self.0.public_id.clone()

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::model::{Age, Keep};
+use crate::store::class::Class;
 use crate::store::retain::Reason;
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::tests::retention::{DAY, FOREVER, HOUR, events, fill, jobs, settle, with};
 use crate::store::tests::*;
-use crate::store::write::class::Class;
 
 #[test]
 fn limits_are_exact_to_the_microsecond_the_byte_and_the_entry() {

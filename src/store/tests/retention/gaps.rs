@@ -1,10 +1,10 @@
 //! Retention when some segments cannot be dropped.
 
 use crate::model::{EventFilter, Keep, Source};
+use crate::store::class::Class;
 use crate::store::retain::{DropOutcome, PlannedDrop};
 use crate::store::tests::retention::{FOREVER, dropped, events, fill, jobs, settle, with};
 use crate::store::tests::*;
-use crate::store::write::class::Class;
 use crate::wire::salt_event::event_entry;
 
 /// Compares the latest jobs with those derived from the entries.

@@ -9,7 +9,7 @@ use salt_sls::Glob;
 
 use crate::base::clock::Micros;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Keep, Source};
-use crate::store::retain::free_space::{FreeSpaceGuard, SpaceLevel};
+use crate::store::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason};
 use crate::store::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
 use crate::store::vfs::{Disk, Fs, FsFile, Space};

@@ -201,7 +201,7 @@ fn check_lists(store: &Store, all: &BTreeMap<u64, StoredEntry>, dropped: impl Fn
     let rows = store.jobs_before(None, usize::MAX).unwrap();
     let listed: BTreeSet<&str> = rows.iter().map(|(_, row)| row.jid.as_str()).collect();
     assert_eq!(rows.len(), listed.len(), "a job is listed twice");
-    let due = jids(|kind| crate::store::read::job_summary::rank(kind) > 0);
+    let due = jids(|kind| crate::store::index::job_summary::rank(kind) > 0);
     assert!(
         due.is_subset(&listed),
         "{due:?} are jobs, {listed:?} are listed"

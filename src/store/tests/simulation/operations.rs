@@ -11,6 +11,7 @@ use super::{DropOutcome, Rng, Simulated, Survives};
 use crate::base::clock::Micros;
 use crate::base::limits::SECTOR_BYTES;
 use crate::model::{EventFilter, SeqNo, Source};
+use crate::store::StoreError;
 use crate::store::retain::Reason;
 use crate::store::tools::backup::restore::restore;
 use crate::store::tools::backup::{self, backup};
@@ -18,7 +19,6 @@ use crate::store::tools::tests::{salvage, verify};
 use crate::store::tools::verify;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault};
-use crate::store::{StoreError, format};
 
 /// The fate of the log with a hostile body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -631,6 +631,6 @@ impl Simulated {
             .filter(|problem| problem.what != "the end of the log is unknown")
             .collect();
         assert!(may_be_damaged || of_logs.is_empty(), "{of_logs:?}");
-        assert_eq!(report.format, format::FORMAT_VERSION);
+        assert_eq!(report.format, crate::store::FORMAT_VERSION);
     }
 }

@@ -98,7 +98,7 @@ pub struct SmallFile {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     pub(crate) store_format: u32,
-    /// The public id of the store (`format::public_id`).
+    /// The public id of the store (`log::file::public_id`).
     pub(crate) store: String,
     /// Time of the backup, microseconds since 1970.
     pub(crate) made: i64,

@@ -36,7 +36,7 @@ use crate::base::clock::Micros;
 use crate::model::SeqNo;
 use crate::store::error::io_at;
 use crate::store::format::name_of;
-use crate::store::log::file::LogFile;
+use crate::store::log::file::{LogFile, public_id};
 use crate::store::log::walk::{self, Bounds};
 use crate::store::tools::backup::manifest::{
     FileVersion, LogCopy, Manifest, SegmentState, SmallFile,
@@ -93,7 +93,7 @@ pub(crate) fn backup(
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
 
     let store_id = layout::check_store(from)?;
-    let store_format = format::FORMAT_VERSION;
+    let store_format = crate::store::FORMAT_VERSION;
 
     files::check_disjoint(from, to)?;
     if to.exists() && !to.is_dir() {
@@ -123,7 +123,7 @@ pub(crate) fn backup(
         .flatten()
         .unwrap_or_default();
 
-    let store = format::public_id(store_id);
+    let store = public_id(store_id);
     if let Some(before) = &before {
         let logged = sources.iter().map(|source| source.last_seq.next()).max();
         let end = numbers.end.max(logged.unwrap_or_default());

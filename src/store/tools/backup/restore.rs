@@ -58,9 +58,12 @@ pub(crate) fn restore(
         return Err(not(why));
     };
 
-    if manifest.store_format != format::FORMAT_VERSION {
+    if manifest.store_format != crate::store::FORMAT_VERSION {
         // Logs are copied as they are, so another format would not become readable.
-        let (found, expected) = (manifest.store_format.to_string(), format::FORMAT_VERSION);
+        let (found, expected) = (
+            manifest.store_format.to_string(),
+            crate::store::FORMAT_VERSION,
+        );
         return Err(StoreError::Version {
             path: from.to_owned(),
             found,

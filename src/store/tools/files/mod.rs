@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::ToolError;
-use super::layout::LOST_AND_FOUND;
 use crate::base::limits::TOOL_COPY_BYTES;
 use crate::store::error::io_at;
 use crate::store::vfs::read::{Outcome, read_at};
@@ -23,6 +22,9 @@ use crate::store::{StoreError, format};
 const SPARE_BYTES: u64 = 1024 * 1024;
 
 pub(crate) type Hash = u128;
+
+/// Exists at the root of some file systems.
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 
 /// Copies the first `len` bytes of an open file into a file that was just created, and syncs it;
 /// returns their hash. Zero bytes stand for what the disk cannot read.

@@ -39,7 +39,7 @@ fn a_backup_of_another_store_is_refused_and_stays_as_it_is() {
         if !dir.exists() {
             make(dir, 1..5);
         }
-        format::public_id(layout::check_store(dir).unwrap())
+        log::file::public_id(layout::check_store(dir).unwrap())
     });
     refused(
         &dir.path().join("other"),

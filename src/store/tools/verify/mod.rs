@@ -5,7 +5,6 @@
 //! no daemon has them open.
 
 pub mod compare;
-pub mod seqs;
 pub mod small_files;
 
 use std::collections::BTreeSet;
@@ -17,7 +16,7 @@ use super::layout::{self, DaemonWatch, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::SeqNo;
-use crate::store::format::{self, FORMAT_VERSION};
+use crate::store::format;
 use crate::store::index::SegmentMetadata;
 use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
@@ -29,7 +28,7 @@ use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
 use crate::store::segment::Segment;
 use crate::store::segment::removal::{left_in_trash, was_dropped};
 use crate::store::stopped::Stopped;
-use crate::store::tools::verify::seqs::SeqSet;
+use crate::store::tools::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
 use crate::store::write::seqno::{SEQUENCE, SequenceFile, SkippedNumbers};
 use crate::store::{Class, StoreError};
@@ -197,7 +196,7 @@ fn verify_once(
     }
 
     let mut report = VerifyReport {
-        format: FORMAT_VERSION,
+        format: crate::store::FORMAT_VERSION,
         holder,
         segments: 0,
         frames: 0,

@@ -1,12 +1,12 @@
 //! Recovery of a log at start: damage is reported, valid frames are made durable, and a torn tail
 //! is removed.
 
-use super::frame::filler;
-use super::walk::{DamagedRange, Walked};
 use crate::base::metrics::Metrics;
 use crate::store::StoreInner;
 use crate::store::damage::Damage;
 use crate::store::error::{StoreError, io_at};
+use crate::store::log::frame::filler;
+use crate::store::log::walk::{DamagedRange, Walked};
 use crate::store::segment::Segment;
 
 impl StoreInner {
