@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
+use salt_sls::yaml::nodes::{self, Content, Items, Node};
 use serde_json::{Map, Value as Json};
 
 use super::error::Invalid;
@@ -96,122 +96,98 @@ pub fn read_yaml(text: &str) -> Result<Json, Invalid> {
 
 /// Reads one document. An empty file is null.
 pub(super) fn parse(text: &str) -> Result<Document, BadYaml> {
-    let mut reader = Reader {
-        parser: Parser::new_from_str(text),
-        lines: Lines::default(),
+    let document = nodes::parse(text).map_err(|error| BadYaml {
+        line: error.line,
+        problem: format!("not YAML: {}", error.message),
+    })?;
+
+    let mut reader = Reader::default();
+    let Some(root) = document.root() else {
+        return Ok(Document {
+            line: 1,
+            ..Document::default()
+        });
     };
-    let (mut value, mut first_line) = (None, 1);
-
-    loop {
-        let (event, line) = reader.next()?;
-        match event {
-            Event::StreamEnd => {
-                return Ok(Document {
-                    value: value.unwrap_or_default(),
-                    line: first_line,
-                    lines: reader.lines,
-                });
-            }
-            Event::DocumentStart(_) if value.is_some() => {
-                return bad(line, "a second document starts here; only one is allowed");
-            }
-            Event::DocumentStart(_) => {
-                let (event, line) = reader.next()?;
-                first_line = line;
-                value = Some(reader.node(event, line, "", 0)?);
-            }
-
-            // The start of the stream, and the end of the document.
-            _ => {}
-        }
-    }
+    Ok(Document {
+        value: reader.node(root, "", 0)?,
+        line: root.line(),
+        lines: reader.lines,
+    })
 }
 
-struct Reader<'a> {
-    parser: Parser<'a, StrInput<'a>>,
+#[derive(Default)]
+struct Reader {
     lines: Lines,
 }
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, usize), BadYaml> {
-        match self.parser.next_event() {
-            Some(Ok((event, span))) => Ok((event, span.start.line())),
-            Some(Err(error)) => bad(error.marker().line(), format!("not YAML: {}", error.info())),
-            None => Ok((Event::StreamEnd, 1)),
-        }
-    }
-
-    fn node(
-        &mut self,
-        event: Event<'a>,
-        line: usize,
-        path: &str,
-        depth: usize,
-    ) -> Result<Json, BadYaml> {
+impl Reader {
+    fn node(&mut self, node: Node<'_>, path: &str, depth: usize) -> Result<Json, BadYaml> {
+        let line = node.line();
         // Each level is a recursion of this function.
         if depth > limits::CONFIG_DEPTH_MAX {
             return bad(line, "nested too deeply");
         }
 
-        match event {
-            // A value is what is written in its place: no tag changes it, and no alias refers to
-            // another.
-            Event::Scalar(.., Some(_))
-            | Event::SequenceStart(_, Some(_))
-            | Event::MappingStart(_, Some(_)) => bad(
+        // A value is what is written in its place: no tag changes it, and no alias refers to another.
+        if node.is_tagged() {
+            return bad(
                 line,
                 "tags (!name) are not supported; write the value alone",
-            ),
-            Event::Alias(_)
-            | Event::Scalar(_, _, 1.., _)
-            | Event::SequenceStart(1.., _)
-            | Event::MappingStart(1.., _) => bad(
-                line,
-                "anchors and aliases (&name, *name) are not supported; write the value out",
-            ),
-            Event::Scalar(text, ScalarStyle::Plain, ..) => Ok(plain(&text)),
-            Event::Scalar(text, ..) if text.is_empty() || text.contains('\0') => bad(
+            );
+        }
+
+        match node.content() {
+            Content::Alias => bad(line, NO_ALIASES),
+            _ if node.is_anchored() => bad(line, NO_ALIASES),
+            Content::Scalar {
+                text,
+                is_plain: true,
+            } => Ok(plain(text)),
+            Content::Scalar { text, .. } if text.is_empty() || text.contains('\0') => bad(
                 line,
                 format!("{path}: {text:?} is not accepted; give a text without null characters"),
             ),
-            Event::Scalar(text, ..) => Ok(Json::from(text)),
+            Content::Scalar { text, .. } => Ok(Json::from(text)),
             // No key has such a value.
-            Event::SequenceStart(..) if path.ends_with(']') => {
+            Content::Sequence(_) if path.ends_with(']') => {
                 bad(line, format!("{path}: a list within a list"))
             }
-            Event::SequenceStart(..) => self.list(path, depth + 1).map(Json::Array),
-            Event::MappingStart(..) => self.map(path, depth + 1).map(Json::Object),
-            _ => bad(line, "a value is missing"),
+            Content::Sequence(items) => self.list(items, path, depth + 1).map(Json::Array),
+            Content::Mapping(items) => self.map(items, path, depth + 1).map(Json::Object),
         }
     }
 
-    fn list(&mut self, path: &str, depth: usize) -> Result<Vec<Json>, BadYaml> {
+    fn list(&mut self, nodes: Items<'_>, path: &str, depth: usize) -> Result<Vec<Json>, BadYaml> {
         let mut items = Vec::new();
-        loop {
-            let (event, line) = self.next()?;
-            if event == Event::SequenceEnd {
-                return Ok(items);
-            }
-
+        for node in nodes {
             let path = format!("{path}[{}]", items.len());
-            items.push(self.node(event, line, &path, depth)?);
-            self.lines.0.insert(path, line);
+            items.push(self.node(node, &path, depth)?);
+            self.lines.0.insert(path, node.line());
         }
+        Ok(items)
     }
 
-    fn map(&mut self, path: &str, depth: usize) -> Result<Map<String, Json>, BadYaml> {
+    fn map(
+        &mut self,
+        mut nodes: Items<'_>,
+        path: &str,
+        depth: usize,
+    ) -> Result<Map<String, Json>, BadYaml> {
         let mut map = Map::new();
-        loop {
-            let (event, line) = self.next()?;
-            let name = match event {
-                Event::MappingEnd => return Ok(map),
-                Event::Scalar(name, _, 0, None) if !name.is_empty() => name.into_owned(),
+        while let Some(key) = nodes.next() {
+            let line = key.line();
+            let name = match key.content() {
+                Content::Scalar { text, .. }
+                    if !text.is_empty() && !key.is_tagged() && !key.is_anchored() =>
+                {
+                    text
+                }
                 // A list, a mapping, an anchor or a tag.
                 _ => return bad(line, "a key must be a name"),
             };
 
             let path = if path.is_empty() {
-                name.clone()
+                name.to_owned()
             } else {
                 format!("{path}.{name}")
             };
@@ -221,12 +197,18 @@ impl<'a> Reader<'a> {
                 return bad(line, format!("duplicate key {name:?}"));
             }
 
-            let (event, line) = self.next()?;
-            let value = self.node(event, line, &path, depth)?;
-            map.insert(name, value);
+            // The parser adds a value to each key.
+            let Some(value) = nodes.next() else {
+                return bad(line, format!("{path}: a value is missing"));
+            };
+            map.insert(name.to_owned(), self.node(value, &path, depth)?);
         }
+        Ok(map)
     }
 }
+
+const NO_ALIASES: &str =
+    "anchors and aliases (&name, *name) are not supported; write the value out";
 
 fn plain(text: &str) -> Json {
     match text {
@@ -274,11 +256,21 @@ mod tests {
         assert_eq!(problem("a: 1\n'a': 3\n"), "2: duplicate key \"a\"");
         assert!(problem("a: &x 1\nb: *x\n").starts_with("1: anchors"));
         assert!(problem("a: !!str 1\n").starts_with("1: tags"));
-        assert!(problem("a: 1\n---\nb: 2\n").starts_with("2: a second document"));
+        assert_eq!(
+            problem("a: 1\n---\nb: 2\n"),
+            "2: not YAML: expected a single document in the stream, but found another document"
+        );
         assert!(problem("[a]: 1\n").starts_with("1: a key must be a name"));
         assert!(problem("a: [1\nb: 2\n").contains("not YAML"));
         assert!(problem("a: [[1]]\n").starts_with("1: a[0]: a list within a list"));
         assert!(problem("a:\n  b: \"\"\n").starts_with("2: a.b: \"\" is not accepted"));
-        assert!(problem(&"{a: ".repeat(50)).contains("nested too deeply"));
+        assert!(problem("a: *x\n").starts_with("1: not YAML: found undefined alias"));
+        assert!(problem("a: &x [1]\n").starts_with("1: anchors"));
+        assert!(problem("a: ! x\n").starts_with("1: tags"));
+        assert!(problem("a: 1\n&x b: 2\n").starts_with("2: a key must be a name"));
+        assert!(problem("a: 1\nb:\n\t- c\n").starts_with("3: not YAML: "));
+        let nested = format!("{}1{}", "{a: ".repeat(50), "}".repeat(50));
+        assert!(problem(&nested).contains("nested too deeply"));
+        assert!(problem(&"{a: ".repeat(5000)).contains("nested more than"));
     }
 }

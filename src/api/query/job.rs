@@ -2,7 +2,7 @@
 //!
 //! # Rules
 //!
-//! - The load with the highest rank counts (`store::job_summary::rank`), of equal ones the first.
+//! - The load with the highest rank counts (`store::index::job_summary::rank`), of equal ones the first.
 //! - A minion's first answer counts; later differing ones are its history. But answers from a
 //!   returner call take precedence over those seen on a bus only. Among the latter, complete ones
 //!   take precedence over those trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).

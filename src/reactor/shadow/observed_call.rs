@@ -39,7 +39,7 @@ pub(crate) struct ObservedCall {
     pub(crate) sls: String,
 }
 
-/// The serde form of fields with Python's types: that of `wire/json.rs`.
+/// The serde form of fields with Python's types: that of `wire/msgpack/json.rs`.
 mod python {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};

@@ -5,10 +5,12 @@
 //!
 //! ```text
 //! text -> scan, scalar, tag: tokens -> parse: nodes -> construct: values
+//!                                                   -> nodes: as they are written
 //! ```
 
 mod base64;
 mod construct;
+pub mod nodes;
 mod parse;
 mod resolve;
 mod scalar;

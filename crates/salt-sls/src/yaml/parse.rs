@@ -58,6 +58,16 @@ pub(super) struct Node<'a> {
     pub(super) next: Id,
     /// Under construction: a reference to it now comes from its inside.
     pub(super) busy: bool,
+    pub(super) written: Written,
+}
+
+/// How a node is written, for readers that restrict it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Written {
+    /// A scalar without quotes.
+    pub(super) plain: bool,
+    pub(super) tagged: bool,
+    pub(super) anchored: bool,
 }
 
 /// The nodes of one document.
@@ -90,8 +100,15 @@ impl<'a> Nodes<'a> {
             mark,
             next: NONE,
             busy: false,
+            written: Written::default(),
         });
         id
+    }
+
+    fn written(&mut self, id: Id, written: Written) {
+        if let Some(node) = self.get_mut(id) {
+            node.written = written;
+        }
     }
 
     /// Resolves an alias.
@@ -292,7 +309,16 @@ impl<'a> Parser<'a> {
     /// An empty node is null.
     fn empty(&mut self) -> Result<Id, YamlError> {
         let mark = self.scanner.token_mark()?;
-        Ok(self.nodes.add(Kind::Scalar("".into()), Tag::Null, mark))
+        let id = self.nodes.add(Kind::Scalar("".into()), Tag::Null, mark);
+        let plain = true;
+        self.nodes.written(
+            id,
+            Written {
+                plain,
+                ..Written::default()
+            },
+        );
+        Ok(id)
     }
 
     fn node(&mut self, place: Place) -> Result<Id, YamlError> {
@@ -320,6 +346,12 @@ impl<'a> Parser<'a> {
                 .filter(|name| !name.is_empty() && name != "!")
                 .map(|name| self.nodes.tag(name));
         }
+
+        let written = Written {
+            plain: false,
+            tagged: tagged.is_some() || lone,
+            anchored: anchor.is_some(),
+        };
 
         // Block collections cannot begin within flow collections.
         let block = place != Place::Flow;
@@ -349,6 +381,7 @@ impl<'a> Parser<'a> {
                     }
                 });
                 let id = self.nodes.add(Kind::Scalar(text), tag, mark);
+                self.nodes.written(id, Written { plain, ..written });
                 self.anchored(anchor, id);
                 return Ok(id);
             }
@@ -358,6 +391,8 @@ impl<'a> Parser<'a> {
                 let id = self
                     .nodes
                     .add(Kind::Scalar("".into()), tagged.unwrap_or(bare), mark);
+                let plain = true;
+                self.nodes.written(id, Written { plain, ..written });
                 self.anchored(anchor, id);
                 return Ok(id);
             }
@@ -365,6 +400,7 @@ impl<'a> Parser<'a> {
         };
 
         let id = self.nodes.add(kind, tagged.unwrap_or(tag), mark);
+        self.nodes.written(id, written);
         // Before its items are parsed, because they may refer to it.
         self.anchored(anchor, id);
 
