@@ -777,6 +777,7 @@ fn read_text(path: &Path) -> Result<String, BadYaml> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::without;
 
     /// A user's environment within `dir`.
     fn user(dir: &Path) -> Environment {
@@ -871,9 +872,7 @@ mod tests {
     fn problem(text: &str) -> String {
         let (dir, given) = with_file(text);
         let error = Config::load(&given, &user(dir.path())).expect_err("accepted");
-        error
-            .to_string()
-            .replace(&format!("{}/", dir.path().display()), "")
+        without(&dir, &error)
     }
 
     #[test]

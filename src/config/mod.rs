@@ -430,11 +430,11 @@ fn fits_a_socket(key: &str, path: &Path) -> Result<(), Invalid> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// Loads a file with `text`; an error without the directory.
-    pub(super) fn load(text: &str) -> Result<Config, String> {
+    /// The configuration of a file with this text, `c.yaml` in the directory.
+    pub(crate) fn in_directory(text: &str) -> Result<(Config, tempfile::TempDir), String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
@@ -446,8 +446,20 @@ mod tests {
             home: Some("/home/u".into()),
             ..Environment::default()
         };
-        let prefix = format!("{}/", dir.path().display());
-        Config::load(&given, &around).map_err(|error| error.to_string().replace(&prefix, ""))
+        let config = Config::load(&given, &around).map_err(|error| without(&dir, &error))?;
+        Ok((config, dir))
+    }
+
+    /// An error without the path of the directory.
+    pub(crate) fn without(dir: &tempfile::TempDir, error: &ConfigError) -> String {
+        error
+            .to_string()
+            .replace(&format!("{}/", dir.path().display()), "")
+    }
+
+    /// The configuration alone.
+    pub(super) fn load(text: &str) -> Result<Config, String> {
+        in_directory(text).map(|(config, _)| config)
     }
 
     /// Asserts the beginning of the error for each text.

@@ -652,7 +652,7 @@ fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::settings::tests::{config, without};
+    use crate::config::tests::{in_directory, without};
     use crate::testkit::wait_for;
 
     /// Events that were fired, as tag and JSON of the data.
@@ -900,7 +900,7 @@ mod tests {
                 "c.yaml:3: scripts.a b: not a name of a script",
             ),
         ] {
-            let (config, dir) = config(text).unwrap();
+            let (config, dir) = in_directory(text).unwrap();
             let error = without(&dir, &of_config(&config).unwrap_err());
             assert!(error.starts_with(expected), "{text:?}: {error}");
         }

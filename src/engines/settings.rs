@@ -303,36 +303,12 @@ fn merge(base: &mut Map<String, Json>, over: Map<String, Json>) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::config::{CliOverrides, Environment};
+    use crate::config::tests::{in_directory, without};
     use crate::engines::script;
-
-    /// The configuration of a file with this text, `c.yaml` in the directory.
-    pub(in crate::engines) fn config(text: &str) -> Result<(Config, tempfile::TempDir), String> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("c.yaml");
-        std::fs::write(&path, text).unwrap();
-        let given = CliOverrides {
-            config: Some(path),
-            ..CliOverrides::default()
-        };
-        let around = Environment {
-            home: Some("/home/u".into()),
-            ..Environment::default()
-        };
-        let config = Config::load(&given, &around).map_err(|error| without(&dir, &error))?;
-        Ok((config, dir))
-    }
-
-    /// An error without the path of the directory.
-    pub(in crate::engines) fn without(dir: &tempfile::TempDir, error: &ConfigError) -> String {
-        error
-            .to_string()
-            .replace(&format!("{}/", dir.path().display()), "")
-    }
 
     /// The sinks of a file with this text.
     pub(in crate::engines) fn load(text: &str) -> Result<Vec<SinkSettings>, String> {
-        let (config, dir) = config(text)?;
+        let (config, dir) = in_directory(text)?;
         let again = config.to_yaml();
         assert!(again.contains("\nsinks:"), "{again}");
         of_config(&config).map_err(|error| without(&dir, &error))
@@ -350,7 +326,7 @@ pub(super) mod tests {
         for example in examples {
             if example.starts_with("scripts:") {
                 let (config, _dir) =
-                    config(&format!("bus: [/var/run/salt/master]\n{example}")).unwrap();
+                    in_directory(&format!("bus: [/var/run/salt/master]\n{example}")).unwrap();
                 assert!(!script::of_config(&config).unwrap().is_empty());
                 continue;
             }

@@ -658,7 +658,9 @@ impl Store {
             jid: None,
             ..filter.clone()
         };
-        self.search_accepted(&filter, (&all, &limits), accepts, before, limit, bytes_max)
+        with_same_numbers(|| {
+            self.page_of(&filter, (&all, &limits), accepts, before, limit, bytes_max)
+        })
     }
 
     /// As [`Store::search_events`], as if other entries than those that `limits` allow did not
@@ -671,31 +673,12 @@ impl Store {
         limit: usize,
         bytes_max: usize,
     ) -> Result<EventPage, StoreError> {
-        self.search_accepted(
-            filter,
-            (select, limits),
-            &|_| true,
-            before,
-            limit,
-            bytes_max,
-        )
+        let allowed = (select, limits);
+        with_same_numbers(|| self.page_of(filter, allowed, &|_| true, before, limit, bytes_max))
     }
 
     /// As [`Store::search_allowed`], without events that `accepts` rejects, unless the filter names a
-    /// job.
-    fn search_accepted(
-        &self,
-        filter: &EventFilter,
-        (select, limits): (&EntryFilter, &ReadLimits),
-        accepts: &dyn Fn(&StoredEntry) -> bool,
-        before: SeqNo,
-        limit: usize,
-        bytes_max: usize,
-    ) -> Result<EventPage, StoreError> {
-        let allowed = (select, limits);
-        with_same_numbers(|| self.page_of(filter, allowed, accepts, before, limit, bytes_max))
-    }
-
+    /// job. The numbers of blocks may have changed meanwhile.
     fn page_of(
         &self,
         filter: &EventFilter,
