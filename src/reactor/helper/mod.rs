@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use quick_cache::sync::Cache;
 use salt_sls::json_form::{decode, encode, encode_map};
 use salt_sls::{Map, Value};
 use serde_json::{Value as Json, json};
@@ -142,27 +143,26 @@ pub struct Helper {
     /// Signals that a process is idle or has ended.
     freed: Condvar,
     /// Paths of fetched files.
-    fetched: Cache<PathBuf>,
+    fetched: Expiring<PathBuf>,
     /// Signatures by client and function.
-    signatures: Cache<Option<Signature>>,
+    signatures: Expiring<Option<Signature>>,
 }
 
 /// Values with the end of their validity.
-struct Cache<V>(Mutex<HashMap<String, (Instant, V)>>);
+struct Expiring<V>(Cache<String, (Instant, V)>);
 
-impl<V: Clone> Cache<V> {
+impl<V: Clone> Expiring<V> {
+    fn new() -> Self {
+        Self(Cache::new(limits::REACTOR_TEMPLATES_MAX))
+    }
+
     fn get(&self, key: &str) -> Option<V> {
-        let cached = self.0.lock();
-        let (until, value) = cached.get(key)?;
-        (Instant::now() < *until).then(|| value.clone())
+        let (until, value) = self.0.get(key)?;
+        (Instant::now() < until).then_some(value)
     }
 
     fn put(&self, key: String, value: V, valid: Duration) {
-        let mut cached = self.0.lock();
-        if cached.len() >= limits::REACTOR_TEMPLATES_MAX {
-            cached.clear();
-        }
-        cached.insert(key, (Instant::now() + valid, value));
+        self.0.insert(key, (Instant::now() + valid, value));
     }
 }
 
@@ -181,8 +181,8 @@ impl Helper {
             options,
             pool,
             freed,
-            fetched: Cache(Mutex::default()),
-            signatures: Cache(Mutex::default()),
+            fetched: Expiring::new(),
+            signatures: Expiring::new(),
         }
     }
 

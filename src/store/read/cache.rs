@@ -1,10 +1,10 @@
-//! Caches with a limit of bytes, as of recently read blocks. First in, first out.
+//! Caches with a limit of bytes, as of recently read blocks (docs/decisions/caches.md).
 
-use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use quick_cache::sync::DefaultLifecycle;
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use crate::store::log::block::BlockView;
 
@@ -25,76 +25,50 @@ impl Cached for BlockView {
     }
 }
 
-/// A cache of at most `bytes_max` bytes; the value inserted first is evicted first.
+/// A cache of at most `bytes_max` bytes. Values that were read again stay longer than those of a scan.
 #[derive(Debug)]
-pub(crate) struct Cache<K, V> {
-    bytes_max: usize,
-    inner: Mutex<Inner<K, V>>,
+pub(crate) struct Cache<K, V>(quick_cache::sync::Cache<K, Arc<V>, ByMemory>);
+
+#[derive(Debug, Clone)]
+struct ByMemory;
+
+impl<K, V: Cached> Weighter<K, Arc<V>> for ByMemory {
+    fn weight(&self, _: &K, value: &Arc<V>) -> u64 {
+        value.memory() as u64
+    }
 }
 
-#[derive(Debug)]
-struct Inner<K, V> {
-    values: HashMap<K, (Arc<V>, usize)>,
-    order: VecDeque<K>,
-    bytes: usize,
-}
+/// The share of the cache for values that were read again. By default nearly all of it is, and then a block is gone before a
+/// reader that follows another one by some blocks comes to it.
+const READ_AGAIN: f64 = 0.5;
+
+/// Bytes of a typical value. A cache also remembers the keys of as many values that it has evicted as it could hold of this size.
+const TYPICAL_BYTES: usize = 256 * 1024;
 
 impl<K: Clone + Eq + Hash, V: Cached> Cache<K, V> {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        let (values, order) = (HashMap::new(), VecDeque::new());
-        Self {
-            bytes_max,
-            inner: Mutex::new(Inner {
-                values,
-                order,
-                bytes: 0,
-            }),
-        }
+        let options = OptionsBuilder::new()
+            // A value must fit into one shard, and blocks are few and large.
+            .shards(1)
+            .hot_allocation(READ_AGAIN)
+            .estimated_items_capacity(bytes_max / TYPICAL_BYTES)
+            .weight_capacity(bytes_max as u64)
+            .build()
+            .expect("both capacities are given");
+
+        let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        Self(quick_cache::sync::Cache::with_options(
+            options, ByMemory, hasher, lifecycle,
+        ))
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<Arc<V>> {
-        self.inner
-            .lock()
-            .values
-            .get(key)
-            .map(|(value, _)| value.clone())
+        self.0.get(key)
     }
 
-    /// Inserts a value. A value larger than the whole cache is not cached.
+    /// Inserts a value. A value larger than half of the cache is not cached.
     pub(crate) fn put(&self, key: K, value: Arc<V>) {
-        let mut inner = self.inner.lock();
-        let cost = value.memory();
-        // It would push out everything else and then itself.
-        if cost > self.bytes_max {
-            return;
-        }
-
-        inner.bytes += cost;
-        match inner.values.insert(key.clone(), (value, cost)) {
-            // Two readers may have read the same block at the same time. Its place in the order
-            // stays.
-            Some((_, before)) => inner.bytes -= before,
-            None => inner.order.push_back(key),
-        }
-
-        // The value inserted first goes first: moving values on each read would make every read a
-        // write.
-        while inner.bytes > self.bytes_max {
-            let Some(oldest) = inner.order.pop_front() else {
-                break;
-            };
-            let (_, cost) = inner
-                .values
-                .remove(&oldest)
-                .expect("every queued value is cached");
-            inner.bytes -= cost;
-        }
-
-        debug_assert_eq!(
-            inner.values.len(),
-            inner.order.len(),
-            "each value is queued once"
-        );
+        self.0.insert(key, value);
     }
 }
 
@@ -106,9 +80,8 @@ mod tests {
     use crate::model::{Entry, Flags, Kind, SeqNo, Source};
     use crate::store::log::builder::{BlockBuilder, Packer};
 
-    #[test]
-    fn a_full_cache_evicts_the_oldest_blocks() {
-        let cache = BlockCache::new(BLOCK_CACHE_BYTES);
+    /// A block of 1.6 MB.
+    fn view() -> Arc<BlockView> {
         let noise: Vec<u8> = (0..200_000_u32)
             .flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes())
             .collect();
@@ -121,21 +94,52 @@ mod tests {
         builder.push(SeqNo(1), &entry).unwrap();
         let mut packer = Packer::new().unwrap();
         let packed = builder.finish(&mut packer).unwrap();
-        let view = Arc::new(BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap());
-        for n in 0..40 {
+        Arc::new(BlockView::new(packed.head, Some(packed.bodies.to_vec())).unwrap())
+    }
+
+    #[test]
+    fn a_full_cache_evicts_blocks_and_counts_each_once() {
+        let (cache, view) = (BlockCache::new(BLOCK_CACHE_BYTES), view());
+        for n in 0..100 {
             cache.put((1, n), view.clone());
+            assert!(cache.get(&(1, n)).is_some(), "the newest block is there");
         }
-        assert!(cache.get(&(1, 0)).is_none());
-        assert!(cache.get(&(1, 39)).is_some());
         for _ in 0..100 {
-            cache.put((1, 39), view.clone());
+            cache.put((1, 99), view.clone());
         }
-        let inner = cache.inner.lock();
-        assert_eq!(
-            inner.bytes,
-            inner.values.len() * view.memory(),
-            "a block inserted again is counted once"
-        );
-        assert!(inner.bytes <= BLOCK_CACHE_BYTES);
+        let held = (0..100).filter(|n| cache.get(&(1, *n)).is_some()).count();
+        assert_eq!(cache.0.weight(), (held * view.memory()) as u64);
+        assert!(cache.0.weight() <= BLOCK_CACHE_BYTES as u64);
+        assert!(held >= 10, "{held}");
+    }
+
+    #[test]
+    fn a_scan_leaves_blocks_that_are_read_again() {
+        let (cache, view) = (BlockCache::new(BLOCK_CACHE_BYTES), view());
+        cache.put((1, 0), view.clone());
+        for n in 0..1_000 {
+            cache.put((2, n), view.clone());
+            if n % 10 == 0 {
+                assert!(cache.get(&(1, 0)).is_some(), "{n}");
+            }
+        }
+    }
+
+    #[test]
+    fn readers_that_follow_each_other_share_blocks() {
+        let (cache, view) = (BlockCache::new(BLOCK_CACHE_BYTES), view());
+        for n in 4..1_000 {
+            cache.put((1, n), view.clone());
+            assert!(n < 8 || cache.get(&(1, n - 4)).is_some(), "{n}");
+        }
+    }
+
+    #[test]
+    fn a_block_larger_than_half_of_the_cache_is_not_cached() {
+        let view = view();
+        let cache = BlockCache::new(view.memory() * 2 - 2);
+        cache.put((1, 0), view);
+        assert!(cache.get(&(1, 0)).is_none());
+        assert_eq!(cache.0.weight(), 0);
     }
 }

@@ -8,7 +8,6 @@
 //! written less than 3 s before it was read could be written again with equal time and size, so it
 //! is read each time until it has settled.
 
-use std::collections::HashMap;
 use std::fs::{self, Metadata};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
@@ -16,8 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use indexmap::IndexMap;
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use salt_sls::Glob;
 use salt_sls::jinja::{Engine, Prepared, Source};
 
@@ -437,11 +435,20 @@ fn local(reference: &str) -> Vec<String> {
 }
 
 /// Cache of file texts, shared by all threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Templates {
-    kept: Mutex<IndexMap<PathBuf, Kept>>,
+    kept: Cache<PathBuf, Kept>,
     /// By reference, with the end of validity.
-    trusted: Mutex<HashMap<String, (Instant, Opened)>>,
+    trusted: Cache<String, (Instant, Opened)>,
+}
+
+impl Default for Templates {
+    fn default() -> Self {
+        Self {
+            kept: Cache::new(limits::REACTOR_TEMPLATES_MAX),
+            trusted: Cache::new(limits::REACTOR_TEMPLATES_MAX),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -462,15 +469,13 @@ impl Templates {
         notes: &mut Vec<Note>,
     ) -> Opened {
         let now = Instant::now();
-        let mut trusted = self.trusted.lock();
-        if let Some((until, opened)) = trusted.get(reference)
-            && now < *until
+        if let Some((until, opened)) = self.trusted.get(reference)
+            && now < until
         {
-            return Arc::clone(opened);
+            return opened;
         }
 
-        // Without the lock while files are found and read; two threads may do the same.
-        drop(trusted);
+        // Two threads may find and read the same files.
         let found = resolve(reference, tag, settings, &**salt, notes);
         let opened: Vec<_> = found
             .into_iter()
@@ -488,12 +493,7 @@ impl Templates {
         let opened = Arc::new(opened);
 
         if all_good {
-            trusted = self.trusted.lock();
-            // The files are soon found again, so the cache is simply emptied.
-            if trusted.len() >= limits::REACTOR_TEMPLATES_MAX {
-                trusted.clear();
-            }
-            trusted.insert(
+            self.trusted.insert(
                 reference.to_owned(),
                 (now + limits::REACTOR_FILES_TRUSTED, Arc::clone(&opened)),
             );
@@ -529,22 +529,14 @@ impl Templates {
 
         let kept = self
             .kept
-            .lock()
             .get(&found.source)
-            .filter(|kept| kept.renderers == *renderers && kept.fingerprint.is_unchanged(&now))
-            .cloned();
+            .filter(|kept| kept.renderers == *renderers && kept.fingerprint.is_unchanged(&now));
         if let Some(kept) = kept {
             return kept.template;
         }
 
-        // Without the lock, so that a slow disk delays only those who need this file.
         let template = read(found, &now, settings, &renderers, &**salt);
-        let mut all = self.kept.lock();
-        // The cache is bounded; the oldest entry is dropped first.
-        while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
-            all.shift_remove_index(0);
-        }
-        all.insert(
+        self.kept.insert(
             found.source.clone(),
             Kept {
                 fingerprint: now,

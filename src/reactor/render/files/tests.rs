@@ -1,5 +1,7 @@
 //! References and templates in temporary directories.
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::reactor::helper::salt::{NoSalt, SaltError};
 

@@ -4,11 +4,10 @@
 //!
 //! A key is valid only while its file exists: each lookup checks the file for changes.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
@@ -48,7 +47,7 @@ pub(super) type PublicKey = Arc<[u8]>;
 /// The directory of keys, with a cache of recently used ones.
 pub(super) struct Keys {
     dir: PathBuf,
-    known: Mutex<HashMap<String, (FileIdentity, PublicKey)>>,
+    known: Cache<String, (FileIdentity, PublicKey)>,
 }
 
 impl Keys {
@@ -56,7 +55,7 @@ impl Keys {
     pub(super) fn of(pki_dir: &Path) -> Self {
         let keys = Self {
             dir: pki_dir.to_owned(),
-            known: Mutex::default(),
+            known: Cache::new(HTTPS_KEYS_REMEMBERED),
         };
         // Reported at the start, because otherwise the first sign is a minion that is rejected.
         if let Some(why) = keys.not_files() {
@@ -106,7 +105,7 @@ impl Keys {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 // A deleted key is forgotten, so that the cache does not keep ids that the master
                 // no longer knows.
-                self.known.lock().remove(id);
+                self.known.remove(id);
                 return Err(NoKey::NotAccepted {
                     id: id.to_owned(),
                     state: self.state(id),
@@ -115,10 +114,10 @@ impl Keys {
             Err(error) => return Err(unreadable(&error)),
         };
 
-        if let Some((known, key)) = self.known.lock().get(id)
-            && *known == identity
+        if let Some((known, key)) = self.known.get(id)
+            && known == identity
         {
-            return Ok(key.clone());
+            return Ok(key);
         }
 
         // The identity was taken before the text is read: if the file is replaced in between, the
@@ -126,13 +125,7 @@ impl Keys {
         let text = read_small(&path, PEM_BYTES_MAX).map_err(|error| unreadable(&error))?;
         let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
 
-        let mut known = self.known.lock();
-        if known.len() >= HTTPS_KEYS_REMEMBERED {
-            // Clearing costs each active minion one read, and needs no order of use.
-            known.clear();
-        }
-        known.insert(id.to_owned(), (identity, key.clone()));
-
+        self.known.insert(id.to_owned(), (identity, key.clone()));
         Ok(key)
     }
 
