@@ -319,6 +319,18 @@ impl StoreInner {
         self.faults_at_start.lock().push(fault);
     }
 
+    /// Reports a segment whose log is gone, with the entries in it.
+    fn report_missing_log(&self, class_name: &str, first_seq: SeqNo) {
+        // `offset` as in other reports of damage, so that one search finds all of them.
+        let path = format::segment_dir(&self.dir, class_name, first_seq).join("log");
+        tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost");
+        self.metrics.segments_missing.add(1);
+        self.report_file(
+            &path.to_string_lossy(),
+            "log of a segment missing: its entries are lost, a backup may have them",
+        );
+    }
+
     /// Numbers of stored entries are below. A finished segment has only durable entries.
     fn believed_below(&self) -> SeqNo {
         let durable = SeqNo(self.durable.load(Ordering::Acquire));
@@ -404,7 +416,11 @@ impl Store {
         let store_id = format::check_version(&**fs, dir)?;
         // Before anything changes.
         let (stopped, changed) = stopped::take(&**fs, dir)?;
-        options.metrics.files_changed_while_stopped.add(changed);
+        let changed_files = changed.len() as u64;
+        options
+            .metrics
+            .files_changed_while_stopped
+            .add(changed_files);
 
         // Before any log: a number that was never reserved is not believed.
         let reserved = write::seqno::SequenceFile::read(&**fs, dir)?.flatten();
@@ -465,6 +481,10 @@ impl Store {
             _lock: lock,
         });
 
+        for (name, what) in &changed {
+            shared.report_file(name, what.as_str());
+        }
+
         // What the catalogue knows and no directory has is missing.
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
         // Kept, to notice below whether it was replaced.
@@ -495,7 +515,7 @@ impl Store {
             for first_seq in without_log {
                 // Segments in the catalogue are reported below.
                 if !known.contains_key(&(name.to_string(), first_seq)) {
-                    report_missing_log(dir, &name, first_seq, &options.metrics);
+                    shared.report_missing_log(&name, first_seq);
                 }
             }
 
@@ -521,7 +541,7 @@ impl Store {
                         tracing::error!(%error, "cannot open the log of a segment");
                         next_seq = next_seq.max(first_seq);
                         if !known.contains_key(&(name.to_string(), first_seq)) {
-                            report_missing_log(dir, &name, first_seq, &options.metrics);
+                            shared.report_missing_log(&name, first_seq);
                         }
                     }
                     Err(error) => return Err(error),
@@ -626,7 +646,7 @@ impl Store {
 
         let mut lost = Vec::new();
         for ((name, first_seq), metadata) in known {
-            report_missing_log(dir, &name, first_seq, &options.metrics);
+            shared.report_missing_log(&name, first_seq);
             lost.push(first_seq..=metadata.totals.last_seq);
         }
 
@@ -757,13 +777,6 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
         }
     }
     Ok(classes)
-}
-
-fn report_missing_log(dir: &Path, class_name: &str, first_seq: SeqNo, metrics: &Metrics) {
-    // `offset` as in other reports of damage, so that one search finds all of them.
-    let path = format::segment_dir(dir, class_name, first_seq).join("log");
-    tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost");
-    metrics.segments_missing.add(1);
 }
 
 #[cfg(test)]

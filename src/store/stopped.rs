@@ -20,7 +20,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::{StoreError, io_at};
-use super::format::{read_small, sync_dir, with_sum, without_sum};
+use super::format::{read_small, segment_dir, sync_dir, with_sum, without_sum};
 use super::tools::layout;
 use super::vfs::{Disk, Fs};
 use super::{Store, StoreInner};
@@ -124,10 +124,7 @@ impl Stopped {
     }
 
     /// The files that are not as the stop left them, with a description of each.
-    pub(crate) fn changed_files(
-        &self,
-        state_dir: &Path,
-    ) -> Result<Vec<(String, String)>, StoreError> {
+    pub(crate) fn changed_files(&self, state_dir: &Path) -> Result<Vec<ChangedFile>, StoreError> {
         let mut changed = Vec::new();
 
         for file in &self.files {
@@ -171,12 +168,19 @@ fn describe(state_dir: &Path, name: &str, hashed: bool) -> Result<Option<Stopped
     Ok(Some(StoppedFile { name, bytes, hash }))
 }
 
-/// Reads the file, reports files that are not as it says, and removes it. Called before anything
+/// A file that is not as the last stop left it: its name within the state directory, and what has
+/// changed.
+pub(super) type ChangedFile = (String, String);
+
+/// Reads the file, logs which files are not as it says, and removes it. Called before anything
 /// changes.
-pub(super) fn take(fs: &dyn Fs, state_dir: &Path) -> Result<(Stopped, u64), StoreError> {
+pub(super) fn take(
+    fs: &dyn Fs,
+    state_dir: &Path,
+) -> Result<(Stopped, Vec<ChangedFile>), StoreError> {
     let path = state_dir.join(STOPPED);
     let stopped = match Stopped::read(state_dir)? {
-        None => return Ok((Stopped::default(), 0)),
+        None => return Ok((Stopped::default(), Vec::new())),
         Some(Some(stopped)) => stopped,
         Some(None) => {
             // Nothing is known, but the start must go on.
@@ -191,7 +195,7 @@ pub(super) fn take(fs: &dyn Fs, state_dir: &Path) -> Result<(Stopped, u64), Stor
 
     // Before anything changes, so that a crash leaves no statement that is no longer true.
     forget(fs, state_dir)?;
-    Ok((stopped, changed.len() as u64))
+    Ok((stopped, changed))
 }
 
 /// Removes the file, if it exists, because something is about to change. Durable on return.
@@ -229,6 +233,13 @@ impl StoreInner {
                     segment = log.first_seq.0,
                     entries,
                     "entries missing that were stored at the last clean stop; `saltcellar store verify` has details, a backup may have them"
+                );
+                let log = segment_dir(&self.dir, &log.class_name, log.first_seq).join("log");
+                self.report_file(
+                    &log.to_string_lossy(),
+                    format!(
+                        "{entries} entries are missing that were stored at the last clean stop"
+                    ),
                 );
             }
             missing += entries;

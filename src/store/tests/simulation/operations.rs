@@ -629,6 +629,9 @@ impl Simulated {
             .filter(|problem| problem.path.ends_with("log"))
             // Only the index knows where a finished log ends.
             .filter(|problem| problem.what != "the end of the log is unknown")
+            // The cut may take synced bytes from sled's file, and an older state lists segments
+            // that were dropped since. What is there is compared with the model after the start.
+            .filter(|problem| problem.what != "segment missing")
             .collect();
         assert!(may_be_damaged || of_logs.is_empty(), "{of_logs:?}");
         assert_eq!(report.format, crate::store::FORMAT_VERSION);
