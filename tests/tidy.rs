@@ -1373,7 +1373,7 @@ const READ_BY_NAME: [(&str, &str); 10] = [
     ("reactor/test.rs", "a chunk that Salt would run"),
 ];
 
-/// The first place of the code of the command line that reads a value by a name, or makes a call by its name.
+/// The first place of the code of a client that reads a value by a name, or makes a call by its name.
 fn read_by_name(code: &str) -> Option<&str> {
     const NAMED: [&str; 7] = [
         ".get( )",
@@ -1399,7 +1399,7 @@ fn read_by_name(code: &str) -> Option<&str> {
 }
 
 #[test]
-fn the_command_line_reads_no_answer_by_names_of_fields() {
+fn the_command_line_and_the_page_read_no_answer_by_names_of_fields() {
     for (source, expected) in [
         (r#"let jid = answer["jid"];"#, true),
         (r#"let jid = answer.get("jid");"#, true),
@@ -1415,7 +1415,9 @@ fn the_command_line_reads_no_answer_by_names_of_fields() {
     }
 
     for file in sources() {
-        let Some(name) = file.strip_prefix("src/cli/") else {
+        // The web page is a client of the calls as the command line is.
+        let clients = ["src/cli/", "src/api/http/page/"];
+        let Some(name) = clients.iter().find_map(|of| file.strip_prefix(of)) else {
             continue;
         };
         if name.contains("tests")

@@ -19,6 +19,11 @@ impl Cursor {
         Self(format!("{store}:{position}"))
     }
 
+    /// Its text, for an address.
+    pub(in crate::api) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The position in this store.
     pub(in crate::api) fn position(&self, store: &str) -> Result<&str, CallError> {
         position(&self.0, store)

@@ -27,7 +27,7 @@ pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
 pub(crate) use definition::{Call, In, Limited, NoArgs, Run};
 pub(in crate::api) use definition::{
-    CallHandler, ChangeCtx, Changing, Raised, Save, Wait, Whole, from_json,
+    CallHandler, ChangeCtx, Changing, Raised, Save, Wait, Whole, answer, from_json,
 };
 pub use document::document;
 pub(crate) use poll::Poll;

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 
-use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::super::access::Access;
+use super::views::{Attended, Part};
 use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
 
@@ -33,18 +33,18 @@ type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
 struct Known {
     durable: SeqNo,
     at: Instant,
-    list: Json,
+    list: Part<Attended>,
 }
 
 impl Attention {
     /// The list for a reader, by `read` if no valid one is known. `durable` is the position to
     /// which the store is readable.
-    pub(super) async fn get<F: Future<Output = Json>>(
+    pub(super) async fn get<F: Future<Output = Part<Attended>>>(
         &self,
         access: &Access,
         durable: SeqNo,
         read: impl FnOnce() -> F,
-    ) -> Json {
+    ) -> Part<Attended> {
         let slot = self.slot(access);
         // Held while the list is read: views that need the same list wait, and then find it.
         let mut known = slot.lock().await;
@@ -65,7 +65,7 @@ impl Attention {
         let (at, list) = (Instant::now(), read().await);
 
         // An error, in the list's place, is not kept.
-        *known = list.get("error").is_none().then(|| Known {
+        *known = matches!(list, Part::Shown(_)).then(|| Known {
             durable,
             at,
             list: list.clone(),
@@ -99,12 +99,13 @@ impl Attention {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use serde_json::json;
-
     use super::super::super::server::BUDGET;
     use super::*;
     use crate::api::budget::{Budgets, Client};
     use crate::api::call::Caller;
+    use crate::api::query::{MinionsPage, NotRead};
+    use crate::base::clock::Micros;
+    use crate::wire::msgpack::Time;
     use salt_sls::Glob;
 
     fn reader(minions: Option<&str>) -> Access {
@@ -123,35 +124,57 @@ mod tests {
         }
     }
 
+    /// A list that can be told from others by a number.
+    fn list(number: u64) -> Part<Attended> {
+        Part::Shown(Attended {
+            list: MinionsPage {
+                skipped: NotRead {
+                    jobs_checked: number,
+                    ..NotRead::default()
+                },
+                ..MinionsPage::default()
+            },
+            time: Time(Micros(0)),
+        })
+    }
+
+    /// The number of a list; none of an error.
+    fn number(list: &Part<Attended>) -> Option<u64> {
+        match list {
+            Part::Shown(attended) => Some(attended.list.skipped.jobs_checked),
+            Part::Failed { .. } => None,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_list_is_read_again_if_it_is_old_or_for_other_limits() {
         let (attention, reads) = (Attention::default(), AtomicU64::new(0));
-        let read = || async { json!({ "minions": reads.fetch_add(1, Ordering::Relaxed) }) };
+        let read = || async { list(reads.fetch_add(1, Ordering::Relaxed)) };
         let get = async |minions, durable| {
-            attention.get(&reader(minions), SeqNo(durable), read).await["minions"].clone()
+            let reader = reader(minions);
+            number(&attention.get(&reader, SeqNo(durable), read).await)
         };
-        assert_eq!(
-            (get(None, 1).await, get(None, 1).await),
-            (json!(0), json!(0))
-        );
-        assert_eq!(get(Some("web*"), 1).await, json!(1), "other limits");
-        assert_eq!(get(None, 2).await, json!(0), "young");
+        assert_eq!((get(None, 1).await, get(None, 1).await), (Some(0), Some(0)));
+        assert_eq!(get(Some("web*"), 1).await, Some(1), "other limits");
+        assert_eq!(get(None, 2).await, Some(0), "young");
         tokio::time::advance(PAGE_ATTENTION_AGE).await;
-        assert_eq!(get(None, 1).await, json!(0), "nothing stored since");
-        assert_eq!(get(None, 2).await, json!(2));
+        assert_eq!(get(None, 1).await, Some(0), "nothing stored since");
+        assert_eq!(get(None, 2).await, Some(2));
         let limited = get(Some("web*"), 1).await;
         assert_eq!(
             limited,
-            json!(3),
+            Some(3),
             "whether anything was stored does not count"
         );
         let error = attention
             .get(&reader(Some("db*")), SeqNo(2), || async {
-                json!({ "error": "busy" })
+                Part::Failed {
+                    error: "busy".to_owned(),
+                }
             })
             .await;
-        assert_eq!(error["error"], "busy");
-        assert_eq!(get(Some("db*"), 2).await, json!(4), "an error is not kept");
+        assert_eq!(number(&error), None);
+        assert_eq!(get(Some("db*"), 2).await, Some(4), "an error is not kept");
     }
 
     #[tokio::test(start_paused = true)]
@@ -162,11 +185,11 @@ mod tests {
         let slowly = || async {
             reads.fetch_add(1, Ordering::Relaxed);
             may_go_on.await.unwrap();
-            json!({ "minions": 1 })
+            list(1)
         };
         let at_once = || async {
             reads.fetch_add(1, Ordering::Relaxed);
-            json!({ "minions": 2 })
+            list(2)
         };
 
         let one = attention.get(&slow, SeqNo(1), slowly);
@@ -178,10 +201,10 @@ mod tests {
             list.unwrap()
         };
         let (one, two, others) = tokio::join!(one, two, others);
-        assert_eq!(others["minions"], 2, "other limits");
+        assert_eq!(number(&others), Some(2), "other limits");
         assert_eq!(
-            (&one, &two),
-            (&json!({ "minions": 1 }), &one),
+            (number(&one), number(&two)),
+            (Some(1), Some(1)),
             "the same list"
         );
         assert_eq!(reads.load(Ordering::Relaxed), 2);

@@ -29,14 +29,16 @@ use hyper::body::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
-use serde_json::{Value as Json, json};
+use serde::Serialize;
 
+use self::render::Data;
 use self::views::{Ask, VIEWS, View};
 use super::access::{Access, Peer};
 use super::answer::{Answer, HttpError, plain, tagged_as};
 use super::salt_api;
 use super::server::{HttpServer, Server, rejected_with};
 use super::v1;
+use crate::api::call::reactor::ReplayCalls;
 use crate::base::limits::HTTP_ANSWER_RESERVE;
 
 /// The content type of views.
@@ -158,7 +160,7 @@ async fn show(
         let page = frame.clone();
         let text = server
             .carry_out(&access.budget, move || {
-                page.render(view.template, view.title, view.part, &data)
+                page.render(view.template, view.title, view.part, &*data)
             })
             .await??;
         Ok(room.into_inner().fill(text.into_bytes())?)
@@ -186,10 +188,10 @@ async fn replay(
     };
 
     let path = owned(&path);
-    let operation = ("POST", "/reactor/reactions/{seq}/replay");
     let replayed = async {
         let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
-        v1::ask(&server, &access, &room, operation, &path, Vec::new()).await
+        let args = v1::args_of::<ReplayCalls>(&path, Vec::new())?;
+        v1::make::<ReplayCalls>(&server, &access, &room, &path, args).await
     };
     match replayed.await {
         Ok(answer) => {
@@ -201,11 +203,42 @@ async fn replay(
             // A redirect, so that reloading the page does not repeat the replay.
             see_other(&LocalPath::or_root(&format!(
                 "/reactor/reactions/{seq}?replayed={}",
-                answer.get("count").unwrap_or(&Json::Null)
+                answer.count
             )))
         }
         Err(error) => Frame::of(&access, peer).failed(error),
     }
+}
+
+/// What every page has around its template; without a reader, only the template's part is shown.
+#[derive(Default, Serialize)]
+struct Layout<'a> {
+    who: &'a str,
+    right: &'a str,
+    signed_in: bool,
+    title: &'a str,
+    /// The entry of the navigation.
+    part: &'a str,
+    version: &'a str,
+}
+
+/// The data of `notice.html`.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Notice<'a> {
+    /// Leads to a view of this page.
+    Arrived {
+        to: &'a str,
+    },
+    /// The form for a token, which leads to `next`.
+    SignIn {
+        next: &'a str,
+        why: Option<&'a str>,
+    },
+    Failed {
+        status: u16,
+        message: &'a str,
+    },
 }
 
 /// The reader of a view, as every view shows it.
@@ -232,22 +265,25 @@ impl Frame {
         template: &str,
         title: &str,
         part: &str,
-        data: &Json,
+        data: &dyn Data,
     ) -> Result<String, HttpError> {
-        let frame = json!({
-            "who": self.who,
-            "right": self.right,
-            "signed_in": self.signed_in,
-            "title": title,
-            "part": part,
-            "version": env!("CARGO_PKG_VERSION"),
-        });
+        let layout = Layout {
+            who: &self.who,
+            right: self.right,
+            signed_in: self.signed_in,
+            title,
+            part,
+            version: env!("CARGO_PKG_VERSION"),
+        };
 
-        render::page(template, &frame, data)
+        render::page(template, &layout, data)
     }
 
     fn failed(&self, error: HttpError) -> Response {
-        let data = json!({ "status": error.status.as_u16(), "message": error.message });
+        let data = Notice::Failed {
+            status: error.status.as_u16(),
+            message: &error.message,
+        };
         // The error remains an error if it cannot be shown.
         let text = self
             .render("notice.html", "Error", "", &data)

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use minijinja::value::{Serde, ValueKind};
 use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, escape_formatter};
 use salt_sls::jinja::bounded::BoundedSource;
-use serde_json::Value as Json;
+use serde::Serialize;
 
 use super::super::answer::HttpError;
 use crate::base::clock::Micros;
@@ -70,8 +70,19 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     env
 });
 
+/// The data of a template, of a type of its own.
+pub(super) trait Data: Send {
+    fn value(&self) -> Value;
+}
+
+impl<T: Serialize + Send> Data for T {
+    fn value(&self) -> Value {
+        Value::from(Serde(self))
+    }
+}
+
 /// A page: the template within the layout.
-pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, HttpError> {
+pub(super) fn page(template: &str, frame: &dyn Data, data: &dyn Data) -> Result<String, HttpError> {
     let failed = |error: minijinja::Error| {
         tracing::error!(template, %error, "cannot render a page");
         HttpError::from(CallError::Internal(format!(
@@ -79,7 +90,7 @@ pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, 
         )))
     };
 
-    let (frame, data) = (Value::from(Serde(frame)), Value::from(Serde(data)));
+    let (frame, data) = (frame.value(), data.value());
     let render = |name: &str, body: Value| {
         let template = PAGES.get_template(name)?;
         template.render(minijinja::context! { page => &frame, data => &data, body => body })
@@ -280,7 +291,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     const HOSTILE: &str = "<script>alert(1)</script>\"'&</a>{{ 7 * 7 }}{% x %}";
 

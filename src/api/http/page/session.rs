@@ -9,14 +9,13 @@ use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
-use serde_json::json;
 
 use super::super::access::Peer;
 use super::super::answer::{HttpError, plain};
 use super::super::server::{HttpServer, Server, rejected, rejected_with};
 use super::super::sessions::Holder;
 use super::super::tokens::Token;
-use super::{LocalPath, html, render, see_other};
+use super::{Layout, LocalPath, Notice, html, render, see_other};
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, HTTP_SESSION_LIFETIME, PAGE_LINK_LIFETIME};
 
 /// The name of the cookie. With the prefix a browser accepts it over TLS from this host only.
@@ -66,12 +65,14 @@ pub(in super::super) const SESSION_ENDED: &str = "Your session has ended: it exp
 pub(in super::super) fn arrival(uri: &Uri) -> Response {
     shown(
         StatusCode::OK,
-        &json!({ "to": LocalPath::of(uri).as_str() }),
+        &Notice::Arrived {
+            to: LocalPath::of(uri).as_str(),
+        },
     )
 }
 
-fn shown(status: StatusCode, data: &serde_json::Value) -> Response {
-    match render::page("notice.html", &json!({}), data) {
+fn shown(status: StatusCode, notice: &Notice<'_>) -> Response {
+    match render::page("notice.html", &Layout::default(), notice) {
         Ok(text) => html(status, text.into()),
         Err(error) => rejected(error),
     }
@@ -86,7 +87,10 @@ pub(super) async fn form(request: Request) -> Response {
         .map_or("/", |(_, next)| next);
     shown(
         StatusCode::OK,
-        &json!({ "next": LocalPath::or_root(next).as_str() }),
+        &Notice::SignIn {
+            next: LocalPath::or_root(next).as_str(),
+            why: None,
+        },
     )
 }
 
@@ -95,7 +99,10 @@ pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
     let why = had_session.then_some(SESSION_ENDED);
     shown(
         StatusCode::UNAUTHORIZED,
-        &json!({ "next": LocalPath::of(uri).as_str(), "why": why }),
+        &Notice::SignIn {
+            next: LocalPath::of(uri).as_str(),
+            why,
+        },
     )
 }
 
@@ -103,7 +110,10 @@ pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
 fn not_signed_in(next: &LocalPath, why: &str) -> Response {
     let answer = shown(
         StatusCode::UNAUTHORIZED,
-        &json!({ "next": next.as_str(), "why": why }),
+        &Notice::SignIn {
+            next: next.as_str(),
+            why: Some(why),
+        },
     );
     rejected_with(
         HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why),

@@ -1,25 +1,36 @@
 //! The views, and the operations of the API that each makes.
 
-#![expect(
-    clippy::indexing_slicing,
-    reason = "reading a JSON value by name yields null where it is absent"
-)]
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use super::super::access::Access;
 use super::super::answer::HttpError;
 use super::super::server::HttpServer;
 use super::super::v1;
-use super::render::encoded;
+use super::render::{Data, encoded};
 use crate::api::budget::Room;
+use crate::api::call::consumers::ConsumersPage;
+use crate::api::call::events::{EventRow, EventsPage};
+use crate::api::call::jobs::answers::{
+    JobAnswer, JobDiff, JobRow, JobsPage, Return, State, StatesPage,
+};
+use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Why};
+use crate::api::call::sinks::{DeadLettersPage, SinksPage};
+use crate::api::call::{
+    Call, Cursor, NoArgs, Run, consumers, events, jobs, minions, reactor, sinks, status, store,
+};
+use crate::api::query::{Child, JobResult, MinionsPage};
+use crate::api::status::Status;
+use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
+use crate::reactor::run::record::stored::{State as ReactionState, StoredRecord};
+use crate::wire::call::CallError;
+use crate::wire::msgpack::{Head, Reader, Stored, Time};
 
 pub(super) struct View {
     pub(super) path: &'static str,
@@ -193,30 +204,38 @@ impl Ask<'_> {
             .saturating_sub(seconds * 1_000_000))
     }
 
-    /// The result of a reading operation that has the path of this view.
-    async fn get(&self, path: &str, fields: Vec<(String, Json)>) -> Result<Json, HttpError> {
-        let of_path = if path.contains('{') { self.path } else { &[] };
-        let operation = ("GET", path);
-        v1::ask(
-            self.server,
-            self.access,
-            self.room,
-            operation,
-            of_path,
-            fields,
-        )
-        .await
+    /// The answer of a call, with the rights and limits of the reader.
+    async fn get<C: Run>(&self, args: C::Args<'static>) -> Result<C::Answer, HttpError> {
+        v1::make::<C>(self.server, self.access, self.room, self.path, args).await
+    }
+
+    /// Like [`Ask::get`], of a call that has no answer for an unknown job or minion.
+    async fn known<C, A>(&self, args: C::Args<'static>) -> Result<A, HttpError>
+    where
+        C: Run + Call<Answer = Option<A>>,
+    {
+        self.get::<C>(args).await?.ok_or_else(v1::not_found::<C>)
     }
 
     /// Like [`Ask::get`], for a part of a view: an error is shown in its place.
-    async fn part(&self, path: &str, fields: &[(&str, Json)]) -> Json {
-        let fields = fields
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect();
-        self.get(path, fields)
-            .await
-            .unwrap_or_else(|error| json!({ "error": error.message }))
+    async fn part<C: Run>(&self, args: C::Args<'static>) -> Part<C::Answer> {
+        match self.get::<C>(args).await {
+            Ok(answer) => Part::Shown(answer),
+            Err(error) => Part::Failed {
+                error: error.message,
+            },
+        }
+    }
+
+    /// The arguments of a call from the path and the address of this view, but the fields that
+    /// belong to the view itself (`own`).
+    fn args<C: Run>(&self, own: &[&str]) -> Result<C::Args<'static>, HttpError> {
+        v1::args_of::<C>(self.path, self.fields(own)?)
+    }
+
+    /// The part of the path that names what is shown.
+    fn name(&self) -> &str {
+        self.path.first().map_or("", |(_, name)| name.as_str())
     }
 
     /// The query of this view with another value of a field.
@@ -231,17 +250,64 @@ impl Ask<'_> {
         )
     }
 
-    /// Adds what the templates of lists need: the fields, and the query of the next page.
-    fn listed(&self, mut data: Json, cursor: &str) -> Json {
-        let next = data["next"]
-            .as_str()
-            .filter(|_| data["more"] == true)
-            .map(|next| self.with(cursor, next));
-        let filter: HashMap<_, _> = self.query.iter().cloned().collect();
-        add(&mut data, "next_page", next);
-        add(&mut data, "filter", json!(filter));
-        data
+    /// A page of a list, with what its template needs: the fields of the address, and the query of
+    /// the next page, which is in the field `cursor`.
+    fn listed<P: Page>(&self, page: P, cursor: &str) -> Listed<P> {
+        Listed {
+            filter: self.query.iter().cloned().collect(),
+            next_page: page.next().map(|next| self.with(cursor, next)),
+            page,
+        }
     }
+}
+
+/// A part of a view: an answer, or the error in its place.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(super) enum Part<T> {
+    Shown(T),
+    Failed { error: String },
+}
+
+impl<T> Part<T> {
+    fn shown(&self) -> Option<&T> {
+        match self {
+            Self::Shown(answer) => Some(answer),
+            Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// A page of a list.
+trait Page: Serialize {
+    /// Where the next page begins, if more follow.
+    fn next(&self) -> Option<&str>;
+}
+
+macro_rules! pages {
+    ($($page:ty: $as_str:path;)+) => {
+        $(impl Page for $page {
+            fn next(&self) -> Option<&str> {
+                self.next.as_ref().filter(|_| self.more).map($as_str)
+            }
+        })+
+    };
+}
+
+pages! {
+    JobsPage: Cursor::as_str;
+    JobDiff: String::as_str;
+    EventsPage: Cursor::as_str;
+    MinionsPage: String::as_str;
+    ReactionsPage: Cursor::as_str;
+}
+
+#[derive(Debug, Serialize)]
+struct Listed<P> {
+    #[serde(flatten)]
+    page: P,
+    next_page: Option<String>,
+    filter: HashMap<String, String>,
 }
 
 /// A query, with `?`.
@@ -252,304 +318,437 @@ fn query<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     format!("?{}", fields.join("&"))
 }
 
-fn add(data: &mut Json, name: &str, value: impl Into<Json>) {
-    if let Some(fields) = data.as_object_mut() {
-        fields.insert(name.to_owned(), value.into());
-    }
-}
-
 impl View {
     /// The data of the template.
-    pub(super) async fn load(&self, ask: &Ask<'_>) -> Result<Json, HttpError> {
-        match self.kind {
-            Kind::Overview => overview(ask).await,
-            Kind::Jobs => Ok(ask.listed(ask.get("/jobs", ask.fields(&[])?).await?, "cursor")),
-            Kind::Job => job(ask).await,
-            Kind::Diff => Ok(ask.listed(
-                ask.get("/jobs/{jid}/diff", ask.fields(&[])?).await?,
-                "after",
-            )),
-            Kind::Events => events(ask).await,
-            Kind::Event => event(ask).await,
-            Kind::Minions => Ok(ask.listed(ask.get("/minions", ask.fields(&[])?).await?, "after")),
-            Kind::Minion => ask.get("/minions/{minion}", Vec::new()).await,
-            Kind::Reactor => reactor(ask).await,
-            Kind::Reaction => reaction(ask).await,
-            Kind::Engines => engines(ask).await,
-            Kind::Sink => sink(ask).await,
-        }
+    pub(super) async fn load(&self, ask: &Ask<'_>) -> Result<Box<dyn Data>, HttpError> {
+        Ok(match self.kind {
+            Kind::Overview => Box::new(overview(ask).await?),
+            Kind::Jobs => {
+                let page = ask.get::<jobs::List>(ask.args::<jobs::List>(&[])?).await?;
+                Box::new(ask.listed(page, "cursor"))
+            }
+            Kind::Job => Box::new(job(ask).await?),
+            Kind::Diff => {
+                let args = ask.args::<jobs::Diff>(&[])?;
+                Box::new(ask.listed(ask.get::<jobs::Diff>(args).await?, "after"))
+            }
+            Kind::Events => Box::new(events(ask).await?),
+            Kind::Event => Box::new(event(ask).await?),
+            Kind::Minions => {
+                let args = ask.args::<minions::List>(&[])?;
+                Box::new(ask.listed(ask.get::<minions::List>(args).await?, "after"))
+            }
+            Kind::Minion => {
+                let minion = ask.name().to_owned();
+                let args = minions::ShowArgs { minion };
+                Box::new(ask.known::<minions::Show, _>(args).await?)
+            }
+            Kind::Reactor => Box::new(reactor(ask).await?),
+            Kind::Reaction => Box::new(reaction(ask).await?),
+            Kind::Engines => Box::new(engines(ask).await),
+            Kind::Sink => Box::new(sink(ask).await?),
+        })
     }
 }
 
-async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let since = ask.before("1d")?;
-    let jobs = |result: &str| {
-        [
-            ("result", json!(result)),
-            ("since", json!(since)),
-            ("limit", json!(PAGE_OVERVIEW_ROWS)),
-        ]
+/// The overview: each part with its own error.
+#[derive(Serialize)]
+struct Overview {
+    status: Part<Status>,
+    failed: Part<JobsPage>,
+    missing: Part<JobsPage>,
+    changed: Part<JobsPage>,
+    minions: Part<Attended>,
+    /// None if nothing was stored in any of them.
+    hours: Option<Vec<u64>>,
+    hours_max: Option<u64>,
+}
+
+/// The minions that need attention.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Attended {
+    #[serde(flatten)]
+    pub(super) list: MinionsPage,
+    /// When the list was read.
+    pub(super) time: Time,
+}
+
+async fn overview(ask: &Ask<'_>) -> Result<Overview, HttpError> {
+    let since = Time(Micros(ask.before("1d")?));
+    let jobs = |result: JobResult| jobs::ListArgs {
+        result: Some(result),
+        since: Some(since),
+        limit: Some(PAGE_OVERVIEW_ROWS),
+        ..jobs::ListArgs::default()
     };
 
-    let [failed, missing, changed] = [jobs("failed"), jobs("missing"), jobs("changed")];
-    let attention = [
-        ("attention", json!(true)),
-        ("limit", json!(PAGE_OVERVIEW_ROWS)),
-    ];
+    let attention = || minions::ListArgs {
+        attention: true,
+        limit: Some(PAGE_OVERVIEW_ROWS),
+        ..minions::ListArgs::default()
+    };
 
     // The costliest part by far: it reads the last highstate of every minion.
     let minions = ask
         .server
         .attention
         .get(ask.access, ask.server.ctx.store.durable(), || async {
-            let time = ask.server.ctx.clock.now().0;
-            let mut list = ask.part("/minions", &attention).await;
-            add(&mut list, "time", time);
-            list
+            let time = Time(ask.server.ctx.clock.now());
+            match ask.part::<minions::List>(attention()).await {
+                Part::Shown(list) => Part::Shown(Attended { list, time }),
+                Part::Failed { error } => Part::Failed { error },
+            }
         });
 
     // All parts at the same time; a part that fails shows its error in its place, and the others
     // are shown.
     let (status, store, failed, missing, changed, minions) = tokio::join!(
-        ask.part("/status", &[]),
-        ask.part("/store", &[]),
-        ask.part("/jobs", &failed),
-        ask.part("/jobs", &missing),
-        ask.part("/jobs", &changed),
+        ask.part::<status::Show>(NoArgs {}),
+        ask.part::<store::Stats>(NoArgs {}),
+        ask.part::<jobs::List>(jobs(JobResult::Failed)),
+        ask.part::<jobs::List>(jobs(JobResult::Missing)),
+        ask.part::<jobs::List>(jobs(JobResult::Changed)),
         minions,
     );
 
-    let hours = &store["entries_by_hour"];
-    let hours_max = hours
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Json::as_u64)
-        .max();
+    let hours = store.shown().map(|store| &store.entries_by_hour);
+    let hours_max = hours.and_then(|hours| hours.iter().max().copied());
 
-    Ok(json!({
-        "status": status, "failed": failed, "missing": missing, "changed": changed, "minions": minions,
-        "hours": hours_max.filter(|most| *most > 0).map(|_| hours), "hours_max": hours_max,
-    }))
+    Ok(Overview {
+        hours: hours.filter(|_| hours_max > Some(0)).cloned(),
+        hours_max,
+        status,
+        failed,
+        missing,
+        changed,
+        minions,
+    })
 }
 
-/// A job: failed returns first; each return has its states, and its position in the timeline.
-async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let mut job = ask.get("/jobs/{jid}", ask.fields(&[])?).await?;
+/// A job: failed returns first.
+#[derive(Serialize)]
+struct JobView {
+    #[serde(flatten)]
+    row: JobRow,
+    load: Stored,
+    missing: Vec<String>,
+    not_confirmed: Vec<String>,
+    parent: Option<String>,
+    children: Vec<Child>,
+    returns: Vec<ReturnView>,
+    next_page: Option<String>,
+    filter: HashMap<String, String>,
+}
 
-    let mut of_states = ask.fields(&["limit"])?;
+/// A return with its states, and its position in the timeline.
+#[derive(Serialize)]
+struct ReturnView {
+    #[serde(flatten)]
+    answer: Return,
+    states: Option<Vec<State>>,
+    /// Its states are on a page that was not read.
+    states_cut: bool,
+    /// Since the start of the job.
+    after_us: i64,
+    /// In thousandths of the span.
+    place: i64,
+}
+
+async fn job(ask: &Ask<'_>) -> Result<JobView, HttpError> {
+    let args = ask.args::<jobs::Show>(&[])?;
+    let job = ask.known::<jobs::Show, JobAnswer>(args).await?;
+
+    let mut of_states = ask.args::<jobs::States>(&["limit"])?;
 
     // A filter leaves out other returns than states.
     if ask.field("result").is_none() {
         // As many states as the returns on this page have, in the same order; a return without
         // states counts as one.
-        let rows = |answer: &Json| {
-            let value = &answer["return"];
-            value
-                .as_object()
-                .map(Map::len)
-                .or_else(|| value.as_array().map(Vec::len))
-                .unwrap_or(1)
-                .max(1)
-        };
-        let count: usize = job["returns"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(rows)
-            .sum();
-        of_states.push(("limit".to_owned(), count.clamp(1, LIST_ROWS_MAX).into()));
+        let count: usize = job.returns.iter().map(|answer| rows(&answer.value)).sum();
+        of_states.page.limit = Some(count.clamp(1, LIST_ROWS_MAX));
     }
 
-    let states = ask.get("/jobs/{jid}/states", of_states).await?;
+    let StatesPage { states, more, .. } = ask.known::<jobs::States, _>(of_states).await?;
 
-    let mut of_minions: HashMap<String, Vec<Json>> = HashMap::new();
-    let mut last = String::new();
-    for state in states["states"].as_array().into_iter().flatten() {
-        let minion = state["minion"].as_str().unwrap_or_default();
-        minion.clone_into(&mut last);
-        of_minions
-            .entry(minion.to_owned())
-            .or_default()
-            .push(state.clone());
+    let last = states.last().map(|state| state.minion.clone());
+    let mut of_minions: HashMap<String, Vec<State>> = HashMap::new();
+    for state in states {
+        let of_minion = of_minions.entry(state.minion.clone()).or_default();
+        of_minion.push(state);
     }
 
-    let start = micros(&job["time"]);
-    let span = job["duration_us"].as_i64().unwrap_or(0).max(1);
+    let next_page = job.next.as_ref().filter(|_| job.more);
+    let next_page = next_page.map(|next| ask.with("after", next));
 
-    for answer in job
-        .get_mut("returns")
-        .and_then(Json::as_array_mut)
-        .into_iter()
-        .flatten()
-    {
-        let minion = answer["minion"].as_str().unwrap_or_default().to_owned();
-        let after = micros(&answer["time"])
-            .zip(start)
-            .map(|(at, start)| at.saturating_sub(start));
+    let Time(Micros(start)) = job.row.time;
+    let span = job.row.duration_us.unwrap_or(0).max(1);
 
-        // In thousandths of the span.
-        let place = after.map(|after| {
-            after
-                .saturating_mul(1000)
-                .checked_div(span)
-                .unwrap_or(0)
-                .clamp(0, 1000)
-        });
+    let shown = |answer: Return| {
+        let Time(Micros(at)) = answer.time;
+        let after_us = at.saturating_sub(start);
 
-        // Minions are in order, so states of those after the last one are on a page that was not
-        // read.
-        let is_cut = states["more"] == true && minion > last;
+        let place = after_us.saturating_mul(1000);
+        let place = place.checked_div(span).unwrap_or(0).clamp(0, 1000);
 
-        add(answer, "states", json!(of_minions.remove(&minion)));
-        add(answer, "states_cut", is_cut);
-        add(answer, "after_us", after);
-        add(answer, "place", place);
-    }
+        ReturnView {
+            states: of_minions.remove(&answer.minion),
+            // Minions are in order, so states of those after the last one are on a page that was
+            // not read.
+            states_cut: more && last.as_ref().is_none_or(|last| answer.minion > *last),
+            after_us,
+            place,
+            answer,
+        }
+    };
+    let mut returns: Vec<_> = job.returns.into_iter().map(shown).collect();
 
     // A stable sort: within the failed returns, and within the others, minions stay in order.
-    if let Some(returns) = job.get_mut("returns").and_then(Json::as_array_mut) {
-        returns.sort_by_key(|answer| answer["failed"] != true);
-    }
+    returns.sort_by_key(|shown| !shown.answer.failed);
 
-    Ok(ask.listed(job, "after"))
+    Ok(JobView {
+        row: job.row,
+        load: job.load,
+        missing: job.missing,
+        not_confirmed: job.not_confirmed.into_iter().collect(),
+        parent: job.parent,
+        children: job.children,
+        returns,
+        next_page,
+        filter: ask.query.iter().cloned().collect(),
+    })
 }
 
-fn micros(time: &Json) -> Option<i64> {
-    time.as_str()?
-        .parse::<Timestamp>()
-        .ok()
-        .map(Timestamp::as_microsecond)
+/// The states that a return may have: those of a map or a list, otherwise it counts as one.
+fn rows(value: &Stored) -> usize {
+    match Reader::new(value.packed()).head() {
+        Ok(Head::Map(count) | Head::Array(count)) => count.max(1),
+        _ => 1,
+    }
 }
 
 /// Events, and the stream that adds new ones to the first page.
-async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
+#[derive(Serialize)]
+struct EventsView {
+    #[serde(flatten)]
+    page: Listed<EventsPage>,
+    stream: Option<String>,
+}
+
+/// What the stream of a page of events shows.
+#[derive(Serialize)]
+struct StreamScope<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minion: Option<&'a str>,
+}
+
+async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
     // Entries before this position are on the page, or not wanted. It counts all entries, even
     // those that a limited token may not read.
     let is_limited = ask.access.caller.limits.is_limited();
     let durable = ask.server.ctx.store.durable().0;
     let position = (!is_limited).then(|| durable.saturating_sub(1));
 
-    let mut page = ask.get("/events", ask.fields(&[])?).await?;
+    let page = ask
+        .get::<events::List>(ask.args::<events::List>(&[])?)
+        .await?;
 
     // Only the first page shows the present, so only it is continued by the stream.
     let is_first = ["cursor", "until", "jid"]
         .iter()
         .all(|name| ask.field(name).is_none());
-    if is_first {
-        let scope: HashMap<_, _> = ["tag", "minion"]
-            .into_iter()
-            .filter_map(|name| Some((name, ask.field(name)?)))
-            .collect();
-        let scope = if scope.is_empty() {
-            None
-        } else {
-            Some(json!([scope]).to_string())
-        };
-
+    let stream = if is_first {
         // The stream begins after the page, or after the position from before it was read, so no
         // event is missing between them.
-        let seen = page["events"][0]["seq"].as_u64().max(position);
-        let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.store.id()));
+        let seen = page.events.first().map(|event| event.seq).max(position);
+        Some(stream_of(ask, seen)?)
+    } else {
+        None
+    };
 
-        let rate = PAGE_STREAM_RATE.to_string();
+    Ok(EventsView {
+        page: ask.listed(page, "cursor"),
+        stream,
+    })
+}
 
-        let given = [
-            ("match", scope.as_deref()),
-            ("where", ask.field("where")),
-            ("after", after.as_deref()),
-            ("max_rate", Some(&rate)),
-        ];
-        let given = given
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
+/// The address of the stream of a page's events after a position.
+fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
+    let scope = StreamScope {
+        tag: ask.field("tag"),
+        minion: ask.field("minion"),
+    };
+    let scope = match scope {
+        StreamScope {
+            tag: None,
+            minion: None,
+        } => None,
+        scope => Some(serde_json::to_string(&[scope]).map_err(|error| {
+            HttpError::from(CallError::Internal(format!("the stream's filter: {error}")))
+        })?),
+    };
 
-        let stream = format!("/api/v1/events/stream{}", query(given));
-        add(&mut page, "stream", stream);
-    }
+    let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.store.id()));
+    let rate = PAGE_STREAM_RATE.to_string();
 
-    Ok(ask.listed(page, "cursor"))
+    let given = [
+        ("match", scope.as_deref()),
+        ("where", ask.field("where")),
+        ("after", after.as_deref()),
+        ("max_rate", Some(&rate)),
+    ];
+    let given = given
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+
+    Ok(format!("/api/v1/events/stream{}", query(given)))
+}
+
+#[derive(Serialize)]
+struct EventView {
+    event: EventRow,
 }
 
 /// One event: the first one below the next sequence number.
-async fn event(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let seq = ask
-        .path
-        .first()
-        .and_then(|(_, seq)| seq.parse::<u64>().ok());
+async fn event(ask: &Ask<'_>) -> Result<EventView, HttpError> {
     let unknown = || HttpError::not_found("there is no such event, or it has expired");
-    let seq = seq.ok_or_else(unknown)?;
+    let seq: u64 = ask.name().parse().map_err(|_| unknown())?;
 
-    let cursor = format!("{}:{}", ask.server.ctx.store.id(), seq.saturating_add(1));
-    let fields = [("cursor", json!(cursor)), ("limit", json!(1))];
-    let page = ask
-        .get(
-            "/events",
-            fields.map(|(name, value)| (name.to_owned(), value)).into(),
-        )
-        .await?;
+    let store = ask.server.ctx.store.id();
+    let args = events::ListArgs {
+        cursor: Some(Cursor::new(&store, seq.saturating_add(1))),
+        limit: Some(1),
+        ..events::ListArgs::default()
+    };
+    let page = ask.get::<events::List>(args).await?;
 
     // If this event does not exist, or may not be read, the search has found an older one.
-    let found = page["events"]
-        .as_array()
-        .and_then(|events| events.iter().find(|event| event["seq"] == seq));
-
-    Ok(json!({ "event": found.ok_or_else(unknown)? }))
+    let event = page.events.into_iter().find(|event| event.seq == seq);
+    Ok(EventView {
+        event: event.ok_or_else(unknown)?,
+    })
 }
 
-async fn reactor(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let state = ask.part("/reactor", &[]).await;
-    if !state["error"].is_null() {
+#[derive(Serialize)]
+struct ReactorView {
+    reactor: Part<ReactorState>,
+    #[serde(flatten)]
+    lists: Option<ReactorLists>,
+}
+
+#[derive(Serialize)]
+struct ReactorLists {
+    dead: Part<ReactionsPage>,
+    /// Only if the reader asks for it.
+    why: Option<Part<Why>>,
+    #[serde(flatten)]
+    page: Listed<ReactionsPage>,
+}
+
+async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
+    let state = ask.part::<reactor::List>(NoArgs {}).await;
+    if state.shown().is_none() {
         // A search for reactions would read the whole log.
-        return Ok(json!({ "reactor": state }));
+        return Ok(ReactorView {
+            reactor: state,
+            lists: None,
+        });
     }
 
-    let since = ("since", json!(ask.before("7d")?));
-    let dead = [
-        ("state", json!("failed,partial,dead")),
-        ("limit", json!(PAGE_OVERVIEW_ROWS)),
-        since,
-    ];
-    let why = [("tag", json!(ask.field("why")))];
+    let dead = reactor::HistoryArgs {
+        state: Some("failed,partial,dead".to_owned()),
+        limit: Some(PAGE_OVERVIEW_ROWS),
+        since: Some(Time(Micros(ask.before("7d")?))),
+        ..reactor::HistoryArgs::default()
+    };
 
-    let (dead, why) = tokio::join!(ask.part("/reactor/reactions", &dead), async {
-        match ask.field("why") {
-            Some(_) => ask.part("/reactor/why", &why).await,
-            None => Json::Null,
-        }
+    let (dead, why) = tokio::join!(ask.part::<reactor::History>(dead), async {
+        let tag = ask.field("why")?.to_owned();
+        Some(ask.part::<reactor::Explain>(reactor::WhyArgs { tag }).await)
     });
 
-    let mut page = ask.get("/reactor/reactions", ask.fields(&["why"])?).await?;
-    for (name, part) in [("reactor", state), ("dead", dead), ("why", why)] {
-        add(&mut page, name, part);
+    let args = ask.args::<reactor::History>(&["why"])?;
+    let page = ask.get::<reactor::History>(args).await?;
+
+    Ok(ReactorView {
+        reactor: state,
+        lists: Some(ReactorLists {
+            dead,
+            why,
+            page: ask.listed(page, "cursor"),
+        }),
+    })
+}
+
+#[derive(Serialize)]
+struct ReactionView {
+    reaction: ReactionRow,
+    can_replay: bool,
+    /// How many calls were repeated, after a replay.
+    replayed: Option<String>,
+}
+
+async fn reaction(ask: &Ask<'_>) -> Result<ReactionView, HttpError> {
+    let args = v1::args_of::<reactor::Show>(ask.path, Vec::new())?;
+    let reaction = ask.get::<reactor::Show>(args).await?;
+
+    // A record that this release cannot read has nothing that could be repeated.
+    let record = StoredRecord::read(reaction.reaction.packed());
+    let has_failed = record.is_ok_and(|record| {
+        matches!(
+            record.state,
+            ReactionState::Failed | ReactionState::Partial | ReactionState::Dead
+        )
+    });
+
+    Ok(ReactionView {
+        reaction,
+        can_replay: has_failed && ask.access.right >= Right::Admin,
+        replayed: ask.field("replayed").map(str::to_owned),
+    })
+}
+
+/// Sinks and consumers; or one sink, with its dead letters.
+#[derive(Serialize)]
+struct EnginesView {
+    sinks: Part<SinksPage>,
+    consumers: Option<Part<ConsumersPage>>,
+    letters: Option<DeadLettersPage>,
+    next_page: Option<String>,
+}
+
+async fn engines(ask: &Ask<'_>) -> EnginesView {
+    let (sinks, consumers) = tokio::join!(
+        ask.part::<sinks::List>(sinks::ListArgs::default()),
+        ask.part::<consumers::List>(consumers::ListArgs::default())
+    );
+    EnginesView {
+        sinks,
+        consumers: Some(consumers),
+        letters: None,
+        next_page: None,
     }
-
-    Ok(ask.listed(page, "cursor"))
 }
 
-async fn reaction(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let reaction = ask.get("/reactor/reactions/{seq}", Vec::new()).await?;
-    let state = reaction["reaction"]["state"].as_str().unwrap_or_default();
-    let can_replay =
-        ["failed", "partial", "dead"].contains(&state) && ask.access.right >= Right::Admin;
+async fn sink(ask: &Ask<'_>) -> Result<EnginesView, HttpError> {
+    let args = sinks::ListArgs {
+        name: Some(ask.name().to_owned()),
+    };
+    let sinks = ask.get::<sinks::List>(args).await?;
 
-    Ok(json!({ "reaction": reaction, "can_replay": can_replay, "replayed": ask.field("replayed") }))
-}
+    let args = ask.args::<sinks::DeadLetters>(&["limit"])?;
+    let letters = ask.get::<sinks::DeadLetters>(args).await?;
 
-async fn engines(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let (sinks, consumers) = tokio::join!(ask.part("/sinks", &[]), ask.part("/consumers", &[]));
-    Ok(json!({ "sinks": sinks, "consumers": consumers }))
-}
+    let next = letters.next.as_ref();
+    let next = next.map(|(seq, id)| ask.with("after", &serde_json::json!([seq, id]).to_string()));
 
-async fn sink(ask: &Ask<'_>) -> Result<Json, HttpError> {
-    let sinks = ask.get("/sinks/{name}", Vec::new()).await?;
-    let letters = ask
-        .get("/sinks/{name}/dead-letters", ask.fields(&["limit"])?)
-        .await?;
-    let next = letters["next"]
-        .as_array()
-        .map(|_| ask.with("after", &letters["next"].to_string()));
-    Ok(json!({ "sinks": sinks, "letters": letters, "next_page": next }))
+    Ok(EnginesView {
+        sinks: Part::Shown(sinks),
+        consumers: None,
+        letters: Some(letters),
+        next_page: next,
+    })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(super) use rate::Marks;
 use salt_sls::Glob;
 pub(super) use shared::SharedPieces;
 
+use std::io;
 use std::sync::Arc;
 
 use axum::Router;
@@ -22,6 +23,8 @@ use axum::routing::{MethodFilter, get, on};
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::ser::{CharEscape, Formatter};
 use serde_json::{Map, Value as Json};
 
 use self::events::Stream;
@@ -32,7 +35,7 @@ use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
 use crate::api::budget::Room;
-use crate::api::call::{CallHandler, Caller, Ctx};
+use crate::api::call::{CallHandler, Caller, Ctx, Run, answer, from_json};
 use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX};
 use crate::wire::call::CallError;
 use crate::wire::json::parse;
@@ -135,7 +138,65 @@ async fn run(
     Ok(plain(StatusCode::OK, "application/json", body))
 }
 
-/// The result of an operation, for the page and salt-api. The room of the request grows by it.
+/// The answer of a reading or changing call for the page, after the checks of its operation.
+/// `of_path` are the parts of the view's path. The room of the request grows by the answer.
+pub(super) async fn make<C: Run>(
+    server: &Arc<HttpServer>,
+    access: &Access,
+    room: &Mutex<Room>,
+    of_path: &[(String, String)],
+    args: C::Args<'static>,
+) -> Result<C::Answer, HttpError> {
+    permit(operation_of::<C>()?, access, of_path)?;
+
+    let (ctx, caller) = (server.ctx.clone(), access.caller.clone());
+    let work = move || {
+        let answer = answer::<C>(&ctx, &caller, args)?;
+        let bytes = tree_bytes_of(&answer).map_err(|error| {
+            tracing::error!(call = C::NAME, %error, "answer has no form in JSON");
+            CallError::Internal(format!("the answer has no form in JSON: {error}"))
+        })?;
+        Ok::<_, CallError>((answer, bytes))
+    };
+    let (answer, bytes) = server.carry_out(&access.budget, work).await??;
+
+    // Its real size, before the next operation adds to it.
+    let mut room = room.lock();
+    let held = room.held().saturating_add(bytes);
+    room.hold(held)?;
+    Ok(answer)
+}
+
+/// The arguments of a call from the parts of a view's path and the fields of its address, read as
+/// those of its operation.
+pub(super) fn args_of<C: Run>(
+    of_path: &[(String, String)],
+    given: Vec<(String, Json)>,
+) -> Result<C::Args<'static>, HttpError> {
+    let operation = operation_of::<C>()?;
+    let args = arguments(&operation.params, of_path, given)?;
+    Ok(from_json(Json::Object(args))?)
+}
+
+/// The error if a call has no answer, which only an unknown job or minion can cause.
+pub(super) fn not_found<C: Run>() -> HttpError {
+    operation_of::<C>().map_or_else(|error| error, Operation::not_found)
+}
+
+/// The first operation that makes a call.
+fn operation_of<C: Run>() -> Result<&'static Operation, HttpError> {
+    OPERATIONS
+        .iter()
+        .find(|known| known.call.name == C::NAME)
+        .ok_or_else(|| {
+            HttpError::from(CallError::Internal(format!(
+                "no operation makes the call {}",
+                C::NAME
+            )))
+        })
+}
+
+/// The result of an operation in JSON, for salt-api. The room of the request grows by it.
 pub(super) async fn ask(
     server: &Arc<HttpServer>,
     access: &Access,
@@ -177,6 +238,57 @@ pub(super) fn tree_bytes(value: &Json) -> usize {
             .sum(),
     };
     NODE + below
+}
+
+/// As [`tree_bytes`], of an answer that is not decoded.
+fn tree_bytes_of(answer: &impl Serialize) -> Result<usize, serde_json::Error> {
+    let mut counter = NodeCounter {
+        bytes: NodeCounter::NODE,
+    };
+    let mut to = serde_json::Serializer::with_formatter(io::sink(), &mut counter);
+    answer.serialize(&mut to)?;
+    Ok(counter.bytes)
+}
+
+/// Counts the memory that JSON text would take as a tree of values, without the tree.
+struct NodeCounter {
+    bytes: usize,
+}
+
+impl NodeCounter {
+    /// As that of [`tree_bytes`].
+    const NODE: usize = 2 * size_of::<Json>();
+}
+
+impl Formatter for &mut NodeCounter {
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, _: &mut W, _: bool) -> io::Result<()> {
+        self.bytes += NodeCounter::NODE;
+        Ok(())
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        // That of the value, and that of the field.
+        self.bytes += 2 * NodeCounter::NODE;
+        Ok(())
+    }
+
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        _: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        self.bytes += fragment.len();
+        Ok(())
+    }
+
+    fn write_char_escape<W: ?Sized + io::Write>(
+        &mut self,
+        _: &mut W,
+        _: CharEscape,
+    ) -> io::Result<()> {
+        self.bytes += 1;
+        Ok(())
+    }
 }
 
 fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
@@ -267,4 +379,29 @@ async fn carry_out<T: Send + 'static>(
     let (ctx, caller) = (server.ctx.clone(), access.caller.clone());
     let work = move || call(&ctx, &caller, Json::Object(args));
     Ok(server.carry_out(&access.budget, work).await??)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_takes_the_room_of_its_tree() {
+        for value in [
+            json!(null),
+            json!(7),
+            json!("text"),
+            json!([]),
+            json!([1, [2.5, true], "a\n\"b\u{1}\u{e9}"]),
+            json!({ "a": { "b": [null, {}] }, "a \"name\"": "x" }),
+        ] {
+            assert_eq!(
+                tree_bytes_of(&value).unwrap(),
+                tree_bytes(&value),
+                "{value}"
+            );
+        }
+    }
 }
