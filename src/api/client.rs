@@ -89,6 +89,16 @@ impl Client {
             }
         }
 
+        Self::begin(stream, path, timeout)
+    }
+
+    /// A client of a test, over a connection that it has.
+    #[cfg(test)]
+    pub(crate) fn over(stream: UnixStream) -> Result<Self, ClientError> {
+        Self::begin(stream, Path::new("a pair"), limits::CLI_ANSWER_TIMEOUT)
+    }
+
+    fn begin(stream: UnixStream, path: &Path, timeout: Duration) -> Result<Self, ClientError> {
         let mut client = Self {
             stream,
             path: path.to_owned(),

@@ -18,15 +18,16 @@ macro_rules! answers {
 
 mod budget;
 pub(crate) mod call;
+mod caller;
 pub mod client;
 pub mod http;
+pub(crate) mod monitor;
 pub(crate) mod query;
+pub(crate) mod sign_in;
 pub(crate) mod socket;
-pub(crate) mod status;
 mod stream;
 mod submit;
 mod trust;
-pub(crate) mod zeromq;
 
+pub use call::status::loss_counters;
 pub use call::{CALLS, document as calls};
-pub use status::loss_counters;

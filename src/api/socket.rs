@@ -55,6 +55,26 @@ struct SocketServer {
     budgets: Budgets,
 }
 
+impl SocketServer {
+    fn new(ctx: Arc<Ctx>, intake: Intake) -> Arc<Self> {
+        Arc::new(Self {
+            ctx,
+            intake,
+            lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_TIMEOUT),
+            answer_bytes: AtomicUsize::new(0),
+            budgets: Budgets::new(BudgetLimits {
+                workers: (SOCKET_CALLS_OF_ONE, SOCKET_CALLS_MAX),
+                // Answers, connections and streams have limits of their own.
+                bytes: (ANSWER_BYTES_WAITING, ANSWER_BYTES_WAITING),
+                streams: (0, 0),
+                connections: SOCKET_PEERS_MAX,
+                processor_time: None,
+                wait: SOCKET_CALL_WAIT,
+            }),
+        })
+    }
+}
+
 /// Budgets for bytes of frames in flight, in lanes by size, and the timeout of a frame.
 struct Lanes {
     tiny: Arc<Semaphore>,
@@ -83,24 +103,10 @@ pub(crate) async fn serve(
     intake: Intake,
     stop: watch::Receiver<bool>,
 ) {
-    let server = Arc::new(SocketServer {
-        ctx,
-        intake,
-        lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_TIMEOUT),
-        answer_bytes: AtomicUsize::new(0),
-        budgets: Budgets::new(BudgetLimits {
-            workers: (SOCKET_CALLS_OF_ONE, SOCKET_CALLS_MAX),
-            // Answers, connections and streams have limits of their own.
-            bytes: (ANSWER_BYTES_WAITING, ANSWER_BYTES_WAITING),
-            streams: (0, 0),
-            connections: SOCKET_PEERS_MAX,
-            processor_time: None,
-            wait: SOCKET_CALL_WAIT,
-        }),
-    });
+    let server = SocketServer::new(ctx, intake);
 
     let reject = |stream: UnixStream| {
-        server.ctx.metrics.peers_rejected.add(1);
+        server.ctx.archive.metrics.peers_rejected.add(1);
         let error =
             CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
         // The frame fits into the empty buffer of a new socket; if it does not, the peer sees only
@@ -109,14 +115,14 @@ pub(crate) async fn serve(
     };
 
     let handle = |stream| {
-        server.ctx.metrics.peers.add(1);
+        server.ctx.archive.metrics.peers.add(1);
         let (server, stop) = (server.clone(), stop.clone());
         async move {
             if let Err(error) = serve_peer(&server, stream, stop).await
                 // Other errors are peers that went away, which is normal.
                 && error.kind() == io::ErrorKind::TimedOut
             {
-                server.ctx.metrics.peers_not_reading.add(1);
+                server.ctx.archive.metrics.peers_not_reading.add(1);
             }
         }
     };
@@ -141,6 +147,56 @@ impl Drop for CallInFlight {
     }
 }
 
+/// Makes connections of tests: pairs within this process, without a path.
+#[cfg(test)]
+#[derive(Clone)]
+pub(crate) struct Pairs {
+    server: Arc<SocketServer>,
+    stop: watch::Receiver<bool>,
+    /// Each connection has one.
+    open: Arc<()>,
+}
+
+#[cfg(test)]
+impl Pairs {
+    pub(crate) fn new(ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) -> Self {
+        Self {
+            server: SocketServer::new(ctx, intake),
+            stop,
+            open: Arc::default(),
+        }
+    }
+
+    /// Whether all connections have ended, as `serve` waits for.
+    pub(crate) fn have_ended(&self) -> bool {
+        Arc::strong_count(&self.open) == 1
+    }
+
+    /// The end of a client whose user is `uid`.
+    pub(crate) fn connect(
+        &self,
+        runtime: &tokio::runtime::Handle,
+        uid: Option<u32>,
+    ) -> std::os::unix::net::UnixStream {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+
+        let Self { server, stop, open } = self.clone();
+        let caller = Caller {
+            uid,
+            pid: Some(std::process::id()),
+            ..Caller::default()
+        };
+        runtime.spawn(async move {
+            let ours = UnixStream::from_std(ours).unwrap();
+            let served = serve_caller(&server, caller, ours, stop).await;
+            drop(open);
+            served
+        });
+        theirs
+    }
+}
+
 async fn serve_peer(
     server: &Arc<SocketServer>,
     stream: UnixStream,
@@ -155,7 +211,15 @@ async fn serve_peer(
             ..Caller::default()
         },
     );
+    serve_caller(server, caller, stream, stop).await
+}
 
+async fn serve_caller(
+    server: &Arc<SocketServer>,
+    caller: Caller,
+    stream: UnixStream,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
 
@@ -293,7 +357,7 @@ impl Peer {
             let (payload, bytes) = taken?;
             // A peer waits here when too many of its calls are in flight; other peers do not.
             let permit = self.permit().await?;
-            self.server.ctx.metrics.calls.add(1);
+            self.server.ctx.archive.metrics.calls.add(1);
             // Awaited, so that the next frame of this peer cannot overtake it.
             start_call(self, payload, bytes, permit)
                 .await
@@ -322,7 +386,7 @@ impl Peer {
         };
         if let Some(frame) = reason {
             // The reason is an answer as well and needs a permit, so it follows those that are due.
-            self.server.ctx.metrics.peers_dropped.add(1);
+            self.server.ctx.archive.metrics.peers_dropped.add(1);
             let Ok(permit) = self.call_permits.clone().acquire_owned().await else {
                 return;
             };
@@ -437,7 +501,7 @@ async fn start_call(
     };
 
     let ctx = &server.ctx;
-    if let Err(denied) = ctx.rights.check(ctx, call, &peer.caller) {
+    if let Err(denied) = ctx.rights.check(call, &peer.caller) {
         reply.send(Err(denied));
         return Ok(());
     }
@@ -478,12 +542,12 @@ async fn start_call(
                 // The wait is the caller's wish, so its time says nothing about the daemon.
                 reply.started = None;
 
-                let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
+                let (archive, stop) = (server.ctx.archive.clone(), peer.stop.clone());
                 let budget = peer.budget.clone();
 
                 tokio::spawn(async move {
                     let ended = reply.peer.ended.clone();
-                    let news = while_open(ended, poll.run(ctx, &budget, stop));
+                    let news = while_open(ended, poll.run(archive, &budget, stop));
                     if let Some(news) = news.await {
                         reply.send(news);
                     }
@@ -543,6 +607,7 @@ impl Reply {
         if let Some(started) = started {
             server
                 .ctx
+                .archive
                 .metrics
                 .distributions
                 .answers
@@ -555,7 +620,7 @@ impl Reply {
                 error,
                 CallError::Refused(_) | CallError::Denied(_) | CallError::TooLarge { .. }
             ) {
-                server.ctx.metrics.calls_failed.add(1);
+                server.ctx.archive.metrics.calls_failed.add(1);
             }
             refusal_frame(Some(id), error)
         };

@@ -147,6 +147,13 @@ pub struct Target {
 }
 
 impl Firer {
+    /// Whether a bus that is read has this framing.
+    pub(crate) fn reads(&self, framing: Framing) -> bool {
+        self.buses
+            .iter()
+            .any(|bus| bus.state().framing == Some(framing))
+    }
+
     /// A sender for these buses.
     pub fn new(buses: Vec<BusLink>, clock: Clock) -> Self {
         Self {

@@ -12,11 +12,15 @@ mod doctor;
 mod export;
 mod format;
 mod import;
+#[cfg(test)]
+pub(crate) mod in_process;
 mod jobs;
 mod reactor;
 mod salt_python;
 mod serve;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -35,7 +39,7 @@ use self::format::output::{Output, is_coloured, show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::table::{Column, Table};
 use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
-use self::format::{ask, yaml};
+use self::format::{ask, streams, yaml};
 use crate::base::umask;
 use crate::base::visible::plain;
 use crate::config::CliOverrides;
@@ -265,28 +269,32 @@ struct BadUsage(String);
 /// Runs the program with `args` (the first is the program's name) and prints errors to standard
 /// error.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    outcome(args).into()
+}
+
+fn outcome(args: impl IntoIterator<Item = OsString>) -> Exit {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             // There is nowhere to report a failure to print.
             let _ = error.print();
             return if error.use_stderr() {
-                Exit::Usage.into()
+                Exit::Usage
             } else {
-                Exit::Ok.into()
+                Exit::Ok
             };
         }
     };
 
     match dispatch(cli) {
-        Ok(()) => Exit::Ok.into(),
+        Ok(()) => Exit::Ok,
         Err(error) => {
             let exit = Exit::of(&error);
             // A closed pipe is an error without a message.
             if exit != Exit::Ok {
                 report(&error);
             }
-            exit.into()
+            exit
         }
     }
 }
@@ -374,5 +382,5 @@ fn report(error: &anyhow::Error) {
 
 /// Writes one line to standard error. A failed write is ignored: the exit code remains.
 fn print_error(text: &str) {
-    let _ = writeln!(std::io::stderr(), "saltcellar: {}", plain(text));
+    let _ = writeln!(streams::stderr(), "saltcellar: {}", plain(text));
 }

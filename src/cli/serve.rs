@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use super::{Global, ask};
-use crate::api::zeromq::ZmqKind;
+use crate::api::monitor::ZmqKind;
 use crate::config::{CliOverrides, Config, Environment};
 use crate::daemon;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::call::{Ctx, fire};
+use crate::api::call::Ctx;
 use crate::base::clock::Clock;
 use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
@@ -42,11 +42,12 @@ pub(super) fn start_scripts(
     settings: Vec<ScriptSettings>,
     ctx: &Arc<Ctx>,
 ) -> Arc<Scripts> {
-    let (clock, metrics, monitor) = (ctx.clock.clone(), ctx.metrics.clone(), ctx.scripts.clone());
-    let ctx = ctx.clone();
+    let (clock, metrics) = (ctx.archive.clock.clone(), ctx.archive.metrics.clone());
+    let (monitor, firing) = (ctx.process.scripts.clone(), ctx.firing.clone());
 
     let fire = move |bus: Option<&str>, tag: &str, data: &[u8]| {
-        fire(&ctx, bus, tag, data, |_| Ok(()))
+        firing
+            .fire(bus, tag, data, |_| Ok(()))
             .map(drop)
             .map_err(|error| match error {
                 // The same event would be rejected again.

@@ -15,12 +15,17 @@
 //! Every accepted entry is stored and acknowledged before the process ends.
 
 mod engines;
+#[cfg(test)]
+pub(crate) mod in_process;
 mod logs;
 mod permissions;
 mod reload;
+#[cfg(test)]
+mod tests;
 mod watchdog;
 pub(crate) mod zeromq;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -32,8 +37,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::call::config::RunningConfig;
-use crate::api::call::{Ctx, JidMaker, Rights};
+use crate::api::call::{Acceptor, Archive, Ctx, Firing, JidMaker, Process, Reacting, Rights};
 use crate::api::http;
+use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
+use crate::api::sign_in::SignIn;
+use crate::api::sign_in::sessions::Sessions;
+use crate::api::sign_in::tokens::Tokens;
 use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
@@ -49,14 +58,14 @@ use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::engines::runtime::Engines;
 use crate::engines::script::{self, Scripts};
 use crate::engines::settings::of_config;
-use crate::ingest::bus::Bus;
+use crate::ingest::bus::{Bus, BusMonitor};
 use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
 use crate::model::{JidKey, Kind};
 use crate::policy::Policy;
 use crate::policy::master_keys::MasterKeys;
 use crate::reactor::service::ReactorService;
 use crate::store::index::job_summary::rank;
-use crate::store::vfs::{self, Disk};
+use crate::store::vfs::{self, Disk, Fs};
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
@@ -78,6 +87,89 @@ struct Daemon {
     signals: UnixSignals,
     /// The configuration in effect, which `status` and `doctor` ask for.
     running: Arc<RunningConfig>,
+}
+
+/// What is made of a configuration before calls can be answered.
+struct Made<'a> {
+    store: Store,
+    fs: Arc<dyn Fs>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    started: Micros,
+    policy: Arc<Policy>,
+    firer: Arc<Firer>,
+    buses: Vec<BusMonitor>,
+    reactor: Option<&'a ReactorService>,
+    engines: Arc<Engines>,
+    zeromq: Vec<ZmqSocketStatus>,
+}
+
+impl Made<'_> {
+    /// The parts that calls reach.
+    fn into_ctx(self, config: &Config) -> anyhow::Result<Ctx> {
+        let archive = Archive {
+            store: self.store,
+            state_dir: config.state_dir.as_path().into(),
+            clock: self.clock,
+            metrics: self.metrics,
+        };
+
+        // New job ids continue after the newest stored one even if the clock was set back.
+        let newest = newest_jid(&archive.store, self.started).context("find the newest job")?;
+
+        let monitor = |listen: Option<SocketAddr>| listen.map(|_| ListenerMonitor::default());
+        let http = monitor(config.http.listen);
+        // Minions may share the HTTP listener instead of having one of their own.
+        let shared = http.clone().filter(|_| config.http.minions);
+
+        let tokens = Tokens::open(&config.state_dir, self.fs).context("read the tokens")?;
+
+        Ok(Ctx {
+            acceptor: Acceptor {
+                archive: archive.clone(),
+                policy: self.policy,
+                jids: JidMaker::after(newest),
+                entry_bytes_max: config.store.entry_bytes_max,
+            },
+            firing: Firing {
+                firer: self.firer,
+                archive: archive.clone(),
+            },
+            reacting: Reacting {
+                handle: self.reactor.map(ReactorService::handle),
+                buses: self.buses.clone(),
+                archive: archive.clone(),
+            },
+            engines: self.engines,
+            rights: Rights::new(
+                rustix::process::geteuid().as_raw(),
+                config.socket_peers,
+                self.buses,
+                archive.metrics.clone(),
+            ),
+            sign_in: SignIn {
+                tokens: Arc::new(tokens),
+                sessions: Sessions::new(config.http.tls.is_some()),
+                page: http.clone(),
+                clock: archive.clock.clone(),
+            },
+            process: Process {
+                started: self.started,
+                socket: config.socket.clone(),
+                config: Arc::new(RunningConfig::new(
+                    config,
+                    self.reactor.map(ReactorService::reloader),
+                )),
+                spools: config.spools.clone(),
+                unread_bus: unread_bus(config),
+                https: monitor(config.https.listen).or(shared),
+                http,
+                scripts: Arc::default(),
+                zeromq: self.zeromq,
+            },
+            archive,
+        })
+    }
 }
 
 /// Signal handlers. An unhandled signal ends the process.
@@ -184,16 +276,7 @@ impl Daemon {
                 .context("start the retainer")?,
         ];
 
-        let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
-        let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
-        let policy = Arc::new(Policy::new(
-            &config.ingest.filter,
-            &config.ingest.redact,
-            master_keys.clone(),
-            config.store.entry_bytes_max,
-            clock.clone(),
-            metrics.clone(),
-        ));
+        let (policy, master_keys) = policy(config, &clock, &metrics);
 
         let drain = Drain::new();
         let mut watches = Vec::new();
@@ -257,59 +340,27 @@ impl Daemon {
 
         let engines = engines::start(config, sinks, &store, &options.fs, &clock);
 
-        // New job ids continue after the newest stored one even if the clock was set back.
-        let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
-
         let zeromq = {
             let _inside = runtime.enter();
             zeromq::ZmqSockets::start(config, &metrics)?
         };
 
-        let http_monitor = config.http.listen.map(|_| http::ListenerMonitor::default());
-        // Minions may share the HTTP listener instead of having one of their own.
-        let of_both = || http_monitor.clone().filter(|_| config.http.minions);
-
-        let ctx = Arc::new(Ctx {
+        let made = Made {
             store: store.clone(),
-            clock: clock.clone(),
+            fs: options.fs.clone(),
+            clock,
             metrics,
-            jids,
-            rights: Rights::new(
-                rustix::process::geteuid().as_raw(),
-                config.socket_peers,
-                watches.clone(),
-            ),
-            policy,
-            entry_bytes_max: config.store.entry_bytes_max,
-            firer: firer.clone(),
-            reactor: reactor.as_ref().map(ReactorService::handle),
-            engines: engines.clone(),
-            scripts: Arc::default(),
-            buses: watches,
-            unread_bus: unread_bus(config),
-            spools: config.spools.clone(),
-            https: config
-                .https
-                .listen
-                .map(|_| http::ListenerMonitor::default())
-                .or_else(of_both),
-            http: http_monitor.clone(),
-            tokens: Arc::new(
-                http::tokens::Tokens::open(&config.state_dir, options.fs.clone())
-                    .context("read the tokens")?,
-            ),
-            sessions: Arc::new(http::sessions::Sessions::new(config.http.tls.is_some())),
-            zeromq: zeromq.statuses(),
             started,
-            state_dir: config.state_dir.clone(),
-            socket: config.socket.clone(),
-            config: Arc::new(RunningConfig::new(
-                config,
-                reactor.as_ref().map(ReactorService::reloader),
-            )),
-        });
+            policy,
+            firer: firer.clone(),
+            buses: watches,
+            reactor: reactor.as_ref(),
+            engines: engines.clone(),
+            zeromq: zeromq.statuses(),
+        };
+        let ctx = Arc::new(made.into_ctx(config)?);
+        let running = ctx.process.config.clone();
 
-        let running = ctx.config.clone();
         let scripts = engines::start_scripts(config, scripts, &ctx);
 
         let (stop, stopping) = watch::channel(false);
@@ -450,6 +501,26 @@ impl Daemon {
 
         tracing::info!("stopped");
     }
+}
+
+/// What entries must be, and the keys of masters that none may have.
+fn policy(
+    config: &Config,
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+) -> (Arc<Policy>, Arc<MasterKeys>) {
+    let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
+    let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
+
+    let policy = Policy::new(
+        &config.ingest.filter,
+        &config.ingest.redact,
+        master_keys.clone(),
+        config.store.entry_bytes_max,
+        clock.clone(),
+        metrics.clone(),
+    );
+    (Arc::new(policy), master_keys)
 }
 
 /// The bus of this host's Salt master, if the daemon neither reads it nor gets its events by

@@ -51,12 +51,6 @@ mod salt_codec;
 /// Queries of jobs: lists, one job, states, comparisons, watching.
 mod jobs;
 
-/// Minions computed from the archive.
-mod minions;
-
-/// What counts as a failure, and as a minion's state: the same in every view.
-mod outcomes;
-
 /// Consumers of the event stream, and `events tail`.
 mod consumers;
 

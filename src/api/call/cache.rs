@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, In, Limited, NoArgs, OF_JOBS, OF_MINIONS, ReadCtx, Run, Whole, failed};
+use super::{Archive, Call, In, Limited, NoArgs, OF_JOBS, OF_MINIONS, ReadCtx, Run, Whole, failed};
 use crate::api::query::{
     Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs,
     row_load,
@@ -491,7 +491,7 @@ pub(crate) struct LoadReg;
 impl Call for LoadReg {
     const NAME: &'static str = "load_reg";
     const DOC: &'static str = "Return Thorium's register";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = NoArgs;
     type Answer = Stored;
 }

@@ -83,14 +83,14 @@ impl Call for Show {
     const NAME: &'static str = "config_show";
     const DOC: &'static str =
         "Show the configuration that the daemon runs with, without sinks and scripts";
-    type Scope = Whole;
+    type Scope = Whole<RunningConfig>;
     type Args<'a> = NoArgs;
     type Answer = ShownConfig;
 }
 
 impl Run for Show {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<ShownConfig, CallError> {
-        let mut shown = ShownConfig::of(&ctx.config.config());
+        let mut shown = ShownConfig::of(&ctx.config());
         // By name, so that a new section is shown unless it is named here.
         if let Some(sections) = shown.config.as_object_mut() {
             sections.retain(|name, _| !matches!(name.as_str(), "sinks" | "scripts"));

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::events::{EventRow, FilterArgs, StartArgs};
 use super::poll::{Attempt, Poll};
 use super::store::refused;
-use super::{Call, Changing, Ctx, Cursor, In, Raised, Run, Wait, Whole, failed};
+use super::{Archive, Call, Changing, Cursor, In, Raised, Run, Wait, Whole, failed};
 use crate::base::limits::{
     CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, FOLLOW_GATHER, LIST_BYTES_MAX,
     LIST_ROWS_MAX,
@@ -142,7 +142,7 @@ pub(crate) struct ListArgs {
 impl Call for List {
     const NAME: &'static str = "consumers_list";
     const DOC: &'static str = "List consumers with their lag";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = ListArgs;
     type Answer = ConsumersPage;
 }
@@ -189,7 +189,7 @@ impl Call for Create {
     const DOC: &'static str = "Create a consumer, or change its filter";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = CreateArgs;
     type Answer = Position;
 }
@@ -230,7 +230,7 @@ impl Call for Next {
     const DOC: &'static str = "Take the next events of a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = NextArgs;
     type Answer = Batch;
 }
@@ -320,7 +320,7 @@ impl Call for Ack {
     const DOC: &'static str = "Acknowledge events of a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = AckArgs;
     type Answer = Position;
 }
@@ -351,7 +351,7 @@ impl Call for Nack {
     const DOC: &'static str = "Report that events could not be processed";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = NackArgs;
     type Answer = Position;
 }
@@ -384,7 +384,7 @@ impl Call for Release {
     const DOC: &'static str = "End the lease of a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = ReleaseArgs;
     type Answer = ();
 }
@@ -413,7 +413,7 @@ impl Call for Seek {
     const DOC: &'static str = "Move the cursor of a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = SeekArgs;
     type Answer = Position;
 }
@@ -426,7 +426,7 @@ impl Run for Seek {
     }
 }
 
-fn set_paused(ctx: &Ctx, name: &str, paused: bool) -> Result<Position, CallError> {
+fn set_paused(ctx: &Archive, name: &str, paused: bool) -> Result<Position, CallError> {
     let record = ctx.store.pause_consumer(name, paused).map_err(refused)?;
     Ok(Position {
         name: Some(record.name),
@@ -443,7 +443,7 @@ impl Call for Pause {
     const DOC: &'static str = "Pause a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = NameArgs;
     type Answer = Position;
 }
@@ -462,7 +462,7 @@ impl Call for Resume {
     const DOC: &'static str = "Resume a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = NameArgs;
     type Answer = Position;
 }
@@ -489,7 +489,7 @@ impl Call for Pin {
     const NAME: &'static str = "consumer_pin";
     const DOC: &'static str = "Keep unprocessed events of a consumer, or stop it";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = PinArgs;
     type Answer = Pinned;
 }
@@ -513,7 +513,7 @@ impl Call for Delete {
     const DOC: &'static str = "Delete a consumer";
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByConsumer;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = NameArgs;
     type Answer = bool;
 }

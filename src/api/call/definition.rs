@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{CallEntry, Caller, Ctx, Poll, ReadCtx};
+use super::parts::{Ctx, Part};
+use super::{CallEntry, Caller, Poll, ReadCtx};
 use crate::base::limits::{ARGS_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::model::{FrameBatch, Limit, Right};
 use crate::wire::call::{Args, CallError, bad_argument};
@@ -89,7 +90,7 @@ impl Raised {
 /// Whether a consumer is, or was, that of a sink: the sink's position, filter and switch.
 fn of_sink(ctx: &Ctx, name: &str) -> bool {
     // A sink may be new and have no consumer yet, or be removed and have left one.
-    ctx.engines.has(name) || ctx.store.is_of_sink(name)
+    ctx.engines.has(name) || ctx.archive.store.is_of_sink(name)
 }
 
 /// Arguments in one of the two forms.
@@ -151,23 +152,23 @@ pub(crate) trait Scope {
 /// Reads what the caller may know of the stored data, and nothing else.
 pub(crate) struct Limited;
 
-/// Reads anything; not for limited callers.
-pub(crate) struct Whole;
+/// Reads anything of a part; not for limited callers.
+pub(crate) struct Whole<P>(PhantomData<P>);
 
-/// Changes something on behalf of its caller; not for limited callers.
-pub(crate) struct Changing;
+/// Changes a part on behalf of its caller; not for limited callers.
+pub(crate) struct Changing<P>(PhantomData<P>);
 
 /// The context of a call that changes something.
-pub(crate) struct ChangeCtx<'a> {
-    pub(crate) ctx: &'a Ctx,
+pub(crate) struct ChangeCtx<'a, P> {
+    part: &'a P,
     pub(crate) caller: &'a Caller,
 }
 
-impl Deref for ChangeCtx<'_> {
-    type Target = Ctx;
+impl<P> Deref for ChangeCtx<'_, P> {
+    type Target = P;
 
-    fn deref(&self) -> &Ctx {
-        self.ctx
+    fn deref(&self) -> &P {
+        self.part
     }
 }
 
@@ -177,27 +178,30 @@ impl Scope for Limited {
     const IS_LIMITED: bool = true;
 
     fn enter<'a>(ctx: &'a Ctx, caller: &'a Caller) -> ReadCtx<'a> {
-        ReadCtx::of(ctx, &caller.limits)
+        ReadCtx::of(&ctx.archive, &caller.limits)
     }
 }
 
-impl Scope for Whole {
-    type Ctx<'a> = &'a Ctx;
+impl<P: Part> Scope for Whole<P> {
+    type Ctx<'a> = &'a P;
     const ONLY_READS: bool = true;
     const IS_LIMITED: bool = false;
 
-    fn enter<'a>(ctx: &'a Ctx, _: &'a Caller) -> &'a Ctx {
-        ctx
+    fn enter<'a>(ctx: &'a Ctx, _: &'a Caller) -> &'a P {
+        P::of(ctx)
     }
 }
 
-impl Scope for Changing {
-    type Ctx<'a> = ChangeCtx<'a>;
+impl<P: Part> Scope for Changing<P> {
+    type Ctx<'a> = ChangeCtx<'a, P>;
     const ONLY_READS: bool = false;
     const IS_LIMITED: bool = false;
 
-    fn enter<'a>(ctx: &'a Ctx, caller: &'a Caller) -> ChangeCtx<'a> {
-        ChangeCtx { ctx, caller }
+    fn enter<'a>(ctx: &'a Ctx, caller: &'a Caller) -> ChangeCtx<'a, P> {
+        ChangeCtx {
+            part: P::of(ctx),
+            caller,
+        }
     }
 }
 
@@ -304,7 +308,7 @@ impl<C: Call> Forms<C> {
             return Ok(());
         };
         ctx.rights
-            .check_right(ctx, (C::NAME, purpose), Right::Admin, caller)
+            .check_right((C::NAME, purpose), Right::Admin, caller)
     }
 
     fn in_msgpack(answer: C::Answer) -> Result<Vec<u8>, CallError> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
 use super::poll::{Attempt, Poll};
-use super::{Call, Cursor, In, Limited, OF_EVENTS, ReadCtx, Run, Wait, Whole, failed};
+use super::{Archive, Call, Cursor, In, Limited, OF_EVENTS, ReadCtx, Run, Wait, Whole, failed};
 use crate::base::limits::{
     CONSUMER_BATCH_EVENTS, COUNT_GROUPS_MAX, FOLLOW_GATHER, LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
@@ -709,7 +709,7 @@ pub(crate) struct EntriesArgs {
 impl Call for Entries {
     const NAME: &'static str = "entries";
     const DOC: &'static str = "List stored entries of a job or of the log";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = EntriesArgs;
     type Answer = EntriesPage;
 }

@@ -4,6 +4,7 @@
 //!
 //! Calls do not wait for the disk; the socket does.
 
+mod accept;
 pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod consumers;
@@ -13,7 +14,9 @@ mod document;
 pub(crate) mod events;
 pub(crate) mod jobs;
 pub(crate) mod minions;
+pub(crate) mod page_link;
 mod page_rows;
+mod parts;
 mod poll;
 pub(crate) mod reactor;
 mod rights;
@@ -21,74 +24,37 @@ pub(crate) mod send;
 pub(crate) mod sinks;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod tokens;
 pub(crate) mod writes;
+pub(crate) mod zeromq;
 
+pub(crate) use accept::{Acceptor, JidMaker};
 pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
 pub(crate) use definition::{Call, In, Limited, NoArgs, Run};
 pub(in crate::api) use definition::{
-    CallHandler, ChangeCtx, Changing, Raised, Save, Wait, Whole, answer, from_json,
+    CallHandler, Changing, Raised, Save, Wait, Whole, answer, from_json,
 };
 pub use document::document;
+pub(crate) use parts::{Archive, Ctx, Process, Reacting};
 pub(crate) use poll::Poll;
-pub(in crate::api) use reactor::no_events;
-pub(crate) use rights::{Caller, Rights};
-pub(crate) use send::fire;
+use reactor::no_events;
+pub(crate) use rights::Rights;
+pub(crate) use send::Firing;
 pub(in crate::api) use writes::signed_return;
 
-use std::path::PathBuf;
+pub(crate) use super::caller::Caller;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use schemars::{Schema, SchemaGenerator};
 
-use super::http::ListenerMonitor;
-use super::http::sessions::{self, Sessions};
-use super::http::tokens::{self, Tokens};
-use super::zeromq::{self, ZmqSocketStatus};
-use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
 use crate::base::work::Ended;
-use crate::bus::fire::Firer;
-use crate::engines::runtime::Engines;
-use crate::engines::script::ScriptMonitor;
-use crate::ingest::bus::BusMonitor;
 use crate::model::{Limit, ReadLimits, Right};
-use crate::policy::Policy;
-use crate::reactor::run::engine::Handle;
-use crate::store::{Store, StoreError, StoreView};
+use crate::store::{StoreError, StoreView};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::EncodeError;
-
-/// The dependencies of calls.
-pub struct Ctx {
-    pub(crate) store: Store,
-    pub(crate) clock: Clock,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) jids: JidMaker,
-    pub(crate) rights: Rights,
-    pub(crate) policy: Arc<Policy>,
-    pub(crate) entry_bytes_max: usize,
-    pub(crate) buses: Vec<BusMonitor>,
-    /// The bus of this host's Salt master, if no event of it arrives.
-    pub(crate) unread_bus: Option<PathBuf>,
-    pub(crate) spools: Vec<PathBuf>,
-    /// The HTTP listener, if `http.listen` is set.
-    pub(crate) http: Option<ListenerMonitor>,
-    /// The address that serves minions, if any: its own, or that of the HTTP listener.
-    pub(crate) https: Option<ListenerMonitor>,
-    pub(crate) firer: Arc<Firer>,
-    pub(crate) reactor: Option<Handle>,
-    pub(crate) engines: Arc<Engines>,
-    pub(crate) scripts: Arc<ScriptMonitor>,
-    pub(crate) tokens: Arc<Tokens>,
-    pub(crate) sessions: Arc<Sessions>,
-    pub(crate) zeromq: Vec<ZmqSocketStatus>,
-    pub(crate) started: Micros,
-    pub(crate) state_dir: PathBuf,
-    pub(crate) socket: PathBuf,
-    pub(crate) config: Arc<config::RunningConfig>,
-}
 
 /// The context of a call that applies the limits of its caller. Nothing else leads such a call to
 /// the store, so none can forget them.
@@ -100,10 +66,10 @@ pub(crate) struct ReadCtx<'a> {
 }
 
 impl<'a> ReadCtx<'a> {
-    pub(in crate::api) fn of(ctx: &'a Ctx, limits: &Arc<ReadLimits>) -> Self {
+    pub(in crate::api) fn of(archive: &'a Archive, limits: &Arc<ReadLimits>) -> Self {
         Self {
-            store: StoreView::new(&ctx.store, limits.clone()),
-            metrics: &ctx.metrics,
+            store: StoreView::new(&archive.store, limits.clone()),
+            metrics: &archive.metrics,
             limits: limits.clone(),
         }
     }
@@ -203,7 +169,7 @@ pub const CALLS: &[CallEntry] = &[
     CallEntry::runs::<tokens::Create>(),
     CallEntry::runs::<tokens::List>(),
     CallEntry::runs::<tokens::Revoke>(),
-    CallEntry::runs::<sessions::MakeLink>(),
+    CallEntry::runs::<page_link::MakeLink>(),
     CallEntry::saves::<zeromq::Events>(),
     CallEntry::runs::<zeromq::Ignored>(),
 ];
@@ -234,51 +200,9 @@ pub(in crate::api) fn failed(error: StoreError) -> CallError {
     }
 }
 
-/// Generates jids: the current time, or the next unused microsecond.
-///
-/// # Invariant
-///
-/// Only even microseconds. The odd ones are reserved for the extension, which generates jids while
-/// the daemon is unreachable (`local_jid` in `salt/`). So the two never generate the same jid, even
-/// if clocks are set.
-#[derive(Debug)]
-pub(crate) struct JidMaker(AtomicI64);
-
-impl JidMaker {
-    /// A generator for jids after `last`.
-    pub(crate) fn after(last: Micros) -> Self {
-        Self(AtomicI64::new(last.0))
-    }
-
-    /// The time of a new jid.
-    pub(crate) fn next(&self, now: Micros) -> Micros {
-        let after = |last: i64| {
-            let at = now.0.max(last.saturating_add(1));
-            at.saturating_add(at & 1)
-        };
-        let advance = |last: i64| Some(after(last));
-        let last = self
-            .0
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, advance)
-            .unwrap_or(now.0);
-        Micros(after(last))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn jids_are_unique_even_when_the_clock_stops_or_steps_back() {
-        let maker = JidMaker::after(Micros(100));
-        let made = [50, 50, 200, 200, 10, 207].map(|now| maker.next(Micros(now)).0);
-        assert_eq!(
-            made,
-            [102, 104, 200, 202, 204, 208],
-            "all even: odd ones are the extension's"
-        );
-    }
 
     /// The rights of such calls are checked with that argument alone.
     #[test]

@@ -1,13 +1,13 @@
 //! Calls that answer when there is something new, or after a time. They occupy no thread while they
 //! wait.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Ctx, ReadCtx};
+use super::ReadCtx;
+use super::parts::Archive;
 use crate::api::budget::Budget;
 use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;
@@ -28,7 +28,7 @@ const IDLE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes one attempt, which does not wait. The flag is set for the last one, which must return
 /// [`Attempt::Done`].
-type MakeAttempt<A> = Box<dyn FnMut(&Ctx, bool) -> Result<Attempt<A>, CallError> + Send>;
+type MakeAttempt<A> = Box<dyn FnMut(&Archive, bool) -> Result<Attempt<A>, CallError> + Send>;
 
 /// A polling call with its arguments.
 pub(crate) struct Poll<A> {
@@ -47,8 +47,8 @@ impl<A: Send + 'static> Poll<A> {
         mut attempt: impl FnMut(&ReadCtx<'_>, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
     ) -> Self {
         let limits = reading.limits.clone();
-        Self::new(wait_ms, gather, move |ctx, is_last| {
-            attempt(&ReadCtx::of(ctx, &limits), is_last)
+        Self::new(wait_ms, gather, move |archive, is_last| {
+            attempt(&ReadCtx::of(archive, &limits), is_last)
         })
     }
 
@@ -56,7 +56,7 @@ impl<A: Send + 'static> Poll<A> {
     pub(super) fn new(
         wait_ms: Option<u64>,
         gather: Duration,
-        attempt: impl FnMut(&Ctx, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
+        attempt: impl FnMut(&Archive, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
     ) -> Self {
         let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(POLL_WAIT_MAX);
         Self {
@@ -75,8 +75,8 @@ impl<A: Send + 'static> Poll<A> {
         Poll {
             wait: self.wait,
             gather: self.gather,
-            attempt: Box::new(move |ctx, is_last| {
-                Ok(match attempt(ctx, is_last)? {
+            attempt: Box::new(move |archive, is_last| {
+                Ok(match attempt(archive, is_last)? {
                     Attempt::Done(answer) => Attempt::Done(form(answer)?),
                     Attempt::Again => Attempt::Again,
                     Attempt::After(seq) => Attempt::After(seq),
@@ -91,7 +91,7 @@ impl<A: Send + 'static> Poll<A> {
     /// attempts the call holds nothing.
     pub(in crate::api) async fn run(
         self,
-        ctx: Arc<Ctx>,
+        archive: Archive,
         budget: &Budget,
         mut stop: watch::Receiver<bool>,
     ) -> Result<A, CallError> {
@@ -106,11 +106,11 @@ impl<A: Send + 'static> Poll<A> {
             // Looked at before the attempt: news that arrive during the last one are in it.
             let is_last = *stop.borrow() || Instant::now() >= deadline;
 
-            let context = ctx.clone();
+            let archive_of_work = archive.clone();
             // The closure goes to a thread and comes back, because it keeps the position of the
             // search.
             let work = move || {
-                let outcome = attempt(&context, is_last);
+                let outcome = attempt(&archive_of_work, is_last);
                 (attempt, outcome)
             };
 
@@ -129,7 +129,7 @@ impl<A: Send + 'static> Poll<A> {
                 match outcome {
                     Attempt::After(seq) => {
                         // News come in groups: an answer after a short time has all of them.
-                        ctx.store.durable_after(seq).await;
+                        archive.store.durable_after(seq).await;
                         sleep(gather).await;
                     }
                     _ => sleep(IDLE_PAUSE).await,

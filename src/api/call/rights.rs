@@ -7,22 +7,12 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{CallEntry, Ctx};
+use super::CallEntry;
+use crate::api::caller::Caller;
+use crate::base::metrics::Metrics;
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Limit, ReadLimits, Right};
 use crate::wire::call::CallError;
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Caller {
-    /// The effective user when the caller connected; `None` if the kernel does not report it.
-    pub(crate) uid: Option<u32>,
-    /// The process id when the caller connected, if it is a process of this machine.
-    pub(crate) pid: Option<u32>,
-    /// The right of its token; without one the right follows from the user.
-    pub(crate) granted: Option<Right>,
-    /// Limits on what the caller may read.
-    pub(crate) limits: Arc<ReadLimits>,
-}
 
 impl CallEntry {
     /// The first limit, if any, that the call does not apply: it must not be made under these
@@ -39,16 +29,23 @@ pub(crate) struct Rights {
     daemon: u32,
     others: Right,
     buses: Vec<BusMonitor>,
+    metrics: Arc<Metrics>,
 }
 
 impl Rights {
     /// Administrators are root, the user `daemon`, and the owners of the sockets of `buses`; all
     /// other peers have the right `others`.
-    pub(crate) fn new(daemon: u32, others: Right, buses: Vec<BusMonitor>) -> Self {
+    pub(crate) fn new(
+        daemon: u32,
+        others: Right,
+        buses: Vec<BusMonitor>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             daemon,
             others,
             buses,
+            metrics,
         }
     }
 
@@ -79,16 +76,11 @@ impl Rights {
 
     /// Rejects a call whose caller lacks the right for it, or has limits that it does not apply.
     /// Its arguments can need another right, see [`Raised`](super::Raised).
-    pub(in crate::api) fn check(
-        &self,
-        ctx: &Ctx,
-        call: &CallEntry,
-        caller: &Caller,
-    ) -> Result<(), CallError> {
+    pub(in crate::api) fn check(&self, call: &CallEntry, caller: &Caller) -> Result<(), CallError> {
         // Before anything else of the call: under a limit that it cannot apply, even an error would
         // tell something.
         if let Some(limit) = call.unapplied(&caller.limits) {
-            ctx.metrics.calls_denied.add(1);
+            self.metrics.calls_denied.add(1);
             return Err(CallError::Denied(format!(
                 "call `{}` cannot apply the limit by {} of its caller",
                 call.name,
@@ -96,13 +88,12 @@ impl Rights {
             )));
         }
 
-        self.check_right(ctx, (call.name, ""), call.right, caller)
+        self.check_right((call.name, ""), call.right, caller)
     }
 
     /// Rejects a caller without the right for a call, or for a purpose such as ` for an import`.
     pub(super) fn check_right(
         &self,
-        ctx: &Ctx,
         (call, purpose): (&str, &str),
         needed: Right,
         caller: &Caller,
@@ -117,7 +108,7 @@ impl Rights {
             return Ok(());
         }
 
-        ctx.metrics.calls_denied.add(1);
+        self.metrics.calls_denied.add(1);
         Err(CallError::Denied(format!(
             "call `{call}`{purpose} needs the right `{}`, {}",
             needed.name(),

@@ -1,13 +1,15 @@
 //! `event_send`: fires an event onto Salt's bus.
 
+use std::sync::Arc;
+
 use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, Caller, Changing, Ctx, In, Run};
+use super::{Archive, Call, Caller, Changing, In, Run};
 use crate::base::clock::Micros;
 use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
-use crate::bus::fire::{FireError, FiredTag, TAG_EXPECTED, Target};
+use crate::bus::fire::{FireError, FiredTag, Firer, TAG_EXPECTED, Target};
 use crate::model::{EventFilter, Right};
 use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
@@ -61,7 +63,7 @@ impl Call for Send {
     const RIGHT: Right = Right::Admin;
     /// The data is checked against its own limit.
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Firing>;
     type Args<'a> = SendArgs<'a>;
     type Answer = Fired;
 }
@@ -76,48 +78,81 @@ impl Run for Send {
             )));
         }
 
-        fire(ctx, args.bus.as_deref(), &args.tag, data, |target| {
+        ctx.fire(args.bus.as_deref(), &args.tag, data, |target| {
             check_caller(target, ctx.caller)
         })
     }
 }
 
-/// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map
-/// that Salt's codec can read.
-pub(crate) fn fire(
-    ctx: &Ctx,
-    bus: Option<&str>,
-    tag: &str,
-    data: &[u8],
-    check: impl FnOnce(&Target) -> Result<(), CallError>,
-) -> Result<Fired, CallError> {
-    let tag = FiredTag::new(tag)?;
-    let target = ctx.firer.target(bus)?;
-    // Before anything is sent or looked up on behalf of the caller.
-    check(&target)?;
+/// Fires events onto the buses that the daemon reads, with the stamp that Salt would give them.
+/// Clones share them.
+#[derive(Clone)]
+pub(crate) struct Firing {
+    pub(crate) firer: Arc<Firer>,
+    pub(crate) archive: Archive,
+}
 
-    let framing = ctx.firer.framing(&target)?;
+impl Firing {
+    /// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map
+    /// that Salt's codec can read.
+    pub(crate) fn fire(
+        &self,
+        bus: Option<&str>,
+        tag: &str,
+        data: &[u8],
+        check: impl FnOnce(&Target) -> Result<(), CallError>,
+    ) -> Result<Fired, CallError> {
+        let tag = FiredTag::new(tag)?;
+        let target = self.firer.target(bus)?;
+        // Before anything is sent or looked up on behalf of the caller.
+        check(&target)?;
 
-    let stamp = stamp(ctx.clock.now(), has_zone(ctx, framing));
-    let data = salt_event::stamped(data, &stamp);
+        let framing = self.firer.framing(&target)?;
 
-    if data.len() > FIRE_BYTES_MAX {
-        return Err(CallError::TooLarge {
-            len: data.len(),
-            max: FIRE_BYTES_MAX,
-        });
+        let stamp = stamp(self.archive.clock.now(), self.has_zone(framing));
+        let data = salt_event::stamped(data, &stamp);
+
+        if data.len() > FIRE_BYTES_MAX {
+            return Err(CallError::TooLarge {
+                len: data.len(),
+                max: FIRE_BYTES_MAX,
+            });
+        }
+
+        self.firer.fire(&target, framing, tag, &data)?;
+        self.archive.metrics.events_fired.add(1);
+
+        let socket = target.path.to_string_lossy().into_owned();
+        Ok(Fired {
+            tag: tag.as_str().to_owned(),
+            stamp,
+            socket,
+            framing,
+        })
     }
 
-    ctx.firer.fire(&target, framing, tag, &data)?;
-    ctx.metrics.events_fired.add(1);
+    /// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event;
+    /// without one, from the framing, which is length-prefixed on 3006 only.
+    fn has_zone(&self, framing: Framing) -> bool {
+        let filter = EventFilter {
+            tag: Some(Glob::new("salt/*")),
+            ..EventFilter::default()
+        };
 
-    let socket = target.path.to_string_lossy().into_owned();
-    Ok(Fired {
-        tag: tag.as_str().to_owned(),
-        stamp,
-        socket,
-        framing,
-    })
+        let latest = self
+            .archive
+            .store
+            .events_before(&filter, self.archive.store.durable(), 1, LIST_BYTES_MAX)
+            .unwrap_or_default();
+
+        let stamp = latest
+            .first()
+            .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
+        // Only a bus of 3006 prefixes lengths, so one that is not such a bus is of a newer release.
+        let by_framing = framing == Framing::Plain || !self.firer.reads(Framing::Len32);
+
+        stamp.unwrap_or(by_framing)
+    }
 }
 
 /// Rejects callers that Salt would not let fire: all but root and the owner of the socket.
@@ -135,32 +170,6 @@ fn check_caller(target: &Target, caller: &Caller) -> Result<(), CallError> {
         owner,
     }
     .into())
-}
-
-/// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event;
-/// without one, from the framing, which is length-prefixed on 3006 only.
-fn has_zone(ctx: &Ctx, framing: Framing) -> bool {
-    let filter = EventFilter {
-        tag: Some(Glob::new("salt/*")),
-        ..EventFilter::default()
-    };
-
-    let latest = ctx
-        .store
-        .events_before(&filter, ctx.store.durable(), 1, LIST_BYTES_MAX)
-        .unwrap_or_default();
-
-    let stamp = latest
-        .first()
-        .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
-    // Only a bus of 3006 prefixes lengths, so one that is not such a bus is of a newer release.
-    let by_framing = framing == Framing::Plain
-        || ctx
-            .buses
-            .iter()
-            .all(|bus| bus.status().framing != Some(Framing::Len32));
-
-    stamp.unwrap_or(by_framing)
 }
 
 /// A `_stamp` in the form of Python's `isoformat`, which omits a fraction of zero.

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::consumers::{Position, Problem};
 use super::events::StartArgs;
 use super::page_rows::PageRows;
-use super::{Call, Changing, Ctx, In, NoArgs, Run, Whole};
+use super::{Call, Changing, In, NoArgs, Run, Whole};
 use crate::api::query::Moment;
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_SHOWN_BYTES_MAX;
 use crate::engines::dead_letters::DeadLetter;
-use crate::engines::runtime::{Phase, SinkError, SinkStatus};
+use crate::engines::runtime::{Engines, Phase, SinkError, SinkStatus};
 use crate::model::Right;
 use crate::wire::call::CallError;
 use crate::wire::msgpack::Time;
@@ -154,14 +154,14 @@ pub(crate) struct ListArgs {
 impl Call for List {
     const NAME: &'static str = "sinks_list";
     const DOC: &'static str = "List sinks with their state and lag";
-    type Scope = Whole;
+    type Scope = Whole<Engines>;
     type Args<'a> = ListArgs;
     type Answer = SinksPage;
 }
 
 impl Run for List {
-    fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<SinksPage, CallError> {
-        let mut all = ctx.engines.list();
+    fn run(engines: &In<'_, Self>, args: ListArgs) -> Result<SinksPage, CallError> {
+        let mut all = engines.list();
         // An unknown name is an error: an empty list would look like a sink that is gone.
         if let Some(name) = args.name {
             all.retain(|status| status.settings.name == name);
@@ -191,20 +191,20 @@ impl Call for Check {
     const NAME: &'static str = "sinks_check";
     const DOC: &'static str = "Check that destinations of sinks are reachable";
     const RIGHT: Right = Right::Write;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = NoArgs;
     type Answer = SinkChecks;
 }
 
 impl Run for Check {
-    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<SinkChecks, CallError> {
+    fn run(engines: &In<'_, Self>, _: NoArgs) -> Result<SinkChecks, CallError> {
         let check = |(name, found): (String, Result<String, String>)| SinkCheck {
             name,
             ok: found.is_ok(),
             found: found.unwrap_or_else(|problem| problem),
         };
         Ok(SinkChecks {
-            sinks: ctx.engines.check().into_iter().map(check).collect(),
+            sinks: engines.check().into_iter().map(check).collect(),
         })
     }
 }
@@ -216,15 +216,15 @@ impl Call for Test {
     const NAME: &'static str = "sink_test";
     const DOC: &'static str = "Send the newest matching event to the destination of a sink";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = NameArgs;
     type Answer = SinkTest;
 }
 
 impl Run for Test {
-    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<SinkTest, CallError> {
+    fn run(engines: &In<'_, Self>, args: NameArgs) -> Result<SinkTest, CallError> {
         let NameArgs { name } = args;
-        let result = ctx.engines.test(&name).map_err(refused)?;
+        let result = engines.test(&name).map_err(refused)?;
 
         let event = result.event;
         Ok(SinkTest {
@@ -249,8 +249,8 @@ fn shown(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-fn set_paused(ctx: &Ctx, name: String, paused: bool) -> Result<Position, CallError> {
-    ctx.engines.pause(&name, paused).map_err(refused)?;
+fn set_paused(engines: &Engines, name: String, paused: bool) -> Result<Position, CallError> {
+    engines.pause(&name, paused).map_err(refused)?;
     Ok(Position {
         name: Some(name),
         paused: Some(paused),
@@ -265,14 +265,14 @@ impl Call for Pause {
     const NAME: &'static str = "sink_pause";
     const DOC: &'static str = "Pause a sink";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = NameArgs;
     type Answer = Position;
 }
 
 impl Run for Pause {
-    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
-        set_paused(ctx, args.name, true)
+    fn run(engines: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
+        set_paused(engines, args.name, true)
     }
 }
 
@@ -283,14 +283,14 @@ impl Call for Resume {
     const NAME: &'static str = "sink_resume";
     const DOC: &'static str = "Resume a sink";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = NameArgs;
     type Answer = Position;
 }
 
 impl Run for Resume {
-    fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
-        set_paused(ctx, args.name, false)
+    fn run(engines: &In<'_, Self>, args: NameArgs) -> Result<Position, CallError> {
+        set_paused(engines, args.name, false)
     }
 }
 
@@ -309,18 +309,15 @@ impl Call for Seek {
     const NAME: &'static str = "sink_seek";
     const DOC: &'static str = "Move the position of a sink";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = SeekArgs;
     type Answer = Position;
 }
 
 impl Run for Seek {
-    fn run(ctx: &In<'_, Self>, args: SeekArgs) -> Result<Position, CallError> {
+    fn run(engines: &In<'_, Self>, args: SeekArgs) -> Result<Position, CallError> {
         let SeekArgs { name, start } = args;
-        let progress = ctx
-            .engines
-            .seek(&name, start.required()?)
-            .map_err(refused)?;
+        let progress = engines.seek(&name, start.required()?).map_err(refused)?;
         Ok(Position {
             name: Some(name),
             cursor: Some(progress.cursor.0),
@@ -345,16 +342,16 @@ pub(crate) struct DeadLettersArgs {
 impl Call for DeadLetters {
     const NAME: &'static str = "sink_dead_letters";
     const DOC: &'static str = "List the dead letters of a sink";
-    type Scope = Whole;
+    type Scope = Whole<Engines>;
     type Args<'a> = DeadLettersArgs;
     type Answer = DeadLettersPage;
 }
 
 impl Run for DeadLetters {
-    fn run(ctx: &In<'_, Self>, args: DeadLettersArgs) -> Result<DeadLettersPage, CallError> {
+    fn run(engines: &In<'_, Self>, args: DeadLettersArgs) -> Result<DeadLettersPage, CallError> {
         let DeadLettersArgs { name, ids, after } = args;
 
-        let mut letters = ctx.engines.dead_letters(&name).map_err(refused)?;
+        let mut letters = engines.dead_letters(&name).map_err(refused)?;
         // Letters are sorted, so `after` is the last one of the page before.
         letters.retain(|letter| {
             ids.as_ref()
@@ -433,14 +430,14 @@ impl Call for Retry {
     const NAME: &'static str = "sink_retry";
     const DOC: &'static str = "Deliver dead letters again";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = LettersArgs;
     type Answer = LetterCount;
 }
 
 impl Run for Retry {
-    fn run(ctx: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
-        args.counted(|name, ids| ctx.engines.retry_dead_letters(name, ids))
+    fn run(engines: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
+        args.counted(|name, ids| engines.retry_dead_letters(name, ids))
     }
 }
 
@@ -451,13 +448,13 @@ impl Call for Drop {
     const NAME: &'static str = "sink_drop";
     const DOC: &'static str = "Delete dead letters";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Engines>;
     type Args<'a> = LettersArgs;
     type Answer = LetterCount;
 }
 
 impl Run for Drop {
-    fn run(ctx: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
-        args.counted(|name, ids| ctx.engines.drop_dead_letters(name, ids))
+    fn run(engines: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
+        args.counted(|name, ids| engines.drop_dead_letters(name, ids))
     }
 }

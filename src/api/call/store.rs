@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, ChangeCtx, Changing, Ctx, In, NoArgs, Run, Whole, failed};
-use crate::api::status::{ClockStep, per_1000_s};
+use super::status::{ClockStep, per_1000_s};
+use super::{Archive, Call, Changing, In, NoArgs, Run, Whole, failed};
 use crate::base::limits::HOURS_SHOWN;
 use crate::base::named::named;
 use crate::model::word::Word as _;
@@ -137,7 +137,7 @@ pub(crate) struct Stats;
 impl Call for Stats {
     const NAME: &'static str = "store_stats";
     const DOC: &'static str = "Show statistics of the store";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = NoArgs;
     type Answer = StoreState;
 }
@@ -221,13 +221,13 @@ impl Call for Prune {
     const NAME: &'static str = "store_prune";
     const DOC: &'static str = "Delete segments beyond limits, or list them";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = PruneArgs;
     type Answer = Pruned;
 }
 
 impl Run for Prune {
-    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: PruneArgs) -> Result<Pruned, CallError> {
+    fn run(ctx: &In<'_, Self>, args: PruneArgs) -> Result<Pruned, CallError> {
         let PruneArgs {
             class,
             age_s,
@@ -329,13 +329,13 @@ impl Call for HoldJob {
     const NAME: &'static str = "store_hold";
     const DOC: &'static str = "Hold a job, or release it";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = HoldArgs;
     type Answer = HoldAnswer;
 }
 
 impl Run for HoldJob {
-    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: HoldArgs) -> Result<HoldAnswer, CallError> {
+    fn run(ctx: &In<'_, Self>, args: HoldArgs) -> Result<HoldAnswer, CallError> {
         let HoldArgs {
             jid: Id(jid),
             reason,
@@ -365,7 +365,7 @@ impl Run for HoldJob {
 }
 
 /// The number of entries of a job.
-fn count_entries(ctx: &Ctx, jid: &str) -> Result<u64, CallError> {
+fn count_entries(ctx: &Archive, jid: &str) -> Result<u64, CallError> {
     // Without their bodies.
     let entries = ctx.store.job_entries_with(jid, |_| false).map_err(failed)?;
     Ok(entries.len() as u64)
@@ -377,7 +377,7 @@ pub(crate) struct ListHolds;
 impl Call for ListHolds {
     const NAME: &'static str = "store_holds";
     const DOC: &'static str = "List held jobs";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = NoArgs;
     type Answer = Holds;
 }

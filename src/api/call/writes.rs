@@ -9,20 +9,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Call, Changing, Ctx, In, Raised, Run, Save};
+use super::accept::refused;
+use super::{Acceptor, Archive, Call, Changing, In, Raised, Run, Save};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES, WIRE_FRAME_BYTES_MAX,
 };
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
-use crate::policy::RejectReason;
 use crate::store::index::job_summary::rank;
 use crate::wire::call::{Args, CallError, Id, id_text};
 use crate::wire::msgpack::{self, Packed, PackedArray, PackedMap, Time, Writer};
-use crate::wire::salt_codec::check_whole;
-use crate::wire::salt_event::{
-    PLACEHOLDER_JIDS, fingerprints, fired, peek, peek_checked, replaces_value,
-};
+use crate::wire::salt_event::{fingerprints, fired, peek, peek_checked, replaces_value};
 
 /// How the entries of a call came to be.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
@@ -40,8 +37,8 @@ impl Origin {
     /// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the
     /// present, because retention and lists depend on it. Imports may be older; their caller is an
     /// administrator ([`super::Rights`]).
-    fn time(self, ctx: &Ctx, named: Option<Micros>) -> Micros {
-        let now = ctx.clock.now();
+    fn time(self, ctx: &Acceptor, named: Option<Micros>) -> Micros {
+        let now = ctx.archive.clock.now();
         // Mostly: the entry has the time at which it arrives.
         let Some(at) = named else { return now };
 
@@ -65,7 +62,7 @@ impl Origin {
     }
 
     /// An empty entry of a returner call.
-    fn blank(self, ctx: &Ctx, kind: Kind) -> Entry<'static> {
+    fn blank(self, ctx: &Acceptor, kind: Kind) -> Entry<'static> {
         Entry {
             kind,
             source: self.source(Source::Returner),
@@ -82,46 +79,8 @@ impl Origin {
     }
 }
 
-fn refused(why: &RejectReason) -> CallError {
-    CallError::Refused(why.to_string())
-}
-
 /// nil in msgpack.
 const NIL: &[u8] = &[0xc0];
-
-impl Ctx {
-    fn store_one(&self, entry: &Entry<'_>, to: &mut FrameBatch<'_>) -> Result<(), CallError> {
-        self.check_size(entry)?;
-        check_whole(entry.body).map_err(|why| refused(&self.policy.reject(entry, why)))?;
-        if let Some(accepted) = self.policy.pass(entry, None) {
-            to.push(&accepted.entry(), accepted.fingerprints);
-        }
-        Ok(())
-    }
-
-    fn check_size(&self, entry: &Entry<'_>) -> Result<(), CallError> {
-        let (len, max) = (entry.raw_len(), self.entry_bytes_max);
-        if len > max {
-            self.metrics.entries_too_large.add(1);
-            return Err(CallError::TooLarge { len, max });
-        }
-        Ok(())
-    }
-
-    fn refuse(&self, why: String) -> CallError {
-        self.metrics.calls_refused.add(1);
-        CallError::Refused(why)
-    }
-
-    fn job_of(&self, jid: String) -> Result<String, CallError> {
-        if PLACEHOLDER_JIDS.contains(&jid.as_str()) {
-            return Err(self.refuse(format!(
-                "`{jid}` is not a job id; nothing is stored under it"
-            )));
-        }
-        Ok(jid)
-    }
-}
 
 /// `prep_jid`.
 pub(crate) struct PrepJid;
@@ -143,7 +102,7 @@ impl Call for PrepJid {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = PrepJidArgs;
     type Answer = String;
 }
@@ -157,7 +116,7 @@ impl Save for PrepJid {
         let passed = args.passed_jid.map(|Id(jid)| jid);
         let jid = passed
             .filter(|jid| !jid.is_empty())
-            .unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.clock.now())));
+            .unwrap_or_else(|| stamped_jid(ctx.jids.next(ctx.archive.clock.now())));
 
         // The entry tells readers that the master does not cache the returns of this job.
         if args.nocache {
@@ -194,7 +153,7 @@ impl Call for SaveLoad {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = SaveLoadArgs<'a>;
     type Answer = ();
 }
@@ -221,7 +180,7 @@ impl Save for SaveLoad {
         // All of this return comes again with `returner`, so for a known job there is nothing to
         // store.
         if is_return && minions.is_none() {
-            let known = ctx.store.job_row(&jid).map_err(super::failed)?;
+            let known = ctx.archive.store.job_row(&jid).map_err(super::failed)?;
             if known.is_some_and(|row| row.rank > 0) {
                 return Ok(());
             }
@@ -281,7 +240,7 @@ impl Call for SaveMinions {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = SaveMinionsArgs<'a>;
     type Answer = ();
 }
@@ -327,7 +286,7 @@ impl Call for Returner {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = ReturnerArgs<'a>;
     type Answer = ();
 }
@@ -350,7 +309,7 @@ pub(in crate::api) const SIGNED_KEYS: [&str; 8] = [
 
 /// A return sent by the minion itself, with a valid signature of `signer`.
 pub(in crate::api) fn signed_return(
-    ctx: &Ctx,
+    ctx: &Acceptor,
     signer: &str,
     args: &Args<'_>,
     to: &mut FrameBatch<'_>,
@@ -368,7 +327,7 @@ pub(in crate::api) fn signed_return(
     };
     // The signature proves who sent the return, not whose it is.
     if unique("id").as_deref() != Some(signer) {
-        ctx.metrics.https_returns_of_others.add(1);
+        ctx.archive.metrics.https_returns_of_others.add(1);
         let whose = unique("id").unwrap_or_else(|| "an unnamed minion".to_owned());
         return Err(CallError::Refused(format!(
             "minion {signer} signed a return of {whose}, but can store only its own"
@@ -395,14 +354,14 @@ pub(in crate::api) fn signed_return(
 
 /// Rejects jids that would stay at the top of every list: times in the future, and texts without a
 /// time unless the master published the job.
-fn check_signed_jid(ctx: &Ctx, signer: &str, jid: &str) -> Result<(), CallError> {
+fn check_signed_jid(ctx: &Acceptor, signer: &str, jid: &str) -> Result<(), CallError> {
     let ahead = i64::try_from(HTTPS_CLOCK_OFF_MAX.as_micros()).unwrap_or(i64::MAX);
     // The clock of a minion may be ahead by as much as its batch may be.
     let why = match JidKey::of(jid).time() {
-        Some(at) if at.0 <= ctx.clock.now().0.saturating_add(ahead) => return Ok(()),
+        Some(at) if at.0 <= ctx.archive.clock.now().0.saturating_add(ahead) => return Ok(()),
         Some(_) => "is in the future",
         None => {
-            let known = ctx.store.job_row(jid).map_err(super::failed)?;
+            let known = ctx.archive.store.job_row(jid).map_err(super::failed)?;
             if known.is_some_and(|row| row.rank > rank(Kind::Return)) {
                 return Ok(());
             }
@@ -450,7 +409,7 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
 
 /// Stores a return. One with the master's stamp is an event if `from_master`.
 fn keep_return(
-    ctx: &Ctx,
+    ctx: &Acceptor,
     origin: Origin,
     load: &[u8],
     to: &mut FrameBatch<'_>,
@@ -552,7 +511,7 @@ impl Call for UpdateEndtime {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = EndtimeArgs;
     type Answer = ();
 }
@@ -596,7 +555,7 @@ impl Call for EventReturn {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = EventReturnArgs<'a>;
     type Answer = u64;
 }
@@ -665,7 +624,7 @@ impl Save for EventReturn {
         }
 
         if malformed > 0 {
-            ctx.metrics.event_return_malformed.add(malformed);
+            ctx.archive.metrics.event_return_malformed.add(malformed);
             tracing::warn!(
                 malformed,
                 total,
@@ -675,7 +634,7 @@ impl Save for EventReturn {
 
         // Events dropped by a rule count as accepted: they must not be sent again.
         let taken = total - malformed - unfit;
-        ctx.metrics.event_return_events.add(taken);
+        ctx.archive.metrics.event_return_events.add(taken);
         Ok(taken)
     }
 }
@@ -701,7 +660,7 @@ impl Call for SaveReg {
     const RIGHT: Right = Right::Admin;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = SaveRegArgs<'a>;
     type Answer = Saved;
 }
@@ -720,7 +679,7 @@ impl Save for SaveReg {
         // The last one counts, so an import must not replace one that Thorium has saved since; and
         // its repetition has nothing new.
         if args.origin.import {
-            let known = ctx.store.registered_at().map_err(super::failed)?;
+            let known = ctx.archive.store.registered_at().map_err(super::failed)?;
             if known.is_some_and(|at| at >= entry.at) {
                 return Ok(Some(false));
             }
@@ -749,7 +708,7 @@ impl Call for CleanOldJobs {
     const NAME: &'static str = "clean_old_jobs";
     const DOC: &'static str = "Delete expired jobs";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = CleanArgs;
     type Answer = ();
 }

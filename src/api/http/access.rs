@@ -9,7 +9,7 @@
 //! | any, with a token | the scope of the token, within its limits |
 //!
 //! A token is in `Authorization`, or in `X-Auth-Token` as for salt-api. The cookie of the page has
-//! a session ([`super::sessions`]) of a token, or of a user of this machine. An address never has a
+//! a session ([`crate::api::sign_in::sessions`]) of a token, or of a user of this machine. An address never has a
 //! token: proxies and browsers keep addresses, so `GET /events?token=`, as salt-api documents it,
 //! is answered 401.
 //!
@@ -28,12 +28,11 @@ use hyper::header::{self, HeaderMap};
 use hyper::{Method, StatusCode, Uri};
 
 use super::answer::HttpError;
-use super::page;
-use super::salt_api;
-use super::sessions::Holder;
-use super::tokens::Token;
+use super::cookie::{SESSION_ENDED, had_session, is_confirmed, session_of};
 use crate::api::budget::{Budget, Budgets, Client};
 use crate::api::call::{Caller, Ctx};
+use crate::api::sign_in::sessions::Holder;
+use crate::api::sign_in::tokens::Token;
 use crate::model::Right;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,7 +182,7 @@ pub(super) fn check_site(
         let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
         let is_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
         // A visit to a view changes nothing, and its answer has no data.
-        if *method == Method::GET && is_link && page::is_page(uri.path()) {
+        if *method == Method::GET && is_link && is_page(uri.path()) {
             return Ok(Site::Link);
         }
         let why = "requests of web pages of other sites are rejected (`Sec-Fetch-Site`)";
@@ -217,6 +216,20 @@ fn is_local_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
+/// The header in which clients of salt-api send their token.
+pub(super) const TOKEN_HEADER: &str = "x-auth-token";
+
+/// The first parts of the paths of the page. They need no token: without one, a view is answered by
+/// the form for it.
+const PARTS: [&str; 9] = [
+    "", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out",
+];
+
+pub(super) fn is_page(path: &str) -> bool {
+    path.strip_prefix('/')
+        .is_some_and(|path| PARTS.contains(&path.split('/').next().unwrap_or_default()))
+}
+
 /// The paths that need no token.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/login", "/logout"];
 
@@ -227,7 +240,7 @@ pub(super) fn authenticate(
     ctx: &Ctx,
     budgets: &Budgets,
 ) -> Result<Option<Access>, HttpError> {
-    let tokens = &ctx.tokens;
+    let tokens = &ctx.sign_in.tokens;
     let (path, headers) = (request.uri().path(), request.headers());
     let is_loopback = match peer {
         // The kernel reports the user of a unix peer, so a token in the request is ignored.
@@ -255,22 +268,25 @@ pub(super) fn authenticate(
     };
 
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
-    let is_open =
-        OPEN.contains(&path) || (is_loopback && path == "/metrics") || page::is_page(path);
+    let is_open = OPEN.contains(&path) || (is_loopback && path == "/metrics") || is_page(path);
 
     // A closure, because a session that is looked up counts as used, and a token in a header takes
     // precedence.
     let cookie = || {
-        let secret = page::session_of(headers, ctx.sessions.has_tls)?;
+        let secret = session_of(headers, ctx.sign_in.sessions.has_tls)?;
         // Another site may have made the browser send the cookie.
-        if !page::is_confirmed(request.method(), headers) {
+        if !is_confirmed(request.method(), headers) {
             return None;
         }
-        match ctx.sessions.find(secret, ctx.clock.monotonic())? {
+        match ctx
+            .sign_in
+            .sessions
+            .find(secret, ctx.archive.clock.monotonic())?
+        {
             Holder::Token(token) if tokens.is_valid(&token) => Some(Access::of(*token, budgets)),
             // The token was revoked, so its session ends as well.
             Holder::Token(_) => {
-                ctx.sessions.end(secret);
+                ctx.sign_in.sessions.end(secret);
                 None
             }
 
@@ -289,9 +305,7 @@ pub(super) fn authenticate(
     };
 
     let invalid = "the token is not valid: unknown or revoked";
-    let of_salt = headers
-        .get(salt_api::TOKEN_HEADER)
-        .filter(|token| !token.is_empty());
+    let of_salt = headers.get(TOKEN_HEADER).filter(|token| !token.is_empty());
 
     match (given.next(), given.next()) {
         // A client of salt-api signs in again with its old token in the header.
@@ -306,13 +320,9 @@ pub(super) fn authenticate(
         (None, _) => match cookie() {
             Some(access) => Ok(Some(access)),
             None if is_open => Ok(None),
-            None if page::had_session(request.method(), headers, ctx.sessions.has_tls) => {
-                Err(HttpError::new(
-                    StatusCode::UNAUTHORIZED,
-                    "session_ended",
-                    page::SESSION_ENDED,
-                ))
-            }
+            None if had_session(request.method(), headers, ctx.sign_in.sessions.has_tls) => Err(
+                HttpError::new(StatusCode::UNAUTHORIZED, "session_ended", SESSION_ENDED),
+            ),
             None => unauthenticated(
                 "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME --scope read` makes one",
             ),
@@ -479,6 +489,23 @@ mod tests {
                 None,
                 "{method} {uri} {mode} {dest}"
             );
+        }
+    }
+
+    #[test]
+    fn only_paths_of_the_page_are_open() {
+        for path in ["/", "/jobs", "/jobs/1", "/sign-in", "/assets/page.js"] {
+            assert!(is_page(path), "{path}");
+        }
+        for path in [
+            "/api/v1/jobs",
+            "/metrics",
+            "/hook/a",
+            "/jobsx",
+            "jobs",
+            "/nowhere",
+        ] {
+            assert!(!is_page(path), "{path}");
         }
     }
 }

@@ -275,8 +275,8 @@ impl Highstates {
         let mut latest = HashMap::new();
         // Whichever source is newer.
         for of_source in [
-            ctx.store.latest_of(HIGHSTATE)?,
-            ctx.store.latest_on_bus_only(HIGHSTATE)?,
+            ctx.archive.store.latest_of(HIGHSTATE)?,
+            ctx.archive.store.latest_on_bus_only(HIGHSTATE)?,
         ] {
             for (minion, job) in of_source {
                 let seq = latest.entry(minion).or_insert(job.seq);
@@ -313,6 +313,7 @@ impl Highstates {
 
 fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
     let (found, _) = ctx
+        .archive
         .store
         .entries_from(seq, seq.next(), 1, |_, _: Flags| true)?;
     Ok(found.first().map(|entry| Highstate {
@@ -325,16 +326,16 @@ fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
 /// The text of the page. `highstates` is set with `http.minion_metrics`.
 pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, StoreError> {
     let mut snapshot = Snapshot {
-        counters: ctx.metrics.all(),
+        counters: ctx.archive.metrics.all(),
         ..Snapshot::default()
     };
     let of = &mut snapshot;
     of.gauge(&BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    of.gauge(&START, &[], ctx.started.0 as f64 / 1e6);
+    of.gauge(&START, &[], ctx.process.started.0 as f64 / 1e6);
 
     store(ctx, of)?;
 
-    for bus in ctx.buses.iter().map(BusMonitor::status) {
+    for bus in ctx.reacting.buses.iter().map(BusMonitor::status) {
         let path = bus.path.to_string_lossy();
         let label = [("bus", &*path)];
         of.gauge(&BUS_CONNECTED, &label, flag(bus.connected));
@@ -346,7 +347,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         of.gauge(&BUS_SPILLED, &label, bus.waiting.spilled_bytes as f64);
     }
 
-    for consumer in ctx.store.consumers()? {
+    for consumer in ctx.archive.store.consumers()? {
         let label = [("consumer", consumer.record.name.as_str())];
         of.gauge(&CONSUMER_LAG, &label, consumer.lag_entries as f64);
         of.gauge(&CONSUMER_LAG_S, &label, consumer.lag.as_secs_f64());
@@ -355,7 +356,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
 
     sinks(ctx, of);
 
-    if let Some(reactor) = &ctx.reactor {
+    if let Some(reactor) = &ctx.reacting.handle {
         let status = reactor.status();
         of.gauge(&REACTOR_BEHIND, &[], status.behind as f64);
         of.gauge(&REACTOR_WAITING, &[], status.waiting as f64);
@@ -363,7 +364,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         of.gauge(&MASTER_UNREACHABLE, &[], flag(status.master_unreachable));
     }
 
-    let counts = &ctx.metrics.distributions;
+    let counts = &ctx.archive.metrics.distributions;
     for (class, count) in counts.jobs.all() {
         of.counter(&JOBS, &[("function_class", class)], count);
     }
@@ -410,13 +411,17 @@ fn store(ctx: &Ctx, of: &mut Snapshot) -> Result<(), StoreError> {
     of.gauge(
         &APPENDER_IDLE,
         &[],
-        ctx.store.appender_seen_ago().as_secs_f64(),
+        ctx.archive.store.appender_seen_ago().as_secs_f64(),
     );
 
     // While a disk is full or failing these two still have values; the rest may end in an error.
-    of.gauge(&STORE_REFUSES, &[], flag(ctx.store.refusal().is_some()));
+    of.gauge(
+        &STORE_REFUSES,
+        &[],
+        flag(ctx.archive.store.refusal().is_some()),
+    );
 
-    let stats = ctx.store.stats()?;
+    let stats = ctx.archive.store.stats()?;
     of.gauge(&NEXT_SEQ, &[], stats.durable.0 as f64);
     of.gauge(&DISK_FREE, &[], stats.space.free as f64);
     of.gauge(&DISK_SIZE, &[], stats.space.total as f64);

@@ -18,15 +18,19 @@
 
 mod access;
 mod answer;
+mod attention;
+mod cookie;
 mod hook;
+#[cfg(test)]
+pub(crate) mod in_process;
 mod listener;
 pub mod metrics;
 mod minions;
 mod page;
+mod routes;
 mod salt_api;
 mod server;
-pub mod sessions;
-pub mod tokens;
+mod stream;
 pub mod v1;
 
 use std::sync::Arc;
@@ -35,10 +39,10 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use self::listener::{ConnectionServer, NetworkListener};
-pub use self::listener::{ListenerMonitor, ListenerState, ListenerStatus};
 use self::minions::Minions;
 use self::server::HttpServer;
 use super::call::Ctx;
+use super::monitor::ListenerMonitor;
 use crate::base::limits::HTTP_PEERS_MAX;
 use crate::config::{Config, HttpTls};
 use crate::store::Intake;
@@ -56,7 +60,7 @@ pub async fn serve(
     let minions = config
         .serves_minions()
         .then(|| Arc::new(Minions::new(ctx.clone(), intake, https)));
-    let routes = server::routes(&Arc::new(HttpServer::new(ctx.clone(), http, stop.clone())));
+    let routes = routes::routes(&Arc::new(HttpServer::new(ctx.clone(), http, stop.clone())));
 
     let open = |kind, address, routes, monitor: &ListenerMonitor| {
         NetworkListener::new(
@@ -70,13 +74,13 @@ pub async fn serve(
     };
 
     let network = async {
-        let (Some(listen), Some(monitor)) = (http.listen, &ctx.http) else {
+        let (Some(listen), Some(monitor)) = (http.listen, &ctx.process.http) else {
             return;
         };
 
         // On loopback `/metrics` works without a token. On any other address only the health checks
         // do, which hardly anyone wants.
-        if !listen.ip().is_loopback() && ctx.tokens.is_empty() {
+        if !listen.ip().is_loopback() && ctx.sign_in.tokens.is_empty() {
             tracing::warn!(
                 "HTTP listener has no token, all requests are rejected: `saltcellar token create` makes one"
             );
@@ -104,7 +108,7 @@ pub async fn serve(
             stop: stop.clone(),
         });
 
-        let counters = (listener::API.counters)(&server.ctx.metrics);
+        let counters = (listener::API.counters)(&server.ctx.archive.metrics);
         let handle = |stream: UnixStream| {
             counters.accepted.add(1);
             server.clone().serve_unix(stream)
@@ -116,7 +120,8 @@ pub async fn serve(
     };
 
     let of_minions = async {
-        if let (Some(listen), Some(monitor), Some(minions)) = (https.listen, &ctx.https, &minions)
+        if let (Some(listen), Some(monitor), Some(minions)) =
+            (https.listen, &ctx.process.https, &minions)
             && let (Some(certificate), Some(key)) = (https.certificate.clone(), https.key.clone())
         {
             let address = (listen, Some(HttpTls { certificate, key }));

@@ -21,9 +21,9 @@ use parking_lot::Mutex;
 use salt_sls::Glob;
 use serde_json::{Map, Value as Json, json};
 
-use super::access::{Access, Peer};
+use super::access::{Access, Peer, TOKEN_HEADER};
 use super::answer::{Answer, HttpError, plain};
-use super::page;
+use super::cookie::{with_session, without_session};
 use super::server::{HttpServer, Server, rejected};
 use super::v1;
 use crate::api::budget::Room;
@@ -34,8 +34,6 @@ use crate::base::limits::{
 use crate::wire::call::CallError;
 use crate::wire::json::parse;
 use crate::wire::msgpack::json::as_python;
-
-pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
 const FUNCTIONS: &str = "jobs.list_jobs, jobs.list_job, jobs.lookup_jid, jobs.active";
 
@@ -126,13 +124,13 @@ async fn login(
             .or_else(|| text(&given, "token"))
             .unwrap_or_default()
             .trim();
-        let found = server.ctx.tokens.find(token).ok_or_else(|| {
+        let found = server.ctx.sign_in.tokens.find(token).ok_or_else(|| {
             let why = "the password is not a valid token: `saltcellar token create NAME --scope read` makes one";
             HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
         })?;
         tracing::info!(target: "audit", %peer, token = found.name, "signed in as to salt-api");
 
-        let start = server.ctx.clock.now().0 / 1_000_000;
+        let start = server.ctx.archive.clock.now().0 / 1_000_000;
         let answer = answered(&json!({ "return": [{
             "token": token, "start": start, "expire": start.saturating_add(SALT_API_EXPIRE), "user": found.name,
             "eauth": text(&given, "eauth").unwrap_or("saltcellar"), "perms": ["@runner"],
@@ -140,7 +138,7 @@ async fn login(
 
         // A browser's `EventSource` cannot send the header with the token, so it gets a cookie as
         // well.
-        let mut answer = page::with_session(answer, &server, found)?;
+        let mut answer = with_session(answer, &server.ctx.sign_in, found)?;
 
         if let Ok(token) = HeaderValue::from_str(token) {
             answer
@@ -156,7 +154,7 @@ async fn login(
 /// Ends the session of the cookie, and deletes it. The token stays valid until it is revoked.
 async fn logout(State(server): Server, headers: HeaderMap) -> Response {
     let answer = answered(&json!({ "return": "Your token has been cleared" }));
-    page::without_session(answer, &server, &headers)
+    without_session(answer, &server.ctx.sign_in, &headers).unwrap_or_else(rejected)
 }
 
 /// Carries out low data: one chunk, or a list of them.
@@ -775,6 +773,7 @@ impl Jobs<'_> {
         let since = self
             .server
             .ctx
+            .archive
             .clock
             .now()
             .0

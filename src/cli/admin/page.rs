@@ -1,7 +1,7 @@
 //! `saltcellar page`: prints a link that signs in to the web page once.
 
 use crate::api::call::NoArgs;
-use crate::api::http::sessions::MakeLink;
+use crate::api::call::page_link::MakeLink;
 use crate::cli::{Global, ask, show};
 
 pub(in crate::cli) const EXAMPLES: &str = "\

@@ -1,7 +1,7 @@
 //! `saltcellar status`: shows on one screen whether all is well.
 
+use crate::api::call::status::{ClassRow, Level, Reason, ScriptState, Status};
 use crate::api::call::{self as calls, NoArgs};
-use crate::api::status::{ClassRow, Level, Reason, ScriptState, Status};
 use crate::base::units::{bytes, rate, span};
 use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short_at, show};
 use crate::engines::runtime::Phase;
@@ -472,7 +472,9 @@ fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::status::{BusRow, ConsumerRow, Disk, Health, LastFailure, ReactorRow, SinkRow};
+    use crate::api::call::status::{
+        BusRow, ConsumerRow, Disk, Health, LastFailure, ReactorRow, SinkRow,
+    };
 
     fn status(parts: usize, reasons: usize) -> Status {
         let long = "x".repeat(300);

@@ -3,7 +3,7 @@
 use salt_sls::Glob;
 
 use crate::api::call::NoArgs;
-use crate::api::http::tokens::{self, RevokeArgs, Revoked, Scope, TokenRow};
+use crate::api::call::tokens::{self, RevokeArgs, Revoked, Scope, TokenRow};
 use crate::cli::{Column, Global, Table, ask, show, show_rows};
 use crate::model::ReadLimits;
 

@@ -1,7 +1,7 @@
 //! The redaction: masters' keys that are known, and rules.
 
 use super::Findings;
-use crate::api::status::MasterKeys;
+use crate::api::call::status::MasterKeys;
 use crate::config::Config;
 use crate::model::Builtin;
 

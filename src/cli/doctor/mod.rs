@@ -28,12 +28,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
+use crate::api::call::status::{
+    BusRow, ClockStep, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status, loss_counters,
+};
 use crate::api::call::store::Space;
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
-use crate::api::status::{
-    BusRow, ClockStep, Level, LossCounter, Reason, SPOOL_WAITS_MAX, Status, loss_counters,
-};
 use crate::base::clock::Clock;
 use crate::base::users;
 use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, plain, salt_python};
@@ -866,7 +866,7 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::status::health;
+    use crate::api::call::status::health;
     use crate::base::clock::Micros;
 
     #[test]

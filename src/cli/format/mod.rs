@@ -8,6 +8,7 @@ pub(super) mod nested;
 pub(super) mod output;
 pub(super) mod outputter;
 pub(super) mod progress;
+pub(super) mod streams;
 pub(super) mod table;
 pub(super) mod when;
 pub(super) mod yaml;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::api::http::tokens;
+use crate::api::sign_in::tokens;
 use crate::engines::dead_letters;
 use crate::ingest::spill;
 use crate::model::SeqNo;

@@ -24,7 +24,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::api::zeromq::{ZmqKind, ZmqSocketStatus};
+use crate::api::monitor::{ZmqKind, ZmqSocketStatus};
 use crate::base::backoff::Backoff;
 use crate::base::limits::{
     ZMQ_CHILD_BYTES_MAX, ZMQ_RESTART_PAUSE, ZMQ_RESTART_PAUSE_MAX, ZMQ_STABLE, ZMQ_STOP_TIMEOUT,

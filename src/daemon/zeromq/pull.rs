@@ -21,8 +21,8 @@ use tokio::time::{sleep, timeout};
 use zeromq::{PullSocket, Socket as _, SocketRecv as _, ZmqMessage};
 
 use crate::api::call::Call;
+use crate::api::call::zeromq::{self as calls, EventsArgs, IgnoredArgs};
 use crate::api::client::{Client, ClientError};
-use crate::api::zeromq::{self as calls, EventsArgs, IgnoredArgs};
 use crate::base::clock::Clock;
 use crate::base::limits::{
     WIRE_FRAME_BYTES_MAX, ZMQ_ANSWER_TIMEOUT, ZMQ_BATCH_BYTES, ZMQ_BATCH_EVENTS, ZMQ_LOG_INTERVAL,

@@ -11,12 +11,13 @@ mod shadow;
 
 pub(crate) use self::shadow::{Shadow, ShadowArgs};
 use super::events::{EventRows, EventSource, LIST_ROWS};
-use super::{Call, Changing, Ctx, Cursor, In, NoArgs, Run, Whole, failed};
+use super::{Archive, Call, Changing, Cursor, In, NoArgs, Reacting, Run, Whole, failed};
 use crate::api::query::{Answer, Job};
 use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_LEASE, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX,
     REACTOR_SEARCH_BYTES,
 };
+use crate::base::metrics::Metrics;
 use crate::base::named::named;
 use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
@@ -180,13 +181,13 @@ impl From<Assigned> for RuleState {
     }
 }
 
-fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
+fn reactor(ctx: &Reacting) -> Result<&Handle, CallError> {
     let none = || {
         let message =
             "no reactor is configured: set reactor.master or reactor.minion in the configuration";
         CallError::Refused(message.to_owned())
     };
-    ctx.reactor.as_ref().ok_or_else(none)
+    ctx.handle.as_ref().ok_or_else(none)
 }
 
 /// `reactor_list`.
@@ -195,7 +196,7 @@ pub(crate) struct List;
 impl Call for List {
     const NAME: &'static str = "reactor_list";
     const DOC: &'static str = "Show the reactor and its rules";
-    type Scope = Whole;
+    type Scope = Whole<Reacting>;
     type Args<'a> = NoArgs;
     type Answer = ReactorState;
 }
@@ -218,7 +219,9 @@ impl Run for List {
             .map(|(state, count)| (state.to_owned(), count));
 
         // The reactor may be ready and still receive nothing.
-        let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
+        let blocked = handle
+            .blocked_by()
+            .or_else(|| no_events(&ctx.archive, &buses));
         let salts = handle.salts_reactor();
         let rules = acting::assign(
             handle.rules(),
@@ -240,7 +243,7 @@ impl Run for List {
                 why,
             }),
             reactions: ended.collect(),
-            compared: compared(ctx),
+            compared: compared(&ctx.archive.metrics),
             differences: json!(handle.differences()),
             foreign_call: handle.foreign_call().map(|(at, fun)| ForeignCall {
                 time: Time(at),
@@ -259,8 +262,7 @@ impl Run for List {
 }
 
 /// Numbers of calls compared in shadow mode since the start, by result.
-fn compared(ctx: &Ctx) -> BTreeMap<String, u64> {
-    let metrics = &ctx.metrics;
+fn compared(metrics: &Metrics) -> BTreeMap<String, u64> {
     [
         ("same", &metrics.shadow_same),
         ("differs", &metrics.shadow_differs),
@@ -300,7 +302,7 @@ impl Call for Lease {
     const NAME: &'static str = "reactor_lease";
     const DOC: &'static str = "Renew the reactor's lease, for the master's engine";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Reacting>;
     type Args<'a> = LeaseArgs;
     type Answer = Renewal;
 }
@@ -322,20 +324,20 @@ impl Run for Lease {
         Ok(Renewal {
             token,
             lease_ms: u64::try_from(REACTOR_LEASE.as_millis()).unwrap_or(u64::MAX),
-            blocked: blocked.or_else(|| no_events(ctx, &buses)),
+            blocked: blocked.or_else(|| no_events(&ctx.archive, &buses)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }
 }
 
 /// Why the reactor receives no events; `None` if it does.
-pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String> {
+pub(in crate::api) fn no_events(archive: &Archive, buses: &[BusStatus]) -> Option<String> {
     // In order of what an administrator has to do first.
     if buses.is_empty() {
         return Some("no bus is configured (`bus`)".to_owned());
     }
 
-    if let Some(why) = ctx
+    if let Some(why) = archive
         .store
         .refusal()
         .or_else(|| buses.iter().find_map(|bus| bus.refused.clone()))
@@ -393,7 +395,7 @@ pub(crate) struct HistoryArgs {
 impl Call for History {
     const NAME: &'static str = "reactor_history";
     const DOC: &'static str = "List reactions, the latest first";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = HistoryArgs;
     type Answer = ReactionsPage;
 }
@@ -454,7 +456,7 @@ fn reaction(row: &StoredEntry) -> ReactionRow {
 }
 
 /// The record with this number, or the first record about the event with this number.
-fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
+fn find(ctx: &Archive, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let filter = reactions_to("*");
     let latest = ctx
         .store
@@ -496,7 +498,7 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
         .next())
 }
 
-fn found(ctx: &Ctx, seq: u64) -> Result<StoredEntry, CallError> {
+fn found(ctx: &Archive, seq: u64) -> Result<StoredEntry, CallError> {
     let record = find(ctx, SeqNo(seq)).map_err(failed)?;
     record.ok_or_else(|| {
         CallError::Refused(format!(
@@ -517,7 +519,7 @@ pub(crate) struct ShowArgs {
 impl Call for Show {
     const NAME: &'static str = "reactor_show";
     const DOC: &'static str = "Show one reaction with the results of its calls";
-    type Scope = Whole;
+    type Scope = Whole<Archive>;
     type Args<'a> = ShowArgs;
     type Answer = ReactionRow;
 }
@@ -540,7 +542,7 @@ impl Run for Show {
 
 /// The current result of a call: of a job, or of a function that had finished when the record was
 /// written.
-fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
+fn result(ctx: &Archive, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
     let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
     let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
     let (client, jid) = (text("client"), text("jid"));
@@ -622,7 +624,7 @@ pub(crate) struct WhyArgs {
 impl Call for Explain {
     const NAME: &'static str = "reactor_why";
     const DOC: &'static str = "Show the rules that match a tag, and its latest reactions";
-    type Scope = Whole;
+    type Scope = Whole<Reacting>;
     type Args<'a> = WhyArgs;
     type Answer = Why;
 }
@@ -648,8 +650,9 @@ impl Run for Explain {
             ..EventFilter::default()
         };
         let rows = ctx
+            .archive
             .store
-            .events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX)
+            .events_before(&of_tag, ctx.archive.store.durable(), 10, LIST_BYTES_MAX)
             .map_err(failed)?;
 
         let events = EventFilter {
@@ -657,8 +660,9 @@ impl Run for Explain {
             ..EventFilter::default()
         };
         let latest = ctx
+            .archive
             .store
-            .events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX)
+            .events_before(&events, ctx.archive.store.durable(), 1, LIST_BYTES_MAX)
             .map_err(failed)?;
 
         let event = latest.first();
@@ -699,7 +703,7 @@ impl Call for ReplayCalls {
     const NAME: &'static str = "reactor_replay";
     const DOC: &'static str = "Repeat dead-lettered calls";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Reacting>;
     type Args<'a> = ReplayArgs;
     type Answer = Replay;
 }
@@ -713,7 +717,7 @@ impl Run for ReplayCalls {
         // `render` starts from the event, which may have no record.
         let (replayed, number) = if render {
             // A number of a record leads to its event; another number is that of the event.
-            let event = match find(ctx, SeqNo(seq)).map_err(failed)? {
+            let event = match find(&ctx.archive, SeqNo(seq)).map_err(failed)? {
                 Some(record) => get(&record.body, "event")
                     .and_then(as_int)
                     .and_then(|n| u64::try_from(n).ok())
@@ -722,7 +726,7 @@ impl Run for ReplayCalls {
             };
             (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
         } else {
-            let record = found(ctx, seq)?;
+            let record = found(&ctx.archive, seq)?;
             (handle.replay(&record, all).map_err(refused)?, record.seq.0)
         };
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::super::{Call, Ctx, In, Run, Whole, failed};
+use super::super::{Archive, Call, In, Reacting, Run, Whole, failed};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
 use crate::model::{EventFilter, SeqNo};
@@ -49,7 +49,7 @@ pub(crate) struct ShadowArgs {
 impl Call for Shadow {
     const NAME: &'static str = "reactor_shadow";
     const DOC: &'static str = "List calls of our reactor and of Salt's for comparison";
-    type Scope = Whole;
+    type Scope = Whole<Reacting>;
     type Args<'a> = ShadowArgs;
     type Answer = ShadowPage;
 }
@@ -58,11 +58,11 @@ impl Run for Shadow {
     fn run(ctx: &In<'_, Self>, args: ShadowArgs) -> Result<ShadowPage, CallError> {
         let mut from = match (args.from, args.since) {
             (Some(from), _) => SeqNo(from),
-            (None, Some(Time(since))) => first_since(ctx, since)?,
+            (None, Some(Time(since))) => first_since(&ctx.archive, since)?,
             (None, None) => SeqNo(1),
         };
 
-        let durable = ctx.store.durable();
+        let durable = ctx.archive.store.durable();
         let (mut items, mut bytes) = (Vec::new(), 0);
         let (mut searched, mut seen, mut invalid) = (0, None, None);
         while from < durable && bytes < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
@@ -83,6 +83,7 @@ impl Run for Shadow {
             };
 
             from = ctx
+                .archive
                 .store
                 .follow(is_of_interest, from, STEP_BYTES, take)
                 .map_err(failed)?;
@@ -95,25 +96,29 @@ impl Run for Shadow {
 
         let is_over = from >= durable;
         let window = ctx
-            .reactor
+            .handle
             .as_ref()
             .map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
 
         // The end of the log is the present: windows that are over by now are complete.
-        let reached = if is_over { Some(ctx.clock.now()) } else { seen };
+        let reached = if is_over {
+            Some(ctx.archive.clock.now())
+        } else {
+            seen
+        };
         Ok(ShadowPage {
             items,
             next: from.0,
             more: !is_over,
             reached: Time(reached.unwrap_or_default()),
             window_s: window.as_secs(),
-            workers: ctx.reactor.as_ref().map_or(0, Handle::salts_workers) as u64,
+            workers: ctx.handle.as_ref().map_or(0, Handle::salts_workers) as u64,
         })
     }
 }
 
 /// The first event at or after `since`.
-fn first_since(ctx: &Ctx, since: Micros) -> Result<SeqNo, CallError> {
+fn first_since(ctx: &Archive, since: Micros) -> Result<SeqNo, CallError> {
     let before = EventFilter {
         until: Some(since),
         ..EventFilter::default()

@@ -27,13 +27,11 @@ use axum::response::Response;
 use hyper::header::HeaderMap;
 use hyper::{StatusCode, Uri};
 
-use super::access::Access;
+use super::access::{Access, TOKEN_HEADER};
 use super::answer::{Answer, HttpError, plain};
-use super::salt_api::TOKEN_HEADER;
 use super::server::{HttpServer, Server, rejected};
-use super::tokens::TokenScanner;
 use crate::api::budget::Client;
-use crate::api::call::fire;
+use crate::api::sign_in::tokens::TokenScanner;
 use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
 use crate::bus::fire::FiredTag;
 use crate::model::Right;
@@ -98,7 +96,7 @@ async fn fired(
     let hops = hops(&head.headers)?;
     // A sink that delivers to a hook of its own daemon would otherwise repeat one event forever.
     if hops >= HOOK_HOPS_MAX {
-        server.ctx.metrics.hook_loops.add(1);
+        server.ctx.archive.metrics.hook_loops.add(1);
         return Err(HttpError::new(
             StatusCode::LOOP_DETECTED,
             "loop",
@@ -121,7 +119,7 @@ async fn fired(
     let work = move || {
         // Here and not before `carry_out`: hashing the candidates in a megabyte would occupy a
         // thread of the runtime.
-        let tokens = firing.ctx.tokens.scanner();
+        let tokens = firing.ctx.sign_in.tokens.scanner();
         for (part, of) in [(tag.as_bytes(), "tag"), (&*body, "body")] {
             if tokens.finds_in(part) {
                 return Err(HttpError::bad(format!(
@@ -136,11 +134,14 @@ async fn fired(
             firing.config.hook_headers.as_deref(),
             &tokens,
         );
-        Ok(fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()))?)
+        Ok(firing
+            .ctx
+            .firing
+            .fire(bus.as_deref(), &tag, &data, |_| Ok(()))?)
     };
 
     let answer = server.carry_out(&budget, work).await??;
-    server.ctx.metrics.hook_events.add(1);
+    server.ctx.archive.metrics.hook_events.add(1);
 
     // Not the sender's mistake: this daemon made the response.
     let text =

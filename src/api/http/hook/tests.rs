@@ -1,7 +1,7 @@
 //! Tests of hooks: tags, bodies and hops.
 
-use super::super::tokens::Tokens;
 use super::*;
+use crate::api::sign_in::tokens::Tokens;
 use crate::store::vfs::Disk;
 use hyper::header::{HeaderName, HeaderValue};
 

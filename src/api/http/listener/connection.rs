@@ -16,6 +16,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, SetOnce, watch};
@@ -30,12 +31,11 @@ use super::{ListenerKind, Permit};
 use crate::api::call::Ctx;
 use crate::api::http::access::{Access, Peer};
 use crate::api::http::answer::Answer;
-use crate::api::http::minions::SignedSession;
-use crate::api::http::tokens::{Token, Tokens};
+use crate::api::sign_in::tokens::{Token, Tokens};
 use crate::base::limits::{
     HTTP_IDLE, HTTP_REVOKED_TIME, HTTPS_HANDSHAKE_TIMEOUT, HTTPS_HEAD_BYTES_MAX,
 };
-use crate::wire::signed::Digest;
+use crate::wire::signed::{Challenge, Digest};
 
 /// The response to a peer without TLS.
 const TLS_REQUIRED: &[u8] =
@@ -54,6 +54,32 @@ pub(in crate::api::http) struct Connection {
     requests: AtomicU64,
     /// The first token or user of its requests, for which it counts.
     claim: SetOnce<Claim>,
+}
+
+/// The challenge of a connection, and the number of its last batch.
+pub(in crate::api::http) struct SignedSession {
+    pub(in crate::api::http) challenge: Challenge,
+    pub(in crate::api::http) number: AtomicU64,
+}
+
+impl SignedSession {
+    pub(in crate::api::http) fn new() -> Self {
+        let mut challenge = Challenge::default();
+        if SystemRandom::new().fill(&mut challenge).is_err() {
+            // All batches of this connection are then rejected: an all-zero challenge is known to
+            // everyone, and the check of a batch refuses it.
+            tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
+        }
+
+        Self {
+            challenge,
+            number: AtomicU64::new(0),
+        }
+    }
+
+    pub(in crate::api::http) fn challenge(&self) -> &Challenge {
+        &self.challenge
+    }
 }
 
 /// The client that a connection counts for.
@@ -172,7 +198,7 @@ impl ConnectionServer {
         // A revoked token ends the connection by itself: the request in flight is answered, and a
         // stream ends with the reason. This is for a peer that does not read that.
         let revoked_in_vain = async {
-            connection.revoked(&self.ctx.tokens).await;
+            connection.revoked(&self.ctx.sign_in.tokens).await;
             sleep(HTTP_REVOKED_TIME).await;
         };
 
@@ -190,7 +216,7 @@ impl ConnectionServer {
         stream: TcpStream,
         certificate: Certificate,
     ) -> Option<TlsStream<Paced<TcpStream>>> {
-        let counters = (self.kind.counters)(&self.ctx.metrics);
+        let counters = (self.kind.counters)(&self.ctx.archive.metrics);
         // A minion that speaks plain HTTP shows the text of the hint in its log; a failed handshake
         // would say nothing about the cause.
         if let Some(without_tls) = counters.without_tls {
@@ -250,7 +276,7 @@ impl ConnectionServer {
             }
             // A revoked token ends its connection after the request in flight; the next request
             // would be rejected anyway.
-            () = connection.revoked(&self.ctx.tokens) => {
+            () = connection.revoked(&self.ctx.sign_in.tokens) => {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
@@ -259,7 +285,9 @@ impl ConnectionServer {
         if let Err(error) = ended {
             // Only bytes that are not HTTP are counted; broken connections are normal.
             if error.is_parse() {
-                (self.kind.counters)(&self.ctx.metrics).malformed.add(1);
+                (self.kind.counters)(&self.ctx.archive.metrics)
+                    .malformed
+                    .add(1);
             }
             tracing::debug!(peer = %connection.peer, %error, "HTTP connection ended");
         }

@@ -17,17 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-pub(super) use self::connection::{Connection, ConnectionServer};
+pub(super) use self::connection::{Connection, ConnectionServer, SignedSession};
 pub(super) use self::permits::{BatchInFlight, Permit};
 use self::permits::{ConnectionPermits, Times};
 use self::tls::{Certificate, CertificateChange, Files};
 use super::access::Peer;
 use crate::api::call::Ctx;
+use crate::api::monitor::{ListenerMonitor, ListenerState};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     HTTP_HEAD_BYTES_MAX, HTTP_HEAD_LINES_MAX, HTTP_PEERS_MAX, HTTPS_AUTH_TIMEOUT,
@@ -101,55 +101,6 @@ pub(super) static MINIONS: ListenerKind = ListenerKind {
     },
 };
 
-/// The state of an address.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum ListenerState {
-    /// Not bound yet.
-    #[default]
-    Opening,
-    /// It serves as configured.
-    Open,
-    /// It serves, but not as configured, for this reason.
-    Impaired(String),
-    /// It serves nobody, for this reason.
-    Refusing(String),
-    /// The daemon stops.
-    Stopping,
-}
-
-/// The status of an address, for `saltcellar status`.
-#[derive(Debug, Clone, Default)]
-pub struct ListenerStatus {
-    /// Address and port.
-    pub listen: String,
-    /// Whether it serves.
-    pub state: ListenerState,
-    /// The expiry of the certificate.
-    pub certificate_until: Option<Micros>,
-    /// Open connections.
-    pub peers: usize,
-}
-
-/// The live status of an address.
-#[derive(Clone, Default)]
-pub struct ListenerMonitor(Arc<Mutex<(ListenerStatus, Option<Arc<ConnectionPermits>>)>>);
-
-impl ListenerMonitor {
-    /// A snapshot.
-    pub fn status(&self) -> ListenerStatus {
-        let held = self.0.lock();
-        let peers = held.1.as_ref().map_or(0, |permits| permits.taken());
-        ListenerStatus {
-            peers,
-            ..held.0.clone()
-        }
-    }
-
-    fn set(&self, state: ListenerState) {
-        self.0.lock().0.state = state;
-    }
-}
-
 pub(super) struct NetworkListener {
     listen: SocketAddr,
     monitor: ListenerMonitor,
@@ -168,7 +119,7 @@ impl NetworkListener {
         stop: watch::Receiver<bool>,
     ) -> Self {
         let permits = ConnectionPermits::new(kind.peers_max, kind.times);
-        monitor.0.lock().1 = Some(permits.clone());
+        monitor.count(permits.slots());
 
         let files = tls.map(|tls| Files::new(&tls.certificate, &tls.key));
         let tls = files.map(|files| CertificateState {
@@ -215,17 +166,18 @@ impl NetworkListener {
     /// Binds, and accepts connections forever.
     async fn accept(&mut self) {
         let name = self.server.kind.name;
-        self.monitor.0.lock().0.listen = self.listen.to_string();
+        self.monitor
+            .change(|status| status.listen = self.listen.to_string());
         let (listener, address) = self.bind().await;
-        {
-            // Together: whoever sees that it is open may connect. With TLS it is open once it has a
-            // certificate.
-            let status = &mut self.monitor.0.lock().0;
+        // Together: whoever sees that it is open may connect. With TLS it is open once it has a
+        // certificate.
+        let has_tls = self.tls.is_some();
+        self.monitor.change(|status| {
             status.listen = address.to_string();
-            if self.tls.is_none() {
+            if !has_tls {
                 status.state = ListenerState::Open;
             }
-        }
+        });
         tracing::info!(listener = name, %address, tls = self.tls.is_some(), "listener open");
 
         // An interval needs no knowledge of the way in which the files are replaced.
@@ -281,7 +233,7 @@ impl NetworkListener {
     }
 
     async fn admit(&self, stream: TcpStream, from: SocketAddr) {
-        let counters = (self.server.kind.counters)(&self.server.ctx.metrics);
+        let counters = (self.server.kind.counters)(&self.server.ctx.archive.metrics);
         counters.accepted.add(1);
         let certificate = self.tls.as_ref().map(|tls| tls.current.clone());
         // A listener with TLS and no certificate could not even say why it rejects the peer.
@@ -327,13 +279,13 @@ impl CertificateState {
                 let until = certificate.not_after.map(Micros::iso);
                 tracing::info!(listener, until, "certificate loaded");
                 monitor.set(ListenerState::Open);
-                monitor.0.lock().0.certificate_until = certificate.not_after;
+                monitor.change(|status| status.certificate_until = certificate.not_after);
 
                 self.current = Some(certificate);
                 self.expiry_logged.reset();
             }
             CertificateChange::Bad(why) => {
-                server.ctx.metrics.https_certificates_bad.add(1);
+                server.ctx.archive.metrics.https_certificates_bad.add(1);
                 // A certificate that was valid a moment ago serves better than none.
                 if self.current.is_some() {
                     tracing::warn!(
@@ -367,15 +319,15 @@ impl CertificateState {
         };
 
         let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
-        let (now, listener) = (server.ctx.clock.now(), server.kind.name);
+        let (now, listener) = (server.ctx.archive.clock.now(), server.kind.name);
         // The check runs every few seconds, the warning is logged at a longer interval.
-        let monotonic = server.ctx.clock.monotonic();
+        let monotonic = server.ctx.archive.clock.monotonic();
         if until.0.saturating_sub(now.0) > soon || !self.expiry_logged.is_due((), monotonic) {
             return;
         }
 
         if until < now {
-            server.ctx.metrics.https_certificates_expired.add(1);
+            server.ctx.archive.metrics.https_certificates_expired.add(1);
             tracing::error!(
                 listener,
                 expired = until.iso(),

@@ -18,14 +18,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::api::monitor::Slots;
 use crate::base::limits::{HTTP_PEERS_RESERVED, HTTPS_BATCHES_OF_ONE, HTTPS_PEERS_OF_ONE};
 
 /// Time for an evicted connection to close. Its task only has to be polled once, so this is ample.
 const EVICTION_TIME: Duration = Duration::from_millis(500);
 
 pub(super) struct ConnectionPermits {
-    free: Arc<Semaphore>,
-    all: usize,
+    slots: Slots,
     queues: Mutex<EvictionQueues>,
     times: Times,
 }
@@ -113,11 +113,9 @@ pub(in crate::api::http) struct BatchInFlight<'a> {
 impl ConnectionPermits {
     /// Permits for `all` connections.
     pub(super) fn new(all: usize, times: Times) -> Arc<Self> {
-        let (free, queues) = (Arc::new(Semaphore::new(all)), Mutex::default());
         Arc::new(Self {
-            free,
-            all,
-            queues,
+            slots: Slots::new(all),
+            queues: Mutex::default(),
             times,
         })
     }
@@ -125,7 +123,7 @@ impl ConnectionPermits {
     /// A permit for a new connection; `evicted` is called if another connection is closed for it.
     /// `None` if all are busy.
     pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<Permit> {
-        let permit = if let Ok(permit) = self.free.clone().try_acquire_owned() {
+        let permit = if let Ok(permit) = self.slots.free.clone().try_acquire_owned() {
             permit
         } else {
             // Peers without a valid signature go first, because anyone can open such connections.
@@ -141,7 +139,7 @@ impl ConnectionPermits {
 
             // The slot is free when the task of the evicted connection drops its permit. The limit
             // keeps the accept loop from waiting for a task that is stuck.
-            timeout(EVICTION_TIME, self.free.clone().acquire_owned())
+            timeout(EVICTION_TIME, self.slots.free.clone().acquire_owned())
                 .await
                 .ok()?
                 .ok()?
@@ -169,15 +167,15 @@ impl ConnectionPermits {
         })
     }
 
-    /// Permits in use.
-    pub(super) fn taken(&self) -> usize {
-        self.all - self.free.available_permits()
+    /// The connections, for a monitor.
+    pub(super) fn slots(&self) -> Slots {
+        self.slots.clone()
     }
 
     /// Waits until all permits are free, up to `wait`.
     pub(super) async fn all_free(&self, wait: Duration) {
-        let all = u32::try_from(self.all).unwrap_or(u32::MAX);
-        let _ = timeout(wait, self.free.acquire_many(all)).await;
+        let all = u32::try_from(self.slots.all).unwrap_or(u32::MAX);
+        let _ = timeout(wait, self.slots.free.acquire_many(all)).await;
     }
 }
 
@@ -225,7 +223,7 @@ impl Permit {
     pub(in crate::api::http) fn keep(&self) {
         let mut queues = self.permits.queues.lock();
         let is_kept = matches!(self.state(), PermitState::Kept);
-        if is_kept || queues.kept >= self.permits.all.saturating_sub(HTTP_PEERS_RESERVED) {
+        if is_kept || queues.kept >= self.permits.slots.all.saturating_sub(HTTP_PEERS_RESERVED) {
             return;
         }
 
@@ -385,7 +383,7 @@ mod tests {
             let fourth = permits.take(|| evicted += 1).await.unwrap();
             closing.await.unwrap();
             let also_busy = fourth.begin("d").unwrap();
-            assert_eq!((evicted, permits.taken()), (3, 3));
+            assert_eq!((evicted, permits.slots().taken()), (3, 3));
             assert!(permits.take(no_eviction).await.is_none(), "all are busy");
             drop((busy, also_busy));
         });
@@ -556,7 +554,7 @@ mod tests {
                     && queues.idle.is_empty()
                     && queues.of_signer.is_empty()
             );
-            assert_eq!(permits.taken(), 0);
+            assert_eq!(permits.slots().taken(), 0);
         });
     }
 }

@@ -4,13 +4,12 @@
 //! the payload is read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -125,7 +124,7 @@ impl Minions {
                 // Waiting for room would keep the answer in memory outside the budget. The returns
                 // are stored, and a repetition is recognised as a replay.
                 self.answers.hold_now(answers).ok_or_else(|| {
-                    self.ctx.metrics.https_overloaded.add(1);
+                    self.ctx.archive.metrics.https_overloaded.add(1);
                     CallError::Unavailable(format!(
                         "an answer of {len} bytes, while too many bytes of other answers wait to be read; try again later"
                     ))
@@ -170,32 +169,6 @@ impl Minions {
     }
 }
 
-/// The challenge of a connection, and the number of its last batch.
-pub(in crate::api::http) struct SignedSession {
-    challenge: Challenge,
-    number: AtomicU64,
-}
-
-impl SignedSession {
-    pub(super) fn new() -> Self {
-        let mut challenge = Challenge::default();
-        if SystemRandom::new().fill(&mut challenge).is_err() {
-            // All batches of this connection are then rejected: an all-zero challenge is known to
-            // everyone, and `verify` refuses it.
-            tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
-        }
-
-        Self {
-            challenge,
-            number: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) fn challenge(&self) -> &Challenge {
-        &self.challenge
-    }
-}
-
 /// The reserved memory of a batch, and its connection's state.
 type Held<'a> = ([OwnedSemaphorePermit; 2], BatchInFlight<'a>);
 
@@ -212,7 +185,7 @@ impl SignedRequest<'_> {
         &self,
         body: &mut BatchBody,
     ) -> Result<(String, Vec<u8>, Held<'_>), CallError> {
-        let metrics = &self.server.ctx.metrics;
+        let metrics = &self.server.ctx.archive.metrics;
         let until = Instant::now() + PEER_TIMEOUT;
 
         // The envelope arrives in pieces of any size, so reading it is attempted after each piece.
@@ -309,7 +282,7 @@ impl SignedRequest<'_> {
     /// connection, and new.
     fn verify(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
         let (ctx, id) = (&self.server.ctx, envelope.id);
-        let metrics: &Metrics = &ctx.metrics;
+        let metrics: &Metrics = &ctx.archive.metrics;
 
         // The file of the key is the cheapest check, and the one that most strangers fail.
         let key = self
@@ -334,7 +307,7 @@ impl SignedRequest<'_> {
             })?;
 
         // The clock is checked because entries carry the minion's times.
-        let (theirs, ours) = (envelope.time, ctx.clock.now());
+        let (theirs, ours) = (envelope.time, ctx.archive.clock.now());
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
             let message = format!(
                 "the clock of minion {id} shows {}, the daemon's {}: the limit is {} s",
@@ -381,7 +354,7 @@ impl SignedRequest<'_> {
     }
 
     fn malformed(&self, what: impl std::fmt::Display) -> CallError {
-        self.server.ctx.metrics.https_malformed.add(1);
+        self.server.ctx.archive.metrics.https_malformed.add(1);
         self.log("malformed", &what.to_string());
         CallError::Protocol(what.to_string())
     }
@@ -394,7 +367,7 @@ impl SignedRequest<'_> {
 
     /// Logs with an interval per kind, because anyone can send batches.
     fn log(&self, kind: &'static str, why: &str) {
-        let now = self.server.ctx.clock.monotonic();
+        let now = self.server.ctx.archive.clock.monotonic();
         if self.server.logged.is_due(kind, now) {
             tracing::warn!(from = %self.connection.peer, why, "batch of a minion rejected");
         }
@@ -430,7 +403,12 @@ impl SignedRequest<'_> {
             // Calls that only read wait until the returns are stored, so that a minion reads its
             // own writes.
             if request.call == "returner" {
-                match signed_return(&self.server.ctx, &signer, &request.args, &mut batch) {
+                match signed_return(
+                    &self.server.ctx.acceptor,
+                    &signer,
+                    &request.args,
+                    &mut batch,
+                ) {
                     Ok(answer) => answers.stored.push((request.id, answer)),
                     Err(error) => answers.refuse(Some(request.id), &error),
                 }
@@ -451,7 +429,7 @@ impl SignedRequest<'_> {
         };
 
         // Answers to stored returns first: they are sent even if reading fails.
-        answers.settle(stored, &self.server.ctx.metrics);
+        answers.settle(stored, &self.server.ctx.archive.metrics);
         self.answer(&signer, reads, &mut answers).await;
         answers.frames
     }
@@ -472,7 +450,7 @@ impl SignedRequest<'_> {
         // An unknown call is named as such whatever the minion may read: it hints at a newer
         // extension.
         if find(call).is_none() {
-            self.server.ctx.metrics.calls_failed.add(1);
+            self.server.ctx.archive.metrics.calls_failed.add(1);
             return Err(CallError::UnknownCall(call.to_owned()));
         }
         let may = match self.server.read {
@@ -485,7 +463,7 @@ impl SignedRequest<'_> {
             return Ok(());
         }
         // Counted apart from errors: a minion that asks for too much is a matter of configuration.
-        self.server.ctx.metrics.https_calls_denied.add(1);
+        self.server.ctx.archive.metrics.https_calls_denied.add(1);
         let read = self.server.read.name();
         Err(CallError::Refused(format!(
             "a minion may not call `{call}` over HTTPS (https.read is {read})"
@@ -497,7 +475,7 @@ impl SignedRequest<'_> {
         if reads.is_empty() {
             return;
         }
-        let metrics = &self.server.ctx.metrics;
+        let metrics = &self.server.ctx.archive.metrics;
 
         for (id, read) in reads {
             // The answers of one batch are held together until the minion reads them.

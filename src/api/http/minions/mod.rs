@@ -26,9 +26,9 @@ use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
 
-pub(super) use self::batch::{Minions, SignedSession};
+pub(super) use self::batch::Minions;
 use super::answer::{Answer, plain, status_of};
-use super::listener::Connection;
+use super::listener::{Connection, SignedSession};
 use crate::wire::call::{CallError, refusal_frame};
 use crate::wire::msgpack::Writer;
 use crate::wire::signed::{BATCH_PATH, HELLO_PATH, SIGNED_VERSION};
@@ -63,7 +63,7 @@ async fn hello(
         .uint(u64::from(SIGNED_VERSION))
         .str("challenge")
         .bin(session.challenge());
-    w.str("time").int(minions.ctx.clock.now().0);
+    w.str("time").int(minions.ctx.archive.clock.now().0);
 
     answer(StatusCode::OK, w.into_bytes().into())
 }
@@ -80,7 +80,7 @@ async fn take_batch(
 }
 
 async fn unknown(State(minions): State<Arc<Minions>>, request: Request) -> Answer {
-    minions.ctx.metrics.https_malformed.add(1);
+    minions.ctx.archive.metrics.https_malformed.add(1);
     rejected(&CallError::Protocol(format!(
         "{} {:.100} is unknown: minions send GET {HELLO_PATH}, then POST {BATCH_PATH}",
         request.method(),

@@ -9,15 +9,11 @@
 //! Text from outside reaches the page only through templates, which escape it, or through
 //! [`render`], which escapes it too. The policy of the page allows no inline script or style.
 
-mod attention;
 mod render;
 mod session;
 mod views;
 
-pub(super) use self::attention::Attention;
-pub(super) use self::session::{
-    SESSION_ENDED, arrival, had_session, is_confirmed, session_of, with_session, without_session,
-};
+pub(super) use self::session::arrival;
 
 use std::sync::Arc;
 
@@ -35,6 +31,7 @@ use self::render::Data;
 use self::views::{Ask, VIEWS, View};
 use super::access::{Access, Peer};
 use super::answer::{Answer, HttpError, plain, tagged_as};
+use super::cookie::had_session;
 use super::salt_api;
 use super::server::{HttpServer, Server, rejected_with};
 use super::v1;
@@ -67,17 +64,6 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The first parts of the paths of the page. They need no token: without one, a view is answered by
-/// the form for it.
-const PARTS: [&str; 9] = [
-    "", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out",
-];
-
-pub(super) fn is_page(path: &str) -> bool {
-    path.strip_prefix('/')
-        .is_some_and(|path| PARTS.contains(&path.split('/').next().unwrap_or_default()))
-}
-
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new()
         .route("/sign-in", get(session::form).post(session::sign_in))
@@ -106,8 +92,8 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                     return salt_api::events(server, access, &headers).await;
                 }
 
-                let has_tls = server.ctx.sessions.has_tls;
-                let had_session = session::had_session(&Method::GET, &headers, has_tls);
+                let has_tls = server.ctx.sign_in.sessions.has_tls;
+                let had_session = had_session(&Method::GET, &headers, has_tls);
                 let Some(access) = access else {
                     return session::ask_for_token(&uri, had_session);
                 };
@@ -182,8 +168,8 @@ async fn replay(
     uri: Uri,
 ) -> Response {
     let Some(access) = access else {
-        let has_tls = server.ctx.sessions.has_tls;
-        let had_session = session::had_session(&Method::POST, &headers, has_tls);
+        let has_tls = server.ctx.sign_in.sessions.has_tls;
+        let had_session = had_session(&Method::POST, &headers, has_tls);
         return session::ask_for_token(&uri, had_session);
     };
 
@@ -355,6 +341,7 @@ fn see_other(to: &LocalPath) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::access::is_page;
     use super::*;
 
     #[test]
@@ -421,20 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn only_paths_of_the_page_are_open() {
-        for path in ["/", "/jobs", "/jobs/1", "/sign-in", "/assets/page.js"] {
-            assert!(is_page(path), "{path}");
-        }
-        for path in [
-            "/api/v1/jobs",
-            "/metrics",
-            "/hook/a",
-            "/jobsx",
-            "jobs",
-            "/nowhere",
-        ] {
-            assert!(!is_page(path), "{path}");
-        }
+    fn every_view_is_a_path_of_the_page() {
         for view in VIEWS {
             assert!(is_page(view.path), "{}", view.path);
         }

@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 
 use super::super::access::Access;
 use super::super::answer::HttpError;
+use super::super::attention::{Attended, Part};
 use super::super::server::HttpServer;
 use super::super::v1;
 use super::render::{Data, encoded};
@@ -20,11 +21,11 @@ use crate::api::call::jobs::answers::{
 };
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
+use crate::api::call::status::Status;
 use crate::api::call::{
     Call, Cursor, NoArgs, Run, consumers, events, jobs, minions, reactor, sinks, status, store,
 };
 use crate::api::query::{Child, JobResult, MinionsPage};
-use crate::api::status::Status;
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
@@ -198,6 +199,7 @@ impl Ask<'_> {
         Ok(self
             .server
             .ctx
+            .archive
             .clock
             .now()
             .0
@@ -257,23 +259,6 @@ impl Ask<'_> {
             filter: self.query.iter().cloned().collect(),
             next_page: page.next().map(|next| self.with(cursor, next)),
             page,
-        }
-    }
-}
-
-/// A part of a view: an answer, or the error in its place.
-#[derive(Debug, Clone, Serialize)]
-#[serde(untagged)]
-pub(super) enum Part<T> {
-    Shown(T),
-    Failed { error: String },
-}
-
-impl<T> Part<T> {
-    fn shown(&self) -> Option<&T> {
-        match self {
-            Self::Shown(answer) => Some(answer),
-            Self::Failed { .. } => None,
         }
     }
 }
@@ -364,15 +349,6 @@ struct Overview {
     hours_max: Option<u64>,
 }
 
-/// The minions that need attention.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Attended {
-    #[serde(flatten)]
-    pub(super) list: MinionsPage,
-    /// When the list was read.
-    pub(super) time: Time,
-}
-
 async fn overview(ask: &Ask<'_>) -> Result<Overview, HttpError> {
     let since = Time(Micros(ask.before("1d")?));
     let jobs = |result: JobResult| jobs::ListArgs {
@@ -389,16 +365,17 @@ async fn overview(ask: &Ask<'_>) -> Result<Overview, HttpError> {
     };
 
     // The costliest part by far: it reads the last highstate of every minion.
-    let minions = ask
-        .server
-        .attention
-        .get(ask.access, ask.server.ctx.store.durable(), || async {
-            let time = Time(ask.server.ctx.clock.now());
+    let minions = ask.server.attention.get(
+        ask.access,
+        ask.server.ctx.archive.store.durable(),
+        || async {
+            let time = Time(ask.server.ctx.archive.clock.now());
             match ask.part::<minions::List>(attention()).await {
                 Part::Shown(list) => Part::Shown(Attended { list, time }),
                 Part::Failed { error } => Part::Failed { error },
             }
-        });
+        },
+    );
 
     // All parts at the same time; a part that fails shows its error in its place, and the others
     // are shown.
@@ -547,7 +524,7 @@ async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
     // Entries before this position are on the page, or not wanted. It counts all entries, even
     // those that a limited token may not read.
     let is_limited = ask.access.caller.limits.is_limited();
-    let durable = ask.server.ctx.store.durable().0;
+    let durable = ask.server.ctx.archive.store.durable().0;
     let position = (!is_limited).then(|| durable.saturating_sub(1));
 
     let page = ask
@@ -589,7 +566,7 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
         })?),
     };
 
-    let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.store.id()));
+    let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.archive.store.id()));
     let rate = PAGE_STREAM_RATE.to_string();
 
     let given = [
@@ -615,7 +592,7 @@ async fn event(ask: &Ask<'_>) -> Result<EventView, HttpError> {
     let unknown = || HttpError::not_found("there is no such event, or it has expired");
     let seq: u64 = ask.name().parse().map_err(|_| unknown())?;
 
-    let store = ask.server.ctx.store.id();
+    let store = ask.server.ctx.archive.store.id();
     let args = events::ListArgs {
         cursor: Some(Cursor::new(&store, seq.saturating_add(1))),
         limit: Some(1),

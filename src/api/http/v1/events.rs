@@ -2,8 +2,8 @@
 //!
 //! A stream is a sequence of `events_follow` calls. Each piece is written before the next one is
 //! read, so a slow reader holds one piece and no thread. Streams at the same position share their
-//! pieces ([`super::shared`]). A stream with `max_rate` skips events, and sends their number
-//! ([`super::rate`]).
+//! pieces ([`super::super::stream::pieces`]). A stream with `max_rate` skips events, and sends their number
+//! ([`super::super::stream::rate`]).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,13 +24,13 @@ use tokio::time::sleep;
 use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
-use super::super::tokens::{Token, Tokens};
-use super::format::Format;
-use super::rate::{Budget as RateBudget, until_next_second};
-use super::shared::{Part, Piece, PieceKey};
+use super::super::stream::format::Format;
+use super::super::stream::pieces::{Part, Piece, PieceKey};
+use super::super::stream::rate::{Budget as RateBudget, until_next_second};
 use crate::api::budget::{Budget, Reserved};
 use crate::api::call::events::{FilterArgs, FollowFrom, follow};
-use crate::api::call::{Caller, Ctx, ReadCtx, failed, from_json, seq};
+use crate::api::call::{Archive, Caller, ReadCtx, failed, from_json, seq};
+use crate::api::sign_in::tokens::{Token, Tokens};
 use crate::base::limits::{
     HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, HTTP_STREAM_PIECE_BYTES,
     HTTP_STREAM_RESERVE,
@@ -124,7 +124,7 @@ impl Stream {
         // A browser that reconnects sends `Last-Event-ID`, a later position than the one in its
         // address.
         let start = if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
-            Start::Seq(seq(&id, &server.ctx.store.id())?.next())
+            Start::Seq(seq(&id, &server.ctx.archive.store.id())?.next())
         } else {
             since.map_or(Start::Newest, |Time(since)| Start::Time(since))
         };
@@ -144,7 +144,7 @@ impl Stream {
             )
         })?;
 
-        let now = server.ctx.clock.monotonic();
+        let now = server.ctx.archive.clock.monotonic();
         let budget =
             max_rate.map(|rate| RateBudget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
         let (caller, token) = (access.caller.clone(), access.token.clone());
@@ -198,7 +198,7 @@ impl Stream {
 
     fn note(&mut self, piece: &Piece) {
         self.is_end = piece.events > 0 && !piece.more;
-        let now = self.server.ctx.clock.monotonic();
+        let now = self.server.ctx.archive.clock.monotonic();
         if let Some(budget) = &mut self.budget {
             budget.spend(piece.events, now);
         }
@@ -212,7 +212,7 @@ impl Stream {
             limit: events,
             bytes: HTTP_STREAM_PIECE_BYTES,
         };
-        let ctx = &self.server.ctx;
+        let archive = &self.server.ctx.archive;
         let budget = &self.budget_of_client;
 
         // Little room is held while the stream waits for events.
@@ -220,9 +220,9 @@ impl Stream {
         let mut bytes = HTTP_STREAM_RESERVE;
         loop {
             let room = budget.room(bytes).await?;
-            let reading = ReadCtx::of(ctx, &self.caller.limits);
+            let reading = ReadCtx::of(archive, &self.caller.limits);
             let found = follow(&reading, from.clone(), Some(wait_ms))
-                .run(ctx.clone(), budget, self.server.stop.clone())
+                .run(archive.clone(), budget, self.server.stop.clone())
                 .await?;
 
             let mut text = Vec::new();
@@ -248,7 +248,7 @@ impl Stream {
         let filter = self.filter.clone();
 
         let count = move || {
-            let reading = ReadCtx::of(&server.ctx, &limits);
+            let reading = ReadCtx::of(&server.ctx.archive, &limits);
             reading.store.count(&filter, from, upto)
         };
 
@@ -262,7 +262,7 @@ impl Stream {
 
         // Nothing was skipped, so nothing is sent: a sign of life would tell that entries were
         // stored which the token may not read.
-        let store = self.server.ctx.store.id();
+        let store = self.server.ctx.archive.store.id();
         let mut text = found.last.map_or_else(Vec::new, |last| {
             self.format
                 .skipped(found.count, &format!("{store}:{last}"), None)
@@ -270,7 +270,7 @@ impl Stream {
 
         // It ended the count, so it comes behind the others.
         if let Some((seq, error)) = found.too_costly {
-            self.server.ctx.metrics.filters_too_costly.add(1);
+            self.server.ctx.archive.metrics.filters_too_costly.add(1);
             let id = format!("{store}:{seq}");
             text.extend(self.format.skipped(1, &id, Some(&error.to_string())));
         }
@@ -290,7 +290,7 @@ impl Stream {
     /// The part of the stream that follows at a position; waits for the next second if the budget
     /// is spent.
     async fn next_part(&mut self, from: SeqNo) -> Result<Part, HttpError> {
-        let now = self.server.ctx.clock.monotonic();
+        let now = self.server.ctx.archive.clock.monotonic();
         let events = self.events_at_once(now);
 
         if events > 0 {
@@ -300,7 +300,7 @@ impl Stream {
         // The budget of this second is spent. What arrives until the next one is skipped and
         // counted.
         sleep(until_next_second(now)).await;
-        let Ctx { clock, store, .. } = &*self.server.ctx;
+        let Archive { clock, store, .. } = &self.server.ctx.archive;
         let upto = self.server.marks.at(clock.monotonic(), store.durable());
         let oldest = store.position(Start::Seq(from)).map_err(failed)?;
 
@@ -340,7 +340,7 @@ impl Stream {
         if self
             .token
             .as_ref()
-            .is_some_and(|token| !self.server.ctx.tokens.is_valid(token))
+            .is_some_and(|token| !self.server.ctx.sign_in.tokens.is_valid(token))
         {
             return Err(token_revoked());
         }
@@ -354,7 +354,7 @@ impl Stream {
         // The peer is gone if the piece is not accepted; a peer that does not read is disconnected
         // by the connection's timeout.
         while (piece.is_empty() || to.send(piece).await.is_ok()) && !*self.server.stop.borrow() {
-            let revoked = revoked(self.token.clone(), self.server.ctx.tokens.clone());
+            let revoked = revoked(self.token.clone(), self.server.ctx.sign_in.tokens.clone());
             let next = tokio::select! {
                 next = self.piece(&mut key) => next,
                 () = revoked => Err(token_revoked()),

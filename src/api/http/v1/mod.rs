@@ -1,17 +1,11 @@
 //! The API: `/api/v1/...`, see [`operations::OPERATIONS`].
 
 mod events;
-mod format;
 mod openapi;
 mod operations;
 mod params;
-mod rate;
-mod shared;
 
 pub use openapi::document as openapi;
-pub(super) use rate::Marks;
-use salt_sls::Glob;
-pub(super) use shared::SharedPieces;
 
 use std::io;
 use std::sync::Arc;
@@ -23,17 +17,18 @@ use axum::routing::{MethodFilter, get, on};
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use parking_lot::Mutex;
+use salt_sls::Glob;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 use serde_json::{Map, Value as Json};
 
 use self::events::Stream;
-use self::format::Format;
 use self::operations::{OPERATIONS, Operation};
 use self::params::arguments;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
+use super::stream::format::Format;
 use crate::api::budget::Room;
 use crate::api::call::{CallHandler, Caller, Ctx, Run, answer, from_json};
 use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX};
@@ -121,7 +116,7 @@ async fn run(
         CallHandler::Wait(call) => {
             let ctx = &server.ctx;
             let poll = (call.text)(ctx, &access.caller, Json::Object(args))?;
-            poll.run(ctx.clone(), &access.budget, server.stop.clone())
+            poll.run(ctx.archive.clone(), &access.budget, server.stop.clone())
                 .await?
         }
         CallHandler::Save(_) => return Err(operation.cannot()),

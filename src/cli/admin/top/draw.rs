@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Borders, Paragraph};
 use super::view::{OpenJob, View};
 use crate::api::call::jobs::answers::JobRow;
 use crate::api::call::reactor::ReactionRow;
-use crate::api::status::Level;
+use crate::api::call::status::Level;
 use crate::base::units::{bytes, span};
 use crate::cli::admin::status::{parts, summary};
 use crate::cli::{Column, Table, is_coloured, joined, line_of, plain, short_at};
@@ -302,7 +302,7 @@ mod tests {
 
     use super::*;
     use crate::api::call::jobs::answers::{JobAnswer, Return};
-    use crate::api::status::{BusRow, Health, LastFailure, Reason, SinkRow, Status};
+    use crate::api::call::status::{BusRow, Health, LastFailure, Reason, SinkRow, Status};
     use crate::base::clock::Micros;
     use crate::engines::runtime::Phase;
     use crate::wire::msgpack::{Stored, Time, Writer};

@@ -17,9 +17,9 @@ use ureq::Agent;
 
 use super::QueryBench;
 use crate::api::call::jobs::answers::JobsPage;
+use crate::api::call::status::ListenerPhase;
+use crate::api::call::tokens;
 use crate::api::call::{self as calls, NoArgs};
-use crate::api::http::tokens;
-use crate::api::status::ListenerPhase;
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::cli::bench::child::TIMEOUT;
 use crate::cli::bench::report::{Row, rounded};

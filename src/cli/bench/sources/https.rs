@@ -14,7 +14,7 @@ use serde_json::{Map, json};
 use tempfile::TempDir;
 
 use super::{SourceRun, Subject, wait_for_status};
-use crate::api::status::ListenerPhase;
+use crate::api::call::status::ListenerPhase;
 use crate::base::clock::{Clock, Micros};
 use crate::model::stamped_jid;
 use crate::testkit::load::packed;

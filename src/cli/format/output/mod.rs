@@ -9,12 +9,13 @@ mod sink;
 
 pub(in crate::cli) use self::sink::disable_pager;
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 
 use serde::Serialize;
 
 use self::sink::Sink;
 use super::outputter::{Colours, nested};
+use super::streams;
 use crate::base::visible::{json_plain, plain};
 use crate::wire::msgpack::json::from_json;
 
@@ -111,7 +112,7 @@ impl Output {
         let form = form.into();
         let stdout = io::stdout();
         // CSV is for programs even if a person looks at it.
-        let terminal = stdout.is_terminal() && form != Form::Csv;
+        let terminal = streams::is_terminal() && form != Form::Csv;
 
         let size = terminal
             .then(|| rustix::termios::tcgetwinsize(&stdout).ok())

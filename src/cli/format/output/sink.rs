@@ -1,8 +1,10 @@
 //! Destination of output: standard output, or a pager for text that does not fit the terminal.
 
-use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::cli::format::streams;
 
 /// `--no-pager`
 static DISABLED: AtomicBool = AtomicBool::new(false);
@@ -26,7 +28,7 @@ pub(super) enum Sink {
 
 impl Sink {
     pub(super) fn stdout() -> Self {
-        Self::direct(Box::new(io::stdout()))
+        Self::direct(streams::stdout())
     }
 
     pub(super) fn direct(writer: Box<dyn Write>) -> Self {
@@ -40,7 +42,7 @@ impl Sink {
         let pager: Vec<String> = named.split_whitespace().map(str::to_owned).collect();
 
         let is_used = !DISABLED.load(Ordering::Relaxed)
-            && stdout.is_terminal()
+            && streams::is_terminal()
             // It would show the same, and only hold it back.
             && pager.first().is_some_and(|program| program != "cat");
 

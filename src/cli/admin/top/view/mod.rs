@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::api::call::jobs::answers::{JobAnswer, JobRow};
 use crate::api::call::reactor::ReactionRow;
-use crate::api::status::Status;
+use crate::api::call::status::Status;
 use crate::cli::{joined, nested};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,17 +19,17 @@ use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
 use crate::model::{ReadLimits, SeqNo};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PieceKey {
-    pub(super) from: u64,
+pub(in crate::api::http) struct PieceKey {
+    pub(in crate::api::http) from: u64,
     /// The filter, as JSON text.
-    pub(super) filter: Arc<str>,
-    pub(super) limits: Arc<ReadLimits>,
-    pub(super) format: Format,
-    pub(super) part: Part,
+    pub(in crate::api::http) filter: Arc<str>,
+    pub(in crate::api::http) limits: Arc<ReadLimits>,
+    pub(in crate::api::http) format: Format,
+    pub(in crate::api::http) part: Part,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(in crate::api::http) enum Part {
     /// Up to this many events.
     Events(usize),
     /// The number of events before this position.
@@ -37,26 +37,26 @@ pub(super) enum Part {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Piece {
+pub(in crate::api::http) struct Piece {
     /// In room of the whole: see [`Room::share`](crate::api::budget::Room::share).
-    pub(super) text: Bytes,
-    pub(super) events: usize,
+    pub(in crate::api::http) text: Bytes,
+    pub(in crate::api::http) events: usize,
     /// True if more events are stored already.
-    pub(super) more: bool,
+    pub(in crate::api::http) more: bool,
     /// The position after the piece.
-    pub(super) next: u64,
+    pub(in crate::api::http) next: u64,
 }
 
 type Slot = Arc<OnceCell<Piece>>;
 
 /// The latest pieces, and the pieces that are being read.
 #[derive(Debug, Default)]
-pub(in super::super) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
+pub(in crate::api::http) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
 
 impl SharedPieces {
     /// The piece of this key, made by `read` unless another stream has read it or is reading it. The
     /// caller holds it in its own room.
-    pub(super) async fn get(
+    pub(in crate::api::http) async fn get(
         &self,
         key: &PieceKey,
         budget: &Budget,

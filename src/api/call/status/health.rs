@@ -571,7 +571,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::status::{ClockStep, Disk};
+    use crate::api::call::status::{ClockStep, Disk};
     use crate::base::named::Named as _;
     use crate::wire::msgpack::Time;
 
@@ -707,7 +707,7 @@ mod tests {
             assert_eq!(health(&status, NOW).state, level, "{name}");
         }
 
-        let page = include_str!("../../../docs/DOCTOR.md");
+        let page = include_str!("../../../../docs/DOCTOR.md");
         for counter in Metrics::COUNTERS {
             let Severity::ShownBy(other) = counter.severity else {
                 continue;
@@ -926,7 +926,7 @@ mod tests {
             shorter_drops: 7,
             ..ClassRow::default()
         };
-        let share = crate::api::status::ShareRow {
+        let share = crate::api::call::status::ShareRow {
             class: "jobs".to_owned(),
             minion: "web1".to_owned(),
             entries: 3,
@@ -983,7 +983,7 @@ mod tests {
             failed_last: Some("t/1 by r".to_owned()),
             ..ReactorRow::default()
         };
-        let file = |level, problem: &str| crate::api::status::FileRow {
+        let file = |level, problem: &str| crate::api::call::status::FileRow {
             path: "/s/TOKENS".to_owned(),
             problem: problem.to_owned(),
             level,

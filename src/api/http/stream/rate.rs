@@ -14,14 +14,14 @@ use crate::model::SeqNo;
 
 /// The events that a stream may still send in a second of the monotonic clock.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(in crate::api::http) struct Budget {
     max_rate: usize,
     second: u64,
     left: usize,
 }
 
 impl Budget {
-    pub(super) fn new(max_rate: usize, now: Duration) -> Self {
+    pub(in crate::api::http) fn new(max_rate: usize, now: Duration) -> Self {
         Self {
             max_rate,
             second: now.as_secs(),
@@ -29,30 +29,30 @@ impl Budget {
         }
     }
 
-    pub(super) fn left(&mut self, now: Duration) -> usize {
+    pub(in crate::api::http) fn left(&mut self, now: Duration) -> usize {
         if now.as_secs() != self.second {
             *self = Self::new(self.max_rate, now);
         }
         self.left
     }
 
-    pub(super) fn spend(&mut self, events: usize, now: Duration) {
+    pub(in crate::api::http) fn spend(&mut self, events: usize, now: Duration) {
         self.left = self.left(now).saturating_sub(events);
     }
 }
 
-pub(super) fn until_next_second(now: Duration) -> Duration {
+pub(in crate::api::http) fn until_next_second(now: Duration) -> Duration {
     Duration::from_secs(now.as_secs() + 1).saturating_sub(now)
 }
 
 /// The position to which streams skip in the current second.
 #[derive(Debug, Default)]
-pub(in super::super) struct Marks(Mutex<(u64, SeqNo)>);
+pub(in crate::api::http) struct Marks(Mutex<(u64, SeqNo)>);
 
 impl Marks {
     /// The position of this second: that of the first stream that asks, which is at the end of the
     /// log.
-    pub(super) fn at(&self, now: Duration, durable: SeqNo) -> SeqNo {
+    pub(in crate::api::http) fn at(&self, now: Duration, durable: SeqNo) -> SeqNo {
         let mut latest = self.0.lock();
         if now.as_secs() > latest.0 || latest.1 == SeqNo::default() {
             *latest = (now.as_secs(), durable);

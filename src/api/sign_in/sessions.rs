@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::tokens::{Token, secret};
-use crate::api::call::{Call, Caller, ChangeCtx, Changing, In, NoArgs, Run};
+use crate::api::caller::Caller;
 use crate::base::limits::{
     HTTP_SESSION_IDLE, HTTP_SESSION_LIFETIME, HTTP_SESSIONS_MAX, HTTP_SESSIONS_OF_ONE,
     PAGE_LINK_LIFETIME, PAGE_LINKS_MAX,
@@ -29,12 +29,9 @@ const SESSION_PREFIX: &str = "scs_";
 /// The first characters of every secret of a link.
 const LINK_PREFIX: &str = "scl_";
 
-/// The path of the page that takes a link's secret, with the secret behind it.
-pub(super) const LINK_PATH: &str = "/sign-in/";
-
 /// The client whose rights a session has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Holder {
+pub(in crate::api) enum Holder {
     /// The owner of a token.
     Token(Box<Token>),
     /// A user of the local socket.
@@ -63,11 +60,11 @@ struct Link {
 
 /// The sessions and links of a daemon.
 #[derive(Default)]
-pub struct Sessions {
+pub(crate) struct Sessions {
     open: Mutex<HashMap<Digest, Session>>,
     links: Mutex<HashMap<Digest, Link>>,
     /// True if the network listener has TLS.
-    pub(super) has_tls: bool,
+    pub(in crate::api) has_tls: bool,
 }
 
 /// The key of the entry with the earliest time.
@@ -77,7 +74,7 @@ fn earliest<'e>(entries: impl Iterator<Item = (&'e Digest, Duration)>) -> Option
 
 impl Sessions {
     /// No sessions, for a listener with or without TLS.
-    pub fn new(has_tls: bool) -> Self {
+    pub(crate) fn new(has_tls: bool) -> Self {
         Self {
             has_tls,
             ..Self::default()
@@ -86,7 +83,7 @@ impl Sessions {
 
     /// Begins a session and returns its secret. Beyond a limit the session that was unused for
     /// longest ends.
-    pub(super) fn begin(&self, holder: Holder, now: Duration) -> Result<String, CallError> {
+    pub(in crate::api) fn begin(&self, holder: Holder, now: Duration) -> Result<String, CallError> {
         let text = secret(SESSION_PREFIX)?;
         let mut sessions = self.open.lock();
         sessions.retain(|_, session| session.is_alive(now));
@@ -123,7 +120,7 @@ impl Sessions {
 
     /// The holder of a valid session, which counts as used. The caller checks that its token still
     /// is valid.
-    pub(super) fn find(&self, text: &str, now: Duration) -> Option<Holder> {
+    pub(in crate::api) fn find(&self, text: &str, now: Duration) -> Option<Holder> {
         let mut sessions = self.open.lock();
         let session = sessions.get_mut(&sha256(text.as_bytes()))?;
         if !session.is_alive(now) {
@@ -134,12 +131,16 @@ impl Sessions {
     }
 
     /// Ends a session.
-    pub(super) fn end(&self, text: &str) {
+    pub(in crate::api) fn end(&self, text: &str) {
         self.open.lock().remove(&sha256(text.as_bytes()));
     }
 
     /// Makes a link for a user of the local socket, and returns its secret.
-    fn make_link(&self, caller: Caller, now: Duration) -> Result<String, CallError> {
+    pub(in crate::api) fn make_link(
+        &self,
+        caller: Caller,
+        now: Duration,
+    ) -> Result<String, CallError> {
         let text = secret(LINK_PREFIX)?;
         let mut links = self.links.lock();
         links.retain(|_, link| now.saturating_sub(link.made) < PAGE_LINK_LIFETIME);
@@ -156,7 +157,7 @@ impl Sessions {
 
     /// Takes a link, which is then used up, and begins its session. `None` if the link is unknown,
     /// used or too old.
-    pub(super) fn open_link(
+    pub(in crate::api) fn open_link(
         &self,
         text: &str,
         now: Duration,
@@ -169,60 +170,6 @@ impl Sessions {
         };
         let session = self.begin(Holder::User(link.caller.clone()), now)?;
         Ok(Some((link.caller, session)))
-    }
-}
-
-answers! {
-    /// A link that signs in to the page, once.
-    PageLink {
-        /// The path with the link's secret.
-        path: String,
-        /// The address of the listener with the path.
-        url: String,
-        /// Seconds until it is not valid any more.
-        seconds: u64,
-    }
-}
-
-/// `page_link`: makes a link that signs the caller in to the page with the caller's rights.
-pub(crate) struct MakeLink;
-
-impl Call for MakeLink {
-    const NAME: &'static str = "page_link";
-    const DOC: &'static str = "Create a one-time link that signs in to the page";
-    type Scope = Changing;
-    type Args<'a> = NoArgs;
-    type Answer = PageLink;
-}
-
-impl Run for MakeLink {
-    fn run(ChangeCtx { ctx, caller }: &In<'_, Self>, _: NoArgs) -> Result<PageLink, CallError> {
-        let Some(listener) = &ctx.http else {
-            let why =
-                "there is no page: set `http.listen` in the configuration and restart the daemon";
-            return Err(CallError::Refused(why.to_owned()));
-        };
-        // The session outlives the process.
-        let signed_in = Caller {
-            pid: None,
-            ..(*caller).clone()
-        };
-
-        let text = ctx.sessions.make_link(signed_in, ctx.clock.monotonic())?;
-        tracing::info!(target: "audit", action = "page_link", uid = caller.uid, "one-time link to the page created");
-
-        let path = format!("{LINK_PATH}{text}");
-        let scheme = if ctx.sessions.has_tls {
-            "https"
-        } else {
-            "http"
-        };
-
-        Ok(PageLink {
-            url: format!("{scheme}://{}{path}", listener.status().listen),
-            path,
-            seconds: PAGE_LINK_LIFETIME.as_secs(),
-        })
     }
 }
 

@@ -13,10 +13,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use self::growth::{ClassGrowth, days_left};
-use super::call::config::Reload;
-use super::call::{Ctx, no_events};
-use super::http::{ListenerMonitor, ListenerState, ListenerStatus};
-use crate::api::zeromq::{ZmqKind, ZmqSocketStatus};
+use super::config::Reload;
+use super::{Call, Ctx, In, NoArgs, Run, Whole, failed, no_events};
+use crate::api::monitor::{
+    ListenerMonitor, ListenerState, ListenerStatus, ZmqKind, ZmqSocketStatus,
+};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::DAMAGE_ROWS_MAX;
@@ -31,6 +32,7 @@ use crate::store::free_space::SpaceLevel;
 use crate::store::read::ClassTotals;
 use crate::store::stats::{ClassStats, StoreStats};
 use crate::store::{ConsumerStatus, Step, StoreError};
+use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::Time;
 
@@ -354,41 +356,70 @@ impl From<Step> for ClockStep {
     }
 }
 
+/// `status`.
+pub(crate) struct Show;
+
+impl Call for Show {
+    const NAME: &'static str = "status";
+    const DOC: &'static str = "Show the status of the daemon, its sources and its store";
+    type Scope = Whole<Ctx>;
+    type Args<'a> = NoArgs;
+    type Answer = Status;
+}
+
+impl Run for Show {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Status, CallError> {
+        status(ctx).map_err(failed)
+    }
+}
+
 /// Collects the status, with its health.
 pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
-    let now = ctx.clock.now();
-    let stats = ctx.store.stats()?;
-    let (known, unreadable) = ctx.policy.master_keys().counts();
+    let now = ctx.archive.clock.now();
+    let stats = ctx.archive.store.stats()?;
+    let (known, unreadable) = ctx.acceptor.policy.master_keys().counts();
 
     // The fields of the parts that are not configured are empty or absent.
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        uptime_s: u64::try_from(now.0.saturating_sub(ctx.started.0) / 1_000_000).unwrap_or(0),
-        state_dir: ctx.state_dir.to_string_lossy().into_owned(),
-        socket: ctx.socket.to_string_lossy().into_owned(),
+        uptime_s: u64::try_from(now.0.saturating_sub(ctx.process.started.0) / 1_000_000)
+            .unwrap_or(0),
+        state_dir: ctx.archive.state_dir.to_string_lossy().into_owned(),
+        socket: ctx.process.socket.to_string_lossy().into_owned(),
         head: stats.head.0,
         durable: stats.durable.0,
-        appender_seen_s: ctx.store.appender_seen_ago().as_secs(),
+        appender_seen_s: ctx.archive.store.appender_seen_ago().as_secs(),
         health: None,
         rates: rates(&stats),
         disk: disk(&stats, now),
-        last_failure: ctx.store.last_failed_return().map(|failed| LastFailure {
-            time: Time(failed.at),
-            jid: failed.jid,
-            minion: failed.minion,
-            fun: failed.fun,
-            retcode: failed.retcode,
-        }),
+        last_failure: ctx
+            .archive
+            .store
+            .last_failed_return()
+            .map(|failed| LastFailure {
+                time: Time(failed.at),
+                jid: failed.jid,
+                minion: failed.minion,
+                fun: failed.fun,
+                retcode: failed.retcode,
+            }),
         clock_step: stats.clock_step.map(ClockStep::from),
-        bus: ctx.buses.iter().map(bus).collect(),
+        bus: ctx.reacting.buses.iter().map(bus).collect(),
         unread_bus: ctx
+            .process
             .unread_bus
             .as_ref()
             .map(|dir| dir.to_string_lossy().into_owned()),
-        reactor: ctx.reactor.is_some(),
+        reactor: ctx.reacting.handle.is_some(),
         reactions: reactor(ctx),
-        consumers: ctx.store.consumers()?.iter().map(consumer).collect(),
+        consumers: ctx
+            .archive
+            .store
+            .consumers()?
+            .iter()
+            .map(consumer)
+            .collect(),
         sinks: ctx.engines.list().iter().map(sink).collect(),
         scripts: scripts(ctx),
         rules: rules(ctx),
@@ -398,15 +429,17 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         },
         damage: damage(ctx),
         spools: ctx
+            .process
             .spools
             .iter()
             .filter_map(|dir| Some(spool(dir, Spool::inspect(dir).transpose()?)))
             .collect(),
-        https: ctx.https.as_ref().map(listener),
-        http: ctx.http.as_ref().map(listener),
-        reload: reload(ctx.config.last_reload()),
+        https: ctx.process.https.as_ref().map(listener),
+        http: ctx.process.http.as_ref().map(listener),
+        reload: reload(ctx.process.config.last_reload()),
         zeromq: zeromq(ctx),
         counters: ctx
+            .archive
             .metrics
             .all()
             .into_iter()
@@ -415,7 +448,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         classes: classes(ctx, &stats)?,
         files: files(ctx),
         shares: shares(ctx),
-        minion_share: ctx.store.share_percent(),
+        minion_share: ctx.archive.store.share_percent(),
     };
 
     // Last, from the fields above: nothing is looked up twice, so the health fits the rest.
@@ -431,7 +464,7 @@ fn damage(ctx: &Ctx) -> Vec<DamageRow> {
         what: known.what,
         entries: known.entries,
     };
-    let known = ctx.store.damage().into_iter();
+    let known = ctx.archive.store.damage().into_iter();
     known.take(DAMAGE_ROWS_MAX).map(row).collect()
 }
 
@@ -490,16 +523,16 @@ fn files(ctx: &Ctx) -> Vec<FileRow> {
         },
     };
 
-    let of_store = ctx.store.file_faults().into_iter();
+    let of_store = ctx.archive.store.file_faults().into_iter();
     of_store
-        .chain(ctx.tokens.fault())
+        .chain(ctx.sign_in.tokens.fault())
         .chain(ctx.engines.file_faults())
         .map(row)
         .collect()
 }
 
 fn shares(ctx: &Ctx) -> Vec<ShareRow> {
-    let over = ctx.store.over_share().into_iter();
+    let over = ctx.archive.store.over_share().into_iter();
     over.map(|(class, minion, over)| ShareRow {
         class: class.to_string(),
         minion,
@@ -540,7 +573,7 @@ fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
         }
     };
 
-    Ok(ctx.store.classes()?.into_iter().map(row).collect())
+    Ok(ctx.archive.store.classes()?.into_iter().map(row).collect())
 }
 
 fn bus(bus: &BusMonitor) -> BusRow {
@@ -563,9 +596,9 @@ fn bus(bus: &BusMonitor) -> BusRow {
 }
 
 fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
-    let handle = ctx.reactor.as_ref()?;
+    let handle = ctx.reacting.handle.as_ref()?;
     let status = handle.status();
-    let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+    let buses: Vec<_> = ctx.reacting.buses.iter().map(BusMonitor::status).collect();
 
     let failed = handle.recently_failed();
 
@@ -579,7 +612,9 @@ fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
         behind: status.behind,
         waiting: status.waiting as u64,
         open: status.open as u64,
-        blocked: handle.blocked_by().or_else(|| no_events(ctx, &buses)),
+        blocked: handle
+            .blocked_by()
+            .or_else(|| no_events(&ctx.archive, &buses)),
         shadow: status.shadow,
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),
@@ -645,12 +680,12 @@ fn scripts(ctx: &Ctx) -> Vec<ScriptRow> {
         error: status.error,
         rejected_lines: status.rejected_lines,
     };
-    let now = ctx.clock.monotonic();
-    ctx.scripts.all(now).into_iter().map(row).collect()
+    let now = ctx.archive.clock.monotonic();
+    ctx.process.scripts.all(now).into_iter().map(row).collect()
 }
 
 fn rules(ctx: &Ctx) -> Vec<RuleRow> {
-    let rows = ctx.policy.counts().into_iter();
+    let rows = ctx.acceptor.policy.counts().into_iter();
     rows.map(|rule| RuleRow {
         name: rule.name.clone(),
         list: rule.list,
@@ -712,5 +747,5 @@ fn zeromq(ctx: &Ctx) -> Vec<ZeromqRow> {
             restarts: process.restarts,
         }
     };
-    ctx.zeromq.iter().map(row).collect()
+    ctx.process.zeromq.iter().map(row).collect()
 }

@@ -1,11 +1,10 @@
 //! `minions list` and `minions show` against a running daemon.
 
+use super::jobs::{answer, publish, run_states};
+use crate::cli::in_process::{cli, document, stderr, text};
+use crate::daemon::in_process::{Cellar, map};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
-
-use crate::fake_daemon::stderr;
-use crate::harness::{Cellar, map};
-use crate::jobs::{answer, cli, document, publish, run_states, text};
 
 const HIGHSTATE: &str = "20261121054728123456";
 const PING: &str = "20261121064728123456";
@@ -17,7 +16,7 @@ fn cellar() -> Cellar {
     let load = |fun: &str, jid: &str, arg: Json| {
         let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": arg, "tgt_type": "glob", "jid": jid});
         let minions = ["web1", "web2", "web3"].map(Value::from).to_vec();
-        let load = saltcellar::wire::msgpack::json::from_json(&load).unwrap();
+        let load = crate::wire::msgpack::json::from_json(&load).unwrap();
         cellar.ask(
             "save_load",
             vec![

@@ -7,17 +7,45 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
-use super::super::access::Access;
-use super::views::{Attended, Part};
+use super::access::Access;
+use crate::api::query::MinionsPage;
 use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
+use crate::wire::msgpack::Time;
+
+/// A part of a view: an answer, or the error in its place.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(super) enum Part<T> {
+    Shown(T),
+    Failed { error: String },
+}
+
+impl<T> Part<T> {
+    pub(super) fn shown(&self) -> Option<&T> {
+        match self {
+            Self::Shown(answer) => Some(answer),
+            Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// The minions that need attention.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Attended {
+    #[serde(flatten)]
+    pub(super) list: MinionsPage,
+    /// When the list was read.
+    pub(super) time: Time,
+}
 
 /// The latest list for each right and limits. Views that need the same list wait for one that reads
 /// it; no view waits for the list of other limits.
 #[derive(Debug, Default)]
-pub(in super::super) struct Attention(parking_lot::Mutex<VecDeque<(Reader, Slot)>>);
+pub(super) struct Attention(parking_lot::Mutex<VecDeque<(Reader, Slot)>>);
 
 /// Whose list it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,13 +127,12 @@ impl Attention {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::super::super::server::BUDGET;
+    use super::super::server::BUDGET;
     use super::*;
     use crate::api::budget::{Budgets, Client};
     use crate::api::call::Caller;
-    use crate::api::query::{MinionsPage, NotRead};
+    use crate::api::query::NotRead;
     use crate::base::clock::Micros;
-    use crate::wire::msgpack::Time;
     use salt_sls::Glob;
 
     fn reader(minions: Option<&str>) -> Access {

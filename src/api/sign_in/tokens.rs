@@ -25,23 +25,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 use tokio::sync::watch;
 
-use crate::api::call::{Call, ChangeCtx, Changing, In, NoArgs, Run, Whole};
-use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
-use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
+use crate::base::limits::TOKENS_MAX;
 use crate::base::named::named;
-use crate::model::{Limit, ReadLimits, Right};
+use crate::model::{ReadLimits, Right};
 use crate::store::StoreError;
 use crate::store::format::open_small;
 use crate::store::tools::layout::TOKENS_FILE;
 use crate::store::vfs::Fs;
 use crate::wire::call::CallError;
-use crate::wire::msgpack::Time;
 use crate::wire::signed::sha256;
 
 /// The first characters of every token, by which programs that search for secrets recognise one.
@@ -53,7 +49,7 @@ const TOKEN_LEN: usize = PREFIX.len() + 43;
 const VERSION: u32 = 1;
 
 /// The tokens of a daemon.
-pub struct Tokens {
+pub(crate) struct Tokens {
     path: PathBuf,
     fs: Arc<dyn Fs>,
     /// Held during a change, including its writes. Taken before `state`, and never by a request.
@@ -72,21 +68,22 @@ struct State {
 
 /// A token without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Token {
+pub(crate) struct Token {
     /// Its name, for people and for the audit log.
-    pub name: String,
+    pub(crate) name: String,
     /// Its right.
-    pub scope: Scope,
+    pub(crate) scope: Scope,
     hash: String,
-    created: i64,
+    /// When it was created, in microseconds since 1970.
+    pub(in crate::api) created: i64,
     /// Limits of the token.
     #[serde(flatten)]
-    pub limits: ReadLimits,
+    pub(crate) limits: ReadLimits,
 }
 
 /// The right of a token. [`Right`] accepts no `admin` from the configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// [`Right::Read`]
     #[default]
     Read,
@@ -116,7 +113,7 @@ impl From<Scope> for Right {
 
 /// The hashes of the tokens at one moment.
 #[derive(Debug, Default)]
-pub(super) struct TokenScanner {
+pub(in crate::api) struct TokenScanner {
     hashes: HashSet<String>,
 }
 
@@ -124,7 +121,7 @@ impl TokenScanner {
     /// True if the bytes contain a valid token, whatever is around it. Other secrets with the same
     /// prefix are not found. The time of a comparison reveals nothing about a token, because hashes
     /// are compared.
-    pub(super) fn finds_in(&self, bytes: &[u8]) -> bool {
+    pub(in crate::api) fn finds_in(&self, bytes: &[u8]) -> bool {
         // A token may be glued to other characters of its alphabet, so each prefix is a candidate,
         // with exactly the length of a token.
         let starts = memchr::memmem::find_iter(bytes, PREFIX);
@@ -145,7 +142,7 @@ impl Tokens {
     /// Reads the file of a state directory. An unusable file is logged, and no token is valid. A
     /// passing error, such as too few file descriptors, is the caller's: the next start may read
     /// the file, and until then no token would be valid.
-    pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
+    pub(crate) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join(TOKENS_FILE);
         let state = match read(&*fs, &path)? {
             Ok(tokens) => State {
@@ -185,12 +182,12 @@ impl Tokens {
     }
 
     /// True if no token exists.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.state.lock().tokens.is_empty()
     }
 
     /// The token with this text. The time that this takes depends on the number of tokens only.
-    pub fn find(&self, text: &str) -> Option<Token> {
+    pub(crate) fn find(&self, text: &str) -> Option<Token> {
         let hash = hash(text);
         let state = self.state.lock();
         let mut found = None;
@@ -204,7 +201,7 @@ impl Tokens {
     }
 
     /// Finds valid tokens within other text.
-    pub(super) fn scanner(&self) -> TokenScanner {
+    pub(in crate::api) fn scanner(&self) -> TokenScanner {
         let state = self.state.lock();
         TokenScanner {
             hashes: state.tokens.iter().map(|one| one.hash.clone()).collect(),
@@ -213,18 +210,18 @@ impl Tokens {
 
     /// A new token with all rights.
     #[cfg(test)]
-    pub(super) fn create_for_tests(&self, name: &str) -> String {
+    pub(in crate::api) fn create_for_tests(&self, name: &str) -> String {
         self.create(name, Scope::Admin, ReadLimits::default(), 1)
             .expect("a token")
     }
 
     /// True if a token that was found still exists.
-    pub fn is_valid(&self, token: &Token) -> bool {
+    pub(crate) fn is_valid(&self, token: &Token) -> bool {
         self.state.lock().tokens.contains(token)
     }
 
     /// Waits until a token that was found is revoked.
-    pub(super) async fn revoked(&self, token: &Token) {
+    pub(in crate::api) async fn revoked(&self, token: &Token) {
         let mut changes = self.changes.subscribe();
         while self.is_valid(token) {
             // The sender lives as long as `self`.
@@ -235,7 +232,7 @@ impl Tokens {
     }
 
     /// Adds a token, and returns its text, which is not kept.
-    fn create(
+    pub(in crate::api) fn create(
         &self,
         name: &str,
         scope: Scope,
@@ -267,6 +264,23 @@ impl Tokens {
             Ok(())
         })?;
         Ok(text)
+    }
+
+    /// Ends a token.
+    pub(in crate::api) fn revoke(&self, name: &str) -> Result<(), CallError> {
+        self.change(|tokens| {
+            // An unknown name is an error: a typing mistake must not look like a revoked token.
+            let before = tokens.len();
+            tokens.retain(|token| token.name != name);
+            let unknown = || CallError::Refused(format!("there is no token {name:?}"));
+            (tokens.len() < before).then_some(()).ok_or_else(unknown)
+        })
+    }
+
+    /// All tokens, and why the file cannot be used, if it cannot.
+    pub(in crate::api) fn list(&self) -> (Vec<Token>, Option<String>) {
+        let state = self.state.lock();
+        (state.tokens.clone(), state.problem.clone())
     }
 
     fn change(
@@ -373,161 +387,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<Token>, String> {
         ));
     }
     Ok(file.tokens)
-}
-
-answers! {
-    /// A new token, whose text is not kept.
-    NewToken {
-        name: String,
-        token: String,
-    }
-    /// Tokens.
-    TokenList {
-        tokens: Vec<TokenRow>,
-        /// Why the file of tokens is unusable.
-        problem: Option<String>,
-    }
-    /// A token without its secret.
-    TokenRow {
-        name: String,
-        scope: Scope,
-        time: Time,
-        minions: Option<String>,
-        tags: Option<String>,
-        functions: Option<String>,
-    }
-    /// A token that is no longer valid.
-    Revoked {
-        name: String,
-    }
-}
-
-fn check_text(key: &str, text: &str) -> Result<(), CallError> {
-    let is_plain =
-        !text.is_empty() && text.len() <= TOKEN_TEXT_BYTES_MAX && !text.contains(char::is_control);
-    let expected = format!(
-        "argument `{key}`: expected 1 to {TOKEN_TEXT_BYTES_MAX} bytes without control characters"
-    );
-    if is_plain {
-        Ok(())
-    } else {
-        Err(CallError::Argument(expected))
-    }
-}
-
-/// `token_create`.
-pub(crate) struct Create;
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct CreateArgs {
-    /// Its name, for people and for the audit log
-    pub(crate) name: String,
-    /// Its right
-    pub(crate) scope: Scope,
-    #[serde(flatten)]
-    pub(crate) limits: ReadLimits,
-}
-
-impl Call for Create {
-    const NAME: &'static str = "token_create";
-    const DOC: &'static str = "Create a token for the HTTP listener";
-    const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
-    type Args<'a> = CreateArgs;
-    type Answer = NewToken;
-}
-
-impl Run for Create {
-    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: CreateArgs) -> Result<NewToken, CallError> {
-        let CreateArgs {
-            name,
-            scope,
-            limits,
-        } = args;
-
-        // The list of tokens shows the name and the globs, and the audit log has the name.
-        check_text("name", &name)?;
-        for limit in Limit::ALL {
-            if let Some(glob) = limits.of(limit) {
-                check_text(limit.name(), glob.as_str())?;
-            }
-        }
-
-        let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
-        // Without the token's text, which only the caller gets.
-        tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
-
-        Ok(NewToken { name, token: text })
-    }
-}
-
-/// `token_list`.
-pub(crate) struct List;
-
-impl Call for List {
-    const NAME: &'static str = "token_list";
-    const DOC: &'static str = "List tokens";
-    const RIGHT: Right = Right::Admin;
-    type Scope = Whole;
-    type Args<'a> = NoArgs;
-    type Answer = TokenList;
-}
-
-impl Run for List {
-    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<TokenList, CallError> {
-        let state = ctx.tokens.state.lock();
-
-        let row = |token: &Token| {
-            let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());
-            TokenRow {
-                name: token.name.clone(),
-                scope: token.scope,
-                time: Time(Micros(token.created)),
-                minions: text(Limit::Minions),
-                tags: text(Limit::Tags),
-                functions: text(Limit::Functions),
-            }
-        };
-
-        Ok(TokenList {
-            tokens: state.tokens.iter().map(row).collect(),
-            problem: state.problem.clone(),
-        })
-    }
-}
-
-/// `token_revoke`.
-pub(crate) struct Revoke;
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct RevokeArgs {
-    /// The token's name
-    pub(crate) name: String,
-}
-
-impl Call for Revoke {
-    const NAME: &'static str = "token_revoke";
-    const DOC: &'static str = "Revoke a token";
-    const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
-    type Args<'a> = RevokeArgs;
-    type Answer = Revoked;
-}
-
-impl Run for Revoke {
-    fn run(ChangeCtx { ctx, .. }: &In<'_, Self>, args: RevokeArgs) -> Result<Revoked, CallError> {
-        let RevokeArgs { name } = args;
-        ctx.tokens.change(|tokens| {
-            // An unknown name is an error: a typing mistake must not look like a revoked token.
-            let before = tokens.len();
-            tokens.retain(|token| token.name != name);
-            let unknown = || CallError::Refused(format!("there is no token {name:?}"));
-            (tokens.len() < before).then_some(()).ok_or_else(unknown)
-        })?;
-        tracing::info!(target: "audit", action = "token_revoke", token = name, "token revoked");
-
-        Ok(Revoked { name })
-    }
 }
 
 #[cfg(test)]

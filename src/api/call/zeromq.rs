@@ -1,75 +1,14 @@
-//! The ZeroMQ sockets as the daemon sees them: the calls of their processes, and the state of each.
+//! The calls of the processes of the ZeroMQ sockets.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::call::{Call, Changing, In, Run, Save};
+use super::{Acceptor, Archive, Call, Changing, In, Run, Save};
 use crate::base::limits::WIRE_FRAME_BYTES_MAX;
-use crate::base::named::named;
 use crate::model::{FrameBatch, Right, Source};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{self, PackedArray};
 use crate::wire::salt_event;
-
-/// A kind of ZeroMQ socket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ZmqKind {
-    #[default]
-    Pull,
-    Pub,
-}
-
-named! {
-    ZmqKind {
-        Pull: "pull",
-        Pub: "pub",
-    }
-}
-
-/// The state of a ZeroMQ socket; clones share it.
-#[derive(Debug, Clone)]
-pub(crate) struct ZmqSocketStatus {
-    /// `pull` or `pub`.
-    pub(crate) kind: ZmqKind,
-    pub(crate) path: PathBuf,
-    process: Arc<Mutex<ZmqProcess>>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ZmqProcess {
-    /// The process id; `None` between two processes.
-    pub(crate) pid: Option<u32>,
-    /// Number of processes that ended.
-    pub(crate) restarts: u64,
-}
-
-impl ZmqSocketStatus {
-    /// The state of a socket without a process.
-    pub(crate) fn new(kind: ZmqKind, path: &Path) -> Self {
-        Self {
-            kind,
-            path: path.to_owned(),
-            process: Arc::default(),
-        }
-    }
-
-    pub(crate) fn process(&self) -> ZmqProcess {
-        *self.process.lock()
-    }
-
-    /// Records the process that serves the socket now.
-    pub(crate) fn set_pid(&self, pid: Option<u32>) {
-        self.process.lock().pid = pid;
-    }
-
-    pub(crate) fn count_restart(&self) {
-        self.process.lock().restarts += 1;
-    }
-}
 
 /// `zeromq_events`.
 pub(crate) struct Events;
@@ -86,7 +25,7 @@ impl Call for Events {
     const DOC: &'static str = "Store events of the ZeroMQ PULL, for its process";
     const RIGHT: Right = Right::Admin;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
-    type Scope = Changing;
+    type Scope = Changing<Acceptor>;
     type Args<'a> = EventsArgs<'a>;
     type Answer = u64;
 }
@@ -97,7 +36,7 @@ impl Save for Events {
         args: EventsArgs<'_>,
         to: &mut FrameBatch<'_>,
     ) -> Result<u64, CallError> {
-        let at = ctx.clock.now();
+        let at = ctx.archive.clock.now();
 
         let mut taken = 0;
         for event in msgpack::elements(args.events.0) {
@@ -112,7 +51,7 @@ impl Save for Events {
             };
             // A sender cannot be told, so its message is counted and skipped.
             if !salt_event::is_event(tag, data) || !salt_event::is_clean_tag(tag) {
-                ctx.metrics.zmq_messages_malformed.add(1);
+                ctx.archive.metrics.zmq_messages_malformed.add(1);
                 continue;
             }
 
@@ -123,7 +62,7 @@ impl Save for Events {
             }
         }
 
-        ctx.metrics.zmq_events.add(taken);
+        ctx.archive.metrics.zmq_events.add(taken);
         Ok(taken)
     }
 }
@@ -145,7 +84,7 @@ impl Call for Ignored {
     const NAME: &'static str = "zeromq_ignored";
     const DOC: &'static str = "Count messages that the ZeroMQ PULL ignored";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing;
+    type Scope = Changing<Archive>;
     type Args<'a> = IgnoredArgs;
     type Answer = ();
 }

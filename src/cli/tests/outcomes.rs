@@ -1,12 +1,10 @@
 //! What counts as a failure, and as a minion's state: the same in lists, filters, metrics, sinks and rules, in each form of a return.
 
+use super::jobs::{publish, returned, value};
+use crate::cli::in_process::{LISTENER, cli, document, stdout, text, token};
+use crate::daemon::in_process::{Cellar, address, get, map, wait_for};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
-
-use crate::fake_daemon::stdout;
-use crate::harness::{Cellar, map, wait_for};
-use crate::http::{address, get};
-use crate::jobs::{cli, document, publish, returned, text, value};
 
 const FIRST: &str = "20261121054728123456";
 const SECOND: &str = "20261121064728123456";
@@ -55,7 +53,7 @@ fn assert_state(cellar: &Cellar, jid: &str, has_failed: bool, why: &str) {
 fn only_an_applied_highstate_is_the_state_of_its_minion() {
     let config = "http: {listen: '127.0.0.1:0', minion_metrics: true}\n";
     for fun in ["state.highstate", "state.apply"] {
-        let cellar = Cellar::start_configured(config, &[]);
+        let cellar = Cellar::start_configured(config);
         highstate(&cellar, FIRST, fun, &json!([]), false);
         assert_state(&cellar, FIRST, true, "the highstate failed");
         for (n, args) in [
@@ -73,7 +71,7 @@ fn only_an_applied_highstate_is_the_state_of_its_minion() {
         highstate(&cellar, THIRD, fun, &json!([]), true);
         assert_state(&cellar, THIRD, false, "the highstate succeeded");
     }
-    let cellar = Cellar::start_configured(config, &[]);
+    let cellar = Cellar::start_configured(config);
     highstate(&cellar, FIRST, "state.apply", &json!([]), true);
     for (n, args) in [
         json!(["web"]),
@@ -179,7 +177,7 @@ fn every_view_agrees_on_what_failed() {
     let config = "http: {listen: '127.0.0.1:0'}\n\
         ingest: {filter: [{do: store, retcode: '!0'}, {do: drop, fun: [test.ping, state.sls]}]}\n\
         sinks:\n  failures: {match: [{retcode: '!0'}], encoder: {template: {text: '{{ minion }}'}}, transport: {file: {path: DIR/failures}}}\n";
-    let cellar = Cellar::start_configured(config, &[]);
+    let cellar = Cellar::start_configured(config);
     let mut names = vec!["one", "many"];
     names.extend(failures().iter().map(|(name, _)| *name));
     publish(&cellar, FIRST, "test.ping", &names);
@@ -247,7 +245,7 @@ fn every_view_agrees_on_what_failed() {
 #[test]
 fn the_encoder_of_states_knows_several_functions_and_orchestrations() {
     let config = "sinks:\n  states: {match: [{tag: 'salt/*'}], encoder: states, transport: {file: {path: DIR/states}}}\n";
-    let cellar = Cellar::start_configured(config, &[]);
+    let cellar = Cellar::start_configured(config);
     let fire = |tag: String, load: &Json| {
         let event = map(vec![("tag", tag.into()), ("data", value(load))]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
@@ -400,7 +398,7 @@ fn nested(levels: usize) -> Value {
 
 #[test]
 fn a_deep_value_of_one_minion_fails_no_view() {
-    let cellar = Cellar::start_configured(crate::http::LISTENER, &[]);
+    let cellar = Cellar::start_configured(LISTENER);
     publish(&cellar, FIRST, "test.echo", &["web1", "web2"]);
     for (minion, levels) in [("web1", 510), ("web2", 1_000)] {
         let load = map(vec![
@@ -417,7 +415,7 @@ fn a_deep_value_of_one_minion_fails_no_view() {
         cellar.ask("returner", vec![("load", load)]);
     }
     let address = address(&cellar);
-    let line = crate::http::token(&cellar, &["all", "--scope", "read"]);
+    let line = token(&cellar, &["all", "--scope", "read"]);
     for path in [
         format!("/api/v1/jobs/{FIRST}"),
         "/api/v1/jobs".to_owned(),
@@ -462,7 +460,7 @@ fn a_deep_value_of_one_minion_fails_no_view() {
 
 #[test]
 fn a_return_that_is_too_large_is_stored_without_its_value() {
-    let cellar = Cellar::start_configured("store: {entry_bytes_max: 64 KiB}\n", &[]);
+    let cellar = Cellar::start_configured("store: {entry_bytes_max: 64 KiB}\n");
     publish(&cellar, FIRST, "test.echo", &["web1", "web2"]);
     let rest = json!({ "retcode": 2, "success": false });
     let load = |minion: &str, fun: &str| {

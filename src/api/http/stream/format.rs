@@ -46,7 +46,7 @@ struct ForSalt<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(in crate::api::http) enum Format {
     Sse,
     Ndjson,
     /// The server-sent events of salt-api: `tag`, and `data` with the tag and the event's data.
@@ -54,7 +54,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(in crate::api::http) fn of(headers: &HeaderMap) -> Self {
         let accept = headers
             .get_all("accept")
             .iter()
@@ -65,7 +65,7 @@ impl Format {
         if is_ndjson { Self::Ndjson } else { Self::Sse }
     }
 
-    pub(super) fn content_type(self) -> &'static str {
+    pub(in crate::api::http) fn content_type(self) -> &'static str {
         match self {
             Self::Sse | Self::Salt => "text/event-stream",
             Self::Ndjson => "application/x-ndjson",
@@ -73,7 +73,7 @@ impl Format {
     }
 
     /// Appends the events of a call's result; without any, a sign of life.
-    pub(super) fn append(self, found: &FollowedEvents, out: &mut Vec<u8>) {
+    pub(in crate::api::http) fn append(self, found: &FollowedEvents, out: &mut Vec<u8>) {
         for event in &found.events {
             // A line of NDJSON has the id in the event.
             if self != Self::Ndjson {
@@ -101,7 +101,7 @@ impl Format {
         }
     }
 
-    pub(super) fn sign_of_life(self) -> &'static [u8] {
+    pub(in crate::api::http) fn sign_of_life(self) -> &'static [u8] {
         if self == Self::Ndjson {
             b"\n"
         } else {
@@ -111,7 +111,12 @@ impl Format {
 
     /// The message about skipped events; `id` is that of the last position among them. Without a
     /// reason they were more than `max_rate`.
-    pub(super) fn skipped(self, count: u64, id: &str, reason: Option<&str>) -> Vec<u8> {
+    pub(in crate::api::http) fn skipped(
+        self,
+        count: u64,
+        id: &str,
+        reason: Option<&str>,
+    ) -> Vec<u8> {
         let mut text = json!({ "count": count, "id": id });
         if let (Some(text), Some(reason)) = (text.as_object_mut(), reason) {
             text.insert("reason".to_owned(), reason.into());
@@ -124,7 +129,7 @@ impl Format {
         }
     }
 
-    pub(super) fn error(self, error: &HttpError) -> Vec<u8> {
+    pub(in crate::api::http) fn error(self, error: &HttpError) -> Vec<u8> {
         let text = json!({ "error": { "code": error.code, "message": error.message } });
         match self {
             Self::Sse | Self::Salt => format!("event: error\ndata: {text}\n\n").into_bytes(),

@@ -1,0 +1,99 @@
+//! Standard output and standard error. A test has its own.
+
+use std::io::{self, IsTerminal as _, Write};
+
+#[cfg(test)]
+use self::capture::{Stream, is_captured};
+
+pub(in crate::cli) fn stdout() -> Box<dyn Write> {
+    #[cfg(test)]
+    if is_captured() {
+        return Box::new(Stream::Output);
+    }
+    Box::new(io::stdout())
+}
+
+pub(in crate::cli) fn stderr() -> Box<dyn Write> {
+    #[cfg(test)]
+    if is_captured() {
+        return Box::new(Stream::Error);
+    }
+    Box::new(io::stderr())
+}
+
+/// Whether a person sees what is printed.
+pub(in crate::cli) fn is_terminal() -> bool {
+    #[cfg(test)]
+    if is_captured() {
+        return false;
+    }
+    io::stdout().is_terminal()
+}
+
+/// What a verb of a test has instead.
+#[cfg(test)]
+pub(in crate::cli) mod capture {
+    use std::cell::RefCell;
+    use std::io::{self, Write};
+
+    use crate::api::client::Client;
+
+    /// The streams and the connection of the verb that runs on this thread.
+    struct Captured {
+        connect: Box<dyn Fn() -> Client>,
+        stdout: Vec<u8>,
+        stderr: Vec<u8>,
+    }
+
+    thread_local! {
+        static CAPTURED: RefCell<Option<Captured>> = const { RefCell::new(None) };
+    }
+
+    /// Whether a test runs a verb on this thread.
+    pub(in crate::cli) fn is_captured() -> bool {
+        CAPTURED.with_borrow(Option::is_some)
+    }
+
+    /// Standard output or standard error of the verb.
+    pub(super) enum Stream {
+        Output,
+        Error,
+    }
+
+    impl Write for Stream {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            CAPTURED.with_borrow_mut(|captured| {
+                let captured = captured.as_mut().unwrap();
+                match self {
+                    Self::Output => captured.stdout.write(bytes),
+                    Self::Error => captured.stderr.write(bytes),
+                }
+            })
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A connection of the verb; none if no test runs one on this thread.
+    pub(in crate::cli) fn client() -> Option<Client> {
+        CAPTURED.with_borrow(|captured| captured.as_ref().map(|captured| (captured.connect)()))
+    }
+
+    /// Captures what a verb on this thread prints, and gives it connections.
+    pub(in crate::cli) fn begin(connect: Box<dyn Fn() -> Client>) {
+        let before = CAPTURED.replace(Some(Captured {
+            connect,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        }));
+        assert!(before.is_none(), "a verb within a verb");
+    }
+
+    /// Ends this, and returns what was printed.
+    pub(in crate::cli) fn end() -> (Vec<u8>, Vec<u8>) {
+        let captured = CAPTURED.take().unwrap();
+        (captured.stdout, captured.stderr)
+    }
+}

@@ -1,0 +1,390 @@
+//! Metrics, hooks, and every operation of the API.
+
+use crate::cli::in_process::{LISTENER, token};
+use crate::daemon::in_process::{Answer, Cellar, address, get, local, map};
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+/// Stores events `n` with the tag `test/<n>`.
+pub(crate) fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
+    let mut client = cellar.client();
+    for n in numbers {
+        let minion = if n % 2 == 0 { "web1" } else { "db1" };
+        let data = map(vec![
+            ("n", n.into()),
+            ("id", minion.into()),
+            ("fun", "state.apply".into()),
+        ]);
+        let event = map(vec![
+            ("tag", format!("salt/job/1/ret/{minion}/{n}").into()),
+            ("data", data),
+        ]);
+        client
+            .call(
+                "event_return",
+                map(vec![("events", Value::Array(vec![event]))]),
+            )
+            .unwrap();
+    }
+}
+
+/// Stores a job with one return and one minion missing.
+fn put_job(cellar: &Cellar, jid: &str, fun: &str) {
+    let minions = Value::Array(vec!["web1".into(), "db1".into()]);
+    let load = map(vec![
+        ("fun", fun.into()),
+        ("jid", jid.into()),
+        ("tgt", "*".into()),
+        ("tgt_type", "glob".into()),
+        ("user", "root".into()),
+        ("arg", Value::Array(vec![])),
+    ]);
+    let args = vec![("jid", jid.into()), ("load", load), ("minions", minions)];
+    cellar.ask("save_load", args);
+    let states = map(vec![(
+        "file_|-/a_|-/a_|-managed",
+        map(vec![
+            ("result", true.into()),
+            ("changes", map(vec![("diff", "x".into())])),
+            ("comment", "done".into()),
+            ("name", "/a".into()),
+            ("__id__", "/a".into()),
+            ("__sls__", "web".into()),
+            ("duration", Value::F64(1.5)),
+            ("start_time", "05:47:28.123456".into()),
+            ("__run_num__", 0.into()),
+        ]),
+    )]);
+    let load = map(vec![
+        ("jid", jid.into()),
+        ("id", "web1".into()),
+        ("fun", fun.into()),
+        ("return", states),
+        ("retcode", 0.into()),
+        ("success", true.into()),
+    ]);
+    cellar.ask("returner", vec![("load", load)]);
+}
+
+/// Whether a value fits a schema, in the parts of JSON Schema that the document uses.
+fn check(document: &Json, schema: &Json, value: &Json, at: &str) {
+    if let Some(target) = schema["$ref"].as_str() {
+        let name = target.rsplit('/').next().unwrap();
+        let target = &document["components"]["schemas"][name];
+        assert!(target.is_object(), "{at}: {name} is not described");
+        return check(document, target, value, at);
+    }
+    if let Some(choices) = schema["anyOf"].as_array() {
+        let fits = |choice: &Json| choice["type"] == "null" && value.is_null();
+        if !choices.iter().any(fits) {
+            let other = choices
+                .iter()
+                .find(|choice| choice["type"] != "null")
+                .unwrap();
+            check(document, other, value, at);
+        }
+        return;
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Json::String(kind) => vec![kind],
+        Json::Array(kinds) => kinds.iter().filter_map(Json::as_str).collect(),
+        _ => return,
+    };
+    let kind = match value {
+        Json::Null => "null",
+        Json::Bool(_) => "boolean",
+        Json::Number(number) if number.is_f64() => "number",
+        Json::Number(_) => "integer",
+        Json::String(_) => "string",
+        Json::Array(_) => "array",
+        Json::Object(_) => "object",
+    };
+    let fits = kinds.contains(&kind) || (kind == "integer" && kinds.contains(&"number"));
+    assert!(fits, "{at}: {kind}, expected {kinds:?}: {value}");
+    if let Some(items) = value.as_array() {
+        for (n, item) in items.iter().enumerate() {
+            check(document, &schema["items"], item, &format!("{at}[{n}]"));
+        }
+    }
+    let (Some(fields), Some(properties)) = (value.as_object(), schema["properties"].as_object())
+    else {
+        return;
+    };
+    for name in schema["required"].as_array().into_iter().flatten() {
+        assert!(
+            fields.contains_key(name.as_str().unwrap()),
+            "{at}: {name} is missing in {value}"
+        );
+    }
+    for (name, field) in fields {
+        let property = properties
+            .get(name)
+            .unwrap_or_else(|| panic!("{at}.{name} is not described"));
+        check(document, property, field, &format!("{at}.{name}"));
+    }
+}
+
+fn ok(answer: &Answer) -> Json {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+#[test]
+fn every_operation_answers_as_the_openapi_document_describes() {
+    let text = format!(
+        "{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n"
+    );
+    let cellar = Cellar::start_configured(&text);
+    let jid = "20261121054728123456";
+    put_job(&cellar, "20261121054528123456", "state.apply");
+    put_job(&cellar, jid, "state.apply");
+    put(&cellar, 0..5);
+    let document = ok(&local(&cellar, "GET", "/api/v1/openapi.json", b""));
+    let mut operations: Vec<(String, String, Json)> = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            operations.push((method.to_ascii_uppercase(), path.clone(), operation.clone()));
+        }
+    }
+    // Created before it is used, deleted last.
+    operations.sort_by_key(|(method, path, _)| match method.as_str() {
+        "PUT" => 0,
+        "DELETE" => 9,
+        // A seek ends the lease; `ack` follows `next`.
+        _ if path.ends_with("/next") => 1,
+        _ if path.ends_with("/ack") => 2,
+        _ => 3,
+    });
+    assert!(operations.len() > 25, "{}", operations.len());
+    let mut seq = 0;
+    for (method, path, operation) in &operations {
+        let url = path.replace("{jid}", jid).replace(
+            "{name}",
+            if path.contains("/sinks/") {
+                "out"
+            } else {
+                "audit"
+            },
+        );
+        let url = url.replace("{seq}", "1").replace("{minion}", "web1");
+        let body = match path.rsplit('/').next().unwrap() {
+            "{name}" if method == "PUT" => {
+                json!({ "match": [{ "tag": "salt/*" }], "to": "oldest" })
+            }
+            "next" => json!({ "limit": 2, "holder": "me" }),
+            "ack" => json!({ "seq": seq, "holder": "me" }),
+            "nack" => json!({ "error": "broken", "holder": "me" }),
+            "seek" => json!({ "to": "newest" }),
+            _ => json!({}),
+        };
+        let url = if path.ends_with("/why") {
+            format!("{url}?tag=a")
+        } else {
+            url
+        };
+        if path.ends_with("/stream") {
+            continue;
+        }
+        let answer = local(&cellar, method, &url, body.to_string().as_bytes());
+        // No reactor is configured.
+        if path.contains("/reactor") {
+            assert_eq!(
+                answer.status,
+                if path.ends_with("/reactions") {
+                    200
+                } else {
+                    409
+                },
+                "{path}: {}",
+                answer.text()
+            );
+            continue;
+        }
+        let answer = ok(&answer);
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        check(&document, schema, &answer, &format!("{method} {path}"));
+        if path.ends_with("/next") {
+            assert_eq!(answer["events"].as_array().unwrap().len(), 2);
+            seq = answer["events"][1]["seq"].as_u64().unwrap();
+        }
+    }
+    let store = ok(&local(&cellar, "GET", "/api/v1/store", b""));
+    let hours: Vec<u64> = store["entries_by_hour"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Json::as_u64)
+        .collect();
+    let stored: u64 = store["classes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|class| class["entries"].as_u64())
+        .sum();
+    assert!(
+        hours.len() == 24 && stored > 0 && hours.iter().sum::<u64>() == stored,
+        "{store}"
+    );
+    assert_eq!(
+        hours[..22],
+        [0; 22],
+        "all within this hour, or the one before"
+    );
+    let job = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}"), b""));
+    assert_eq!(job["returns"][0]["minion"], "web1");
+    assert!(job["time"].as_str().unwrap().ends_with('Z'), "{job}");
+    let missing = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/jobs/{jid}/missing"),
+        b"",
+    ));
+    assert_eq!(missing["missing"], json!(["db1"]));
+    let diff = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/jobs/{jid}/diff"),
+        b"",
+    ));
+    assert_eq!(
+        (&diff["a"]["jid"], &diff["same"]),
+        (&json!("20261121054528123456"), &json!(1)),
+        "{diff}"
+    );
+    let minions = ok(&local(&cellar, "GET", "/api/v1/minions?limit=1", b""));
+    assert_eq!(
+        (&minions["minions"][0]["id"], &minions["next"]),
+        (&json!("db1"), &json!("db1")),
+        "{minions}"
+    );
+    let minion = ok(&local(&cellar, "GET", "/api/v1/minions/web1", b""));
+    assert_eq!(
+        minion["highstate"]["states"],
+        json!({"total": 1, "failed": 0, "changed": 1}),
+        "{minion}"
+    );
+    assert_eq!(minion["last"]["time"], "2026-11-21T05:47:28.123456Z");
+    for path in ["/api/v1/jobs/20200101000000000000", "/api/v1/minions/web9"] {
+        assert_eq!(local(&cellar, "GET", path, b"").status, 404, "{path}");
+    }
+}
+
+#[test]
+fn a_search_through_everything_ends_early_and_continues() {
+    let cellar = Cellar::start_configured(LISTENER);
+    put(&cellar, 7..8);
+    // 80 MB in which there is nothing to find.
+    let text = Value::from("x".repeat(1 << 20));
+    for _ in 0..80 {
+        let event = map(vec![
+            ("tag", "big".into()),
+            ("data", map(vec![("text", text.clone())])),
+        ]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    let path = "/api/v1/events?where=data.n%20==%207";
+    let first = ok(&local(&cellar, "GET", path, b""));
+    assert_eq!(
+        (&first["events"], &first["more"]),
+        (&json!([]), &json!(true)),
+        "{first}"
+    );
+    let next = first["next"].as_str().unwrap();
+    let second = ok(&local(
+        &cellar,
+        "GET",
+        &format!("{path}&cursor={next}"),
+        b"",
+    ));
+    assert_eq!(
+        (&second["events"][0]["data"]["n"], &second["next"]),
+        (&json!(7), &Json::Null),
+        "{second}"
+    );
+    let count = ok(&local(
+        &cellar,
+        "GET",
+        "/api/v1/events/count?where=data.n%20==%207",
+        b"",
+    ));
+    assert_eq!(count["count"], 1, "{count}");
+    let from = count["next"].as_u64().unwrap();
+    let rest = ok(&local(
+        &cellar,
+        "GET",
+        &format!("/api/v1/events/count?where=data.n%20==%207&from={from}"),
+        b"",
+    ));
+    assert_eq!(
+        (&rest["count"], &rest["next"]),
+        (&json!(0), &Json::Null),
+        "{rest}"
+    );
+}
+
+#[test]
+fn metrics_count_jobs_returns_and_times_and_name_no_minion_unless_configured() {
+    let cellar = Cellar::start_configured(LISTENER);
+    let address = address(&cellar);
+    put_job(&cellar, "20261121054728123456", "state.apply");
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("to", "oldest".into())],
+    );
+    let page = get(&address, "/metrics", "");
+    assert_eq!(page.status, 200);
+    assert!(
+        page.header("content-type")
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
+    let text = page.text();
+    for line in [
+        "# TYPE saltcellar_entries_stored counter",
+        "saltcellar_jobs_total{function_class=\"state\"} 1",
+        "saltcellar_returns_total{function_class=\"state\",outcome=\"succeeded\",confirmed=\"yes\"} 1",
+        "saltcellar_consumer_lag_entries{consumer=\"audit\"} 2.0",
+        "saltcellar_commit_duration_seconds_bucket{le=\"+Inf\"}",
+        "saltcellar_answer_duration_seconds_count",
+    ] {
+        assert!(
+            text.lines().any(|found| found.starts_with(line)),
+            "{line}: {text}"
+        );
+    }
+    assert!(
+        text.ends_with("# EOF\n") && !text.contains("web1") && !text.contains("20261121"),
+        "{text}"
+    );
+    let with = Cellar::start_configured("http: {listen: '127.0.0.1:0', minion_metrics: true}\n");
+    put_job(&with, "20261121054728123456", "state.apply");
+    let text = get(&crate::daemon::in_process::address(&with), "/metrics", "").text();
+    assert!(
+        text.contains("saltcellar_minion_highstate_failed{minion=\"web1\"} 0.0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn no_condition_in_an_address_ends_the_daemon() {
+    let cellar = Cellar::start_configured(LISTENER);
+    let address = address(&cellar);
+    let read = token(
+        &cellar,
+        &["r", "--scope", "read", "--minions", "does-not-exist"],
+    );
+    for deep in [
+        format!("data{}", ".a".repeat(1_900)),
+        format!("{}1", "-".repeat(3_900)),
+        format!("{}1{}", "(".repeat(1_900), ")".repeat(1_900)),
+        format!("data{}", "%20is%20true".repeat(300)),
+    ] {
+        let refused = get(&address, &format!("/api/v1/events?where={deep}"), &read);
+        assert!(
+            refused.status == 400 && refused.text().contains("nested"),
+            "{}",
+            refused.text()
+        );
+    }
+    assert_eq!(get(&address, "/healthz", "").status, 200);
+}

@@ -1,0 +1,838 @@
+//! Queries of jobs: verbs and calls against a running daemon, with entries in Salt's format.
+
+use crate::base::limits::LIST_BYTES_MAX;
+use crate::cli::in_process::{cli, document, stderr, stdout, text};
+use crate::daemon::in_process::{Cellar, map, wait_for};
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+const JID: &str = "20261121054728123456";
+const LATER: &str = "20261121064728123456";
+
+/// A value of Salt, written as JSON.
+pub(crate) fn value(json: &Json) -> Value {
+    crate::wire::msgpack::json::from_json(json).unwrap()
+}
+
+fn save_load(cellar: &Cellar, jid: &str, load: &Json, minions: &[&str]) {
+    let minions = Value::Array(minions.iter().map(|id| Value::from(*id)).collect());
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", jid.into()),
+            ("load", value(load)),
+            ("minions", minions),
+        ],
+    );
+}
+
+pub(crate) fn publish(cellar: &Cellar, jid: &str, fun: &str, minions: &[&str]) {
+    let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": ["web"], "tgt_type": "glob", "ret": "",
+                      "jid": jid, "kwargs": {"metadata": {"ticket": "OPS-7", "nodes": 3}}, "user": "root"});
+    save_load(cellar, jid, &load, minions);
+}
+
+pub(crate) fn answer(cellar: &Cellar, jid: &str, minion: &str, fun: &str, ret: &Json, code: i64) {
+    let load = json!({"cmd": "_return", "id": minion, "jid": jid, "fun": fun, "fun_args": [], "return": ret,
+                      "retcode": code, "success": code == 0});
+    returned(cellar, &load);
+}
+
+/// A returner call with this return.
+pub(crate) fn returned(cellar: &Cellar, load: &Json) {
+    cellar.ask("returner", vec![("load", value(load))]);
+}
+
+fn state(num: u64, result: bool, changes: &Json, comment: &str) -> Json {
+    json!({"name": "nginx", "changes": changes, "result": result, "comment": comment, "__sls__": "web",
+           "__run_num__": num, "start_time": "05:47:28.5", "duration": 1.5 + num as f64, "__id__": "nginx"})
+}
+
+pub(crate) fn run_states(restarted: bool, ok: bool) -> Json {
+    let changes = if restarted {
+        json!({"nginx": true})
+    } else {
+        json!({})
+    };
+    json!({
+        "service_|-nginx_|-nginx_|-running": state(1, ok, &changes, "The service"),
+        "pkg_|-nginx_|-nginx_|-installed": state(0, true, &json!({}), "All there"),
+    })
+}
+
+fn show(cellar: &Cellar, jid: &str) -> Json {
+    document(cellar, &["jobs", "show", jid])
+}
+
+fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
+    let rows = document(cellar, &[&["jobs", "list"], flags].concat());
+    rows["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| job["jid"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_job_is_summarised_with_its_missing_minions() {
+    let cellar = Cellar::start();
+    publish(&cellar, JID, "cmd.run", &["web1", "web2", "web3"]);
+    answer(&cellar, JID, "web1", "cmd.run", &json!("fine"), 0);
+    answer(&cellar, JID, "web2", "cmd.run", &json!("no"), 2);
+    let job = show(&cellar, JID);
+    let fields = [
+        "expected",
+        "returned",
+        "failed",
+        "succeeded",
+        "missing_count",
+        "retcodes",
+        "missing",
+    ];
+    assert_eq!(
+        fields.map(|name| job[name].clone()),
+        [
+            json!(3),
+            json!(2),
+            json!(1),
+            json!(1),
+            json!(1),
+            json!({"0": 1, "2": 1}),
+            json!(["web3"])
+        ]
+    );
+    let [first, last] =
+        ["first_answer", "last_answer"].map(|name| job[name].as_str().unwrap().to_owned());
+    assert!(first <= last && first.ends_with('Z'), "{first} {last}");
+    assert!(job["duration_us"].as_i64().unwrap() >= 0);
+    assert_eq!(text(&cellar, &["jobs", "missing", JID]), "web3\n");
+    publish(&cellar, LATER, "cmd.run", &["web1"]);
+    answer(&cellar, LATER, "web1", "cmd.run", &json!("all there"), 0);
+    let rows = text(&cellar, &["jobs", "missing"]);
+    assert!(
+        rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"),
+        "{rows}"
+    );
+    assert_eq!(
+        rows.lines().count(),
+        2,
+        "a head, and the only job with a missing answer: {rows}"
+    );
+    assert_eq!(
+        document(&cellar, &["jobs", "missing", JID])["missing"],
+        json!(["web3"])
+    );
+    let shown = text(&cellar, &["jobs", "show", JID]);
+    assert!(
+        shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "),
+        "{shown}"
+    );
+    let only = text(
+        &cellar,
+        &["jobs", "show", JID, "--result", "failed", "--returns"],
+    );
+    assert!(
+        only.starts_with("web2: (") && !only.contains("web1"),
+        "{only}"
+    );
+}
+
+#[test]
+fn jobs_are_found_by_result() {
+    let cellar = Cellar::start();
+    let jids = [
+        "20261120000000000001",
+        "20261121000000000002",
+        "20261121000000000003",
+        "20261121000000000004",
+        "20261121000000000005",
+    ];
+    publish(&cellar, jids[0], "cmd.run", &["web1"]);
+    answer(&cellar, jids[0], "web1", "cmd.run", &json!("x"), 1);
+    publish(&cellar, jids[1], "cmd.run", &["web1", "db1"]);
+    answer(&cellar, jids[1], "web1", "cmd.run", &json!("x"), 0);
+    publish(&cellar, jids[2], "state.apply", &["web1"]);
+    answer(
+        &cellar,
+        jids[2],
+        "web1",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
+    let load = json!({"cmd": "publish", "fun": "state.apply", "tgt": "db1", "tgt_type": "glob", "user": "jane",
+                      "arg": [{"__kwarg__": true, "metadata": {"ticket": "OPS-8", "tags": ["a", "b"]}}]});
+    save_load(&cellar, jids[3], &load, &["db1"]);
+    answer(
+        &cellar,
+        jids[3],
+        "db1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
+    // Salt polls running jobs with this function; it is listed only on request.
+    publish(&cellar, jids[4], "saltutil.find_job", &["web1"]);
+    for (flags, expected) in [
+        (&[][..], &[3, 2, 1, 0][..]),
+        (&["--find-job", "--result", "missing"], &[4, 1]),
+        (&["--result", "failed"], &[0]),
+        (&["--result", "missing"], &[1]),
+        (&["--result", "succeeded"], &[3, 2]),
+        (&["--user", "jane"], &[3]),
+        (&["--user", "root"], &[2, 1, 0]),
+        (&["--since", "2026-11-21"], &[3, 2, 1]),
+        (&["--limit", "2"], &[3, 2]),
+        (&["--before", "20261121000000000003"], &[1, 0]),
+        (&["--result", "changed"], &[2]),
+        (&["--metadata", "ticket=OPS-7"], &[2, 1, 0]),
+        (
+            &["--metadata", "ticket=OPS-*", "--metadata", "tags=b"],
+            &[3],
+        ),
+        (
+            &["--metadata", "nodes=3", "--user", "root", "--fun", "cmd.*"],
+            &[1, 0],
+        ),
+        (&["--metadata", "other=*"], &[]),
+        (&["--jid", "20261121"], &[3, 2, 1]),
+        (&["--jid", "20261121000000000003"], &[2]),
+        (&["--jid", "2026112"], &[3, 2, 1, 0]),
+        (&["--jid", "2026111"], &[]),
+        (&["--jid", "20261119"], &[]),
+        (&["--minion", "db1"], &[3, 1]),
+        (
+            &[
+                "--minion",
+                "db1",
+                "--result",
+                "missing",
+                "--since",
+                "2026-11-21",
+            ],
+            &[1],
+        ),
+        (&["--tgt", "db*"], &[3]),
+        (&["--until", "2026-11-21", "--limit", "1"], &[0]),
+    ] {
+        let expected: Vec<_> = expected.iter().map(|n| jids[*n]).collect();
+        assert_eq!(listed(&cellar, flags), expected, "{flags:?}");
+    }
+    let page = cellar.ask("jobs_list", vec![("limit", 1.into())]);
+    assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(page["more"].as_bool(), Some(true));
+    // The position names its store.
+    let next = page["next"].as_str().unwrap().to_owned();
+    assert_eq!(next.split_once(':').unwrap().1, jids[3]);
+    let second = cellar.ask(
+        "jobs_list",
+        vec![("limit", 1.into()), ("cursor", next.into())],
+    );
+    assert_eq!(second["jobs"][0]["jid"].as_str(), Some(jids[2]));
+    let other = format!("0123456789abcdef:{}", jids[3]);
+    let error = cellar
+        .call("jobs_list", vec![("cursor", other.into())])
+        .unwrap_err();
+    assert!(error.to_string().contains("other_store"), "{error}");
+    for bad in [&["--result", "good"][..], &["--metadata", "x"]] {
+        assert_eq!(
+            cli(&cellar, &[&["jobs", "list"], bad].concat())
+                .status
+                .code(),
+            Some(64),
+            "{bad:?}"
+        );
+    }
+    let error = cellar
+        .call("jobs_list", vec![("result", "odd".into())])
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("argument `result`: unknown variant `odd`, expected one of `failed`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_page_of_jobs_ends_at_its_bytes_and_the_next_one_continues() {
+    let cellar = Cellar::start();
+    let jids = [
+        "20261121054728123456",
+        "20261121054729123456",
+        "20261121054730123456",
+    ];
+    let arg = "x".repeat(LIST_BYTES_MAX / 2 + 1);
+    for jid in jids {
+        let load = json!({ "fun": "test.echo", "jid": jid, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": [arg], "cmd": "publish" });
+        save_load(&cellar, jid, &load, &["web1"]);
+    }
+    let page = |cursor: Option<Value>| {
+        let cursor = cursor.map(|cursor| ("cursor", cursor));
+        let args = [("limit", 100.into())].into_iter().chain(cursor);
+        let page = cellar.ask("jobs_list", args.collect());
+        let rows = page["jobs"].as_array().unwrap().iter();
+        let found: Vec<_> = rows
+            .map(|row| row["jid"].as_str().unwrap().to_owned())
+            .collect();
+        (found, page["more"].as_bool(), page["next"].clone())
+    };
+    let (found, more, next) = page(None);
+    assert_eq!(
+        (found, more),
+        (vec![jids[2].to_owned(), jids[1].to_owned()], Some(true))
+    );
+    let (found, more, next) = page(Some(next));
+    assert_eq!(
+        (found, more, next),
+        (vec![jids[0].to_owned()], Some(false), Value::Nil)
+    );
+}
+
+#[test]
+fn jobs_of_every_kind_are_shown() {
+    let cellar = Cellar::start();
+    // A syndic reports additional minions.
+    publish(&cellar, JID, "test.ping", &["web1"]);
+    let named = vec![
+        ("jid", JID.into()),
+        ("minions", value(&json!(["far1"]))),
+        ("syndic_id", "syndic".into()),
+    ];
+    cellar.ask("save_minions", named);
+    answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
+    let job = show(&cellar, JID);
+    assert_eq!(
+        (&job["minions"], &job["missing"]),
+        (&json!(["far1", "web1"]), &json!(["web1"]))
+    );
+
+    // A minion returns again with another value.
+    answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
+    answer(&cellar, JID, "far1", "test.ping", &json!("later"), 3);
+    let job = show(&cellar, JID);
+    let far = &job["returns"][0];
+    assert_eq!(
+        (&far["return"], &far["duplicates"]),
+        (&json!(true), &json!(1))
+    );
+    assert_eq!(
+        (&far["others"][0]["return"], &far["others"][0]["retcode"]),
+        (&json!("later"), &json!(3))
+    );
+    assert_eq!((&job["failed"], &far["failed"]), (&json!(0), &json!(false)));
+    let shown = text(&cellar, &["jobs", "show", JID]);
+    assert!(
+        shown.contains("1 different later return(s)") && shown.contains("        later\n"),
+        "{shown}"
+    );
+
+    // Several functions, of which one failed: `fun` is a list, `retcode` and `success` are maps.
+    let load = json!({"cmd": "publish", "fun": ["test.ping", "cmd.run"], "arg": [[], ["false"]], "tgt": "web1",
+                      "tgt_type": "glob", "user": "root"});
+    save_load(&cellar, "20261121100000000001", &load, &["web1"]);
+    let ret = json!({"id": "web1", "jid": "20261121100000000001", "fun": ["test.ping", "cmd.run"],
+                     "return": {"test.ping": true, "cmd.run": ""}, "retcode": {"test.ping": 0, "cmd.run": 1},
+                     "success": {"test.ping": true, "cmd.run": false}});
+    cellar.ask("returner", vec![("load", value(&ret))]);
+    let job = show(&cellar, "20261121100000000001");
+    assert_eq!(
+        (&job["failed"], &job["retcodes"]),
+        (&json!(1), &json!({"1": 1}))
+    );
+    assert!(text(&cellar, &["jobs", "list"]).contains("test.ping,cmd.run"));
+
+    // Returns excluded from the job cache are known from the bus.
+    let jid = cellar.ask("prep_jid", vec![("nocache", true.into())]);
+    let jid = jid.as_str().unwrap();
+    answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
+    let job = show(&cellar, jid);
+    assert_eq!(
+        (&job["nocache"], &job["returned"]),
+        (&json!(true), &json!(1))
+    );
+    assert!(text(&cellar, &["jobs", "show", jid]).contains("nocache   true"));
+
+    // salt-ssh: a load without `cmd`.
+    let load = json!({"jid": "20261121100000000002", "tgt_type": "glob", "tgt": "box*", "user": "root",
+                      "fun": "test.ping", "arg": []});
+    save_load(&cellar, "20261121100000000002", &load, &[]);
+    assert_eq!(show(&cellar, "20261121100000000002")["tgt"], json!("box*"));
+
+    // A custom jid with only a return.
+    answer(&cellar, "nightly-7", "web1", "cmd.run", &json!("x"), 0);
+    let job = show(&cellar, "nightly-7");
+    assert_eq!(
+        (&job["jid"], &job["tgt"], &job["arg"]),
+        (&json!("nightly-7"), &json!("web1"), &json!([]))
+    );
+    assert_eq!(
+        (&job["expected"], &job["missing_count"]),
+        (&Json::Null, &Json::Null)
+    );
+    assert!(text(&cellar, &["jobs", "show", "nightly-7"]).contains("returned  1, 0 failed\n"));
+    assert_eq!(listed(&cellar, &["--jid", "night"]), ["nightly-7"]);
+    assert_eq!(
+        listed(&cellar, &["--since", "2100-01-01"]),
+        [""; 0],
+        "it arrived today"
+    );
+}
+
+/// The result of a runner as passed by Salt 3008.3 to `save_load` and `returner`.
+fn of_runner(jid: &str, fun: &str, args: &Json, ret: &Json, ok: bool) -> Json {
+    json!({"id": "vm_master", "tgt": "vm_master", "jid": jid, "fun": fun, "user": "root",
+           "return": {"fun": fun, "jid": jid, "user": "root", "fun_args": args, "return": ret, "success": ok,
+                      "_stamp": "2026-11-21T05:47:30.0"}})
+}
+
+fn store_runner(cellar: &Cellar, load: &Json) {
+    let jid = load["jid"].as_str().unwrap();
+    cellar.ask(
+        "save_load",
+        vec![("jid", jid.into()), ("load", value(load))],
+    );
+    cellar.ask("returner", vec![("load", value(load))]);
+}
+
+#[test]
+fn an_orchestration_and_its_jobs_are_linked() {
+    let cellar = Cellar::start();
+    let (nested, deep, alone) = (
+        "20261121054729000001",
+        "20261121054729000002",
+        "20261121054729000003",
+    );
+    let step = |num: u64, name: &str, jid: &str| {
+        json!({"name": name, "changes": {"ret": {"web1": true}}, "result": true, "comment": "ran", "__jid__": jid,
+               "__sls__": "orch", "__run_num__": num, "start_time": "05:47:28.6", "duration": 100.0, "__id__": name})
+    };
+    let outer = json!({"outputter": "highstate", "retcode": 1, "data": {"vm_master": {
+        "salt_|-ping_|-test.ping_|-function": step(0, "test.ping", LATER),
+        "salt_|-inner_|-state.orchestrate_|-runner": step(1, "state.orchestrate", nested),
+    }}});
+    let own = json!(["orch", {"orchestration_jid": JID}]);
+    store_runner(
+        &cellar,
+        &of_runner(JID, "runner.state.orchestrate", &own, &outer, false),
+    );
+    let inner = json!({"outputter": "highstate", "retcode": 0, "data": {"vm_master": {
+        "salt_|-echo_|-test.echo_|-function": step(0, "test.echo", deep),
+    }}});
+    let args = json!([{"mods": "inner", "orchestration_jid": JID}]);
+    store_runner(
+        &cellar,
+        &of_runner(nested, "runner.state.orchestrate", &args, &inner, true),
+    );
+    for jid in [LATER, deep, alone] {
+        publish(&cellar, jid, "test.ping", &["web1"]);
+        answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
+    }
+
+    let job = show(&cellar, JID);
+    let children: Vec<_> = job["children"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|child| &child["jid"])
+        .collect();
+    assert_eq!(children, [&json!(LATER), &json!(nested)]);
+    assert_eq!(
+        job["parent"],
+        Json::Null,
+        "its orchestration_jid is its own"
+    );
+    assert_eq!(
+        (&job["failed"], &job["retcodes"]),
+        (&json!(1), &json!({"1": 1})),
+        "as its data states"
+    );
+    assert_eq!(
+        show(&cellar, nested)["parent"],
+        json!(JID),
+        "named in its own load"
+    );
+    assert_eq!(
+        show(&cellar, deep)["parent"],
+        json!(nested),
+        "the nearest one"
+    );
+    assert_eq!(show(&cellar, LATER)["parent"], json!(JID));
+    assert_eq!(show(&cellar, alone)["parent"], Json::Null);
+    assert_eq!(listed(&cellar, &["--result", "failed"]), [JID]);
+
+    let shown = text(&cellar, &["jobs", "show", JID]);
+    assert!(shown.contains("arg       orch\n"), "{shown}");
+    assert!(
+        shown.contains(&format!(
+            "started:\n    {LATER}  salt.function test.ping: succeeded\n"
+        )),
+        "{shown}"
+    );
+    let rows = document(&cellar, &["jobs", "states", JID]);
+    assert_eq!(
+        (&rows["states"][0]["minion"], &rows["states"][0]["job"]),
+        (&json!("vm_master"), &json!(LATER))
+    );
+    let highstate = text(&cellar, &["jobs", "show", nested, "--output", "highstate"]);
+    assert!(
+        highstate.starts_with("vm_master:\n----------\n          ID: echo\n"),
+        "{highstate}"
+    );
+}
+
+#[test]
+fn states_are_rows_and_runs_are_compared() {
+    let cellar = Cellar::start();
+    for (jid, minions) in [
+        (JID, ["db1", "web1", "web2", "web3", "web4"]),
+        (LATER, ["mail1", "web1", "web2", "web3", "web4"]),
+    ] {
+        publish(&cellar, jid, "state.apply", &minions);
+    }
+    answer(
+        &cellar,
+        JID,
+        "db1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
+    answer(
+        &cellar,
+        JID,
+        "web1",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
+    answer(
+        &cellar,
+        JID,
+        "web2",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
+    answer(
+        &cellar,
+        JID,
+        "web3",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
+    answer(
+        &cellar,
+        LATER,
+        "mail1",
+        "state.apply",
+        &json!(["Rendering SLS 'base:web' failed"]),
+        1,
+    );
+    answer(
+        &cellar,
+        LATER,
+        "web1",
+        "state.apply",
+        &run_states(false, false),
+        2,
+    );
+    answer(
+        &cellar,
+        LATER,
+        "web2",
+        "state.apply",
+        &run_states(false, true),
+        0,
+    );
+    let mut other = run_states(true, true);
+    // Values that differ in every run, and the pid of a command.
+    for (jid, pid) in [(JID, 7), (LATER, 8)] {
+        let ret = json!({"cmd_|-date_|-date_|-run": state(0, true, &json!({"pid": pid, "stdout": ""}), "ran")});
+        answer(&cellar, jid, "web4", "state.apply", &ret, 0);
+    }
+    other["pkg_|-nginx_|-nginx_|-installed"]["duration"] = json!(99.0);
+    other["pkg_|-nginx_|-nginx_|-installed"]["comment"] = json!("Everything is there");
+    answer(&cellar, LATER, "web3", "state.apply", &other, 0);
+    // Other jobs in between are not runs of this job.
+    publish(&cellar, "20261121060000000000", "test.ping", &["web1"]);
+
+    let rows = document(&cellar, &["jobs", "states", JID]);
+    let rows = rows["states"].as_array().unwrap();
+    assert_eq!(rows.len(), 9);
+    let fields = [
+        "minion",
+        "id",
+        "name",
+        "fun",
+        "sls",
+        "result",
+        "changed",
+        "duration_ms",
+        "run_num",
+        "comment",
+    ];
+    assert_eq!(
+        fields.map(|name| rows[5][name].clone()),
+        [
+            json!("web2"),
+            json!("nginx"),
+            json!("nginx"),
+            json!("service.running"),
+            json!("web"),
+            json!(true),
+            json!(true),
+            json!(2.5),
+            json!(1),
+            json!("The service")
+        ]
+    );
+    for (flags, count) in [
+        (&["--result", "changed"][..], 3),
+        (&["--result", "failed"], 0),
+        (&["--minion", "web*", "--fun", "pkg.*"], 3),
+        (&["--sls", "other"], 0),
+        (&["--id", "ngin?"], 9),
+    ] {
+        let rows = document(&cellar, &[&["jobs", "states", JID], flags].concat());
+        assert_eq!(rows["states"].as_array().unwrap().len(), count, "{flags:?}");
+    }
+    let failed = text(&cellar, &["jobs", "states", LATER, "--result", "failed"]);
+    assert!(
+        failed.contains("mail1   failed") && failed.contains("Rendering SLS 'base:web' failed"),
+        "{failed}"
+    );
+    // In pages of one row: by whole minions.
+    let page = cellar.ask("job_states", vec![("jid", JID.into()), ("limit", 1.into())]);
+    assert_eq!(
+        (
+            page["states"].as_array().unwrap().len(),
+            page["next"].as_str()
+        ),
+        (2, Some("db1"))
+    );
+
+    let shown = text(&cellar, &["jobs", "diff", LATER]);
+    let body = shown.split_once("\n\n").unwrap().1;
+    assert_eq!(
+        body,
+        "db1: only in the earlier run (succeeded, retcode 0)\n\
+         \n\
+         mail1: only in the later run (failed, retcode 1)\n\
+         \n\
+         web1: succeeded, retcode 0 -> failed, retcode 2\n    \
+             ! nginx (service.running): ok -> failed\n        \
+                 The service\n\
+         \n\
+         web2: different return\n    \
+             ~ nginx (service.running): changed -> ok\n        \
+                 - nginx: true\n"
+    );
+    let head = shown.lines().next().unwrap();
+    assert!(
+        head.starts_with(&format!(
+            "a  {JID}  2026-11-21 05:47:28.123 UTC  state.apply web on *: 5/5"
+        )),
+        "{head}"
+    );
+    let named = document(&cellar, &["jobs", "diff", JID, LATER, "--minion", "web1"]);
+    assert_eq!(
+        (
+            named["minions"].as_array().unwrap().len(),
+            &named["minions"][0]["what"]
+        ),
+        (1, &json!("result"))
+    );
+    assert_eq!(
+        cli(&cellar, &["jobs", "diff", LATER, "--exit-code"])
+            .status
+            .code(),
+        Some(1)
+    );
+    let same = cli(&cellar, &["jobs", "diff", JID, JID, "--exit-code"]);
+    assert_eq!(same.status.code(), Some(0));
+    assert!(stdout(&same).ends_with("no differences\n"));
+    let first = cli(&cellar, &["jobs", "diff", JID]);
+    assert_eq!(first.status.code(), Some(1));
+    assert!(
+        stderr(&first).contains("no earlier run of job"),
+        "{}",
+        stderr(&first)
+    );
+}
+
+#[test]
+fn a_job_of_many_minions_is_read_in_pages() {
+    let cellar = Cellar::start();
+    let minions: Vec<String> = (0..2_500).map(|n| format!("web{n:04}")).collect();
+    publish(
+        &cellar,
+        JID,
+        "test.ping",
+        &minions.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    let mut client = cellar.client();
+    for id in &minions {
+        let load = json!({"cmd": "_return", "id": id, "jid": JID, "fun": "test.ping", "fun_args": [],
+                          "return": id, "retcode": 0, "success": true});
+        client
+            .call("returner", map(vec![("load", value(&load))]))
+            .unwrap();
+    }
+    let job = show(&cellar, JID);
+    let returns = job["returns"].as_array().unwrap();
+    assert!(
+        returns
+            .iter()
+            .zip(&minions)
+            .all(|(answer, id)| answer["return"] == json!(id))
+            && returns.len() == 2_500
+    );
+    let page = cellar.ask(
+        "job_show",
+        vec![
+            ("jid", JID.into()),
+            ("limit", 3.into()),
+            ("after", "web1200".into()),
+        ],
+    );
+    let ids = page["returns"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| answer["minion"].as_str().unwrap());
+    assert!(ids.eq(["web1201", "web1202", "web1203"]));
+    assert_eq!(
+        (page["more"].as_bool(), page["next"].as_str()),
+        (Some(true), Some("web1203"))
+    );
+    assert_eq!(
+        page["returned"].as_u64(),
+        Some(2_500),
+        "totals of the whole job"
+    );
+    let last = cellar.ask(
+        "job_show",
+        vec![("jid", JID.into()), ("after", "web2498".into())],
+    );
+    assert_eq!(
+        (
+            last["more"].as_bool(),
+            last["returns"].as_array().unwrap().len()
+        ),
+        (Some(false), 1)
+    );
+    let cached = cellar.ask("get_jid", vec![("jid", JID.into())]);
+    assert_eq!(cached.as_map().unwrap().len(), 2_500);
+    let some = document(&cellar, &["jobs", "show", JID, "--minion", "web000?"]);
+    assert_eq!(some["returns"].as_array().unwrap().len(), 10);
+}
+
+#[test]
+fn waiting_for_a_job_does_not_delay_a_stop() {
+    let mut cellar = Cellar::start();
+    publish(&cellar, JID, "cmd.run", &["web1"]);
+    let next = cellar.ask("job_watch", vec![("jid", JID.into())])["next"]
+        .as_u64()
+        .unwrap();
+    let mut waiting = cellar.client();
+    let calls = cellar.counter("calls");
+    let waits = std::thread::Builder::new().name("waits".to_owned());
+    let waits = waits
+        .spawn(move || {
+            let started = std::time::Instant::now();
+            let wait = vec![
+                ("jid", JID.into()),
+                ("from", next.into()),
+                ("wait_ms", 10_000.into()),
+            ];
+            (
+                waiting.call("job_watch", map(wait)).unwrap(),
+                started.elapsed(),
+            )
+        })
+        .unwrap();
+    // Calls are counted on arrival.
+    wait_for("the wait", || {
+        (cellar.counter("calls") > calls).then_some(())
+    });
+    assert!(cellar.terminate());
+    let (news, waited) = waits.join().unwrap();
+    assert_eq!(news["answers"].as_array().unwrap().len(), 0);
+    assert!(waited < std::time::Duration::from_secs(9), "{waited:?}");
+}
+
+#[test]
+fn returns_are_shown_in_the_forms_of_salt() {
+    let cellar = Cellar::start();
+    publish(&cellar, JID, "state.apply", &["web1"]);
+    answer(
+        &cellar,
+        JID,
+        "web1",
+        "state.apply",
+        &run_states(true, true),
+        0,
+    );
+    let highstate = text(&cellar, &["jobs", "show", JID, "--output", "highstate"]);
+    assert!(
+        highstate
+            .starts_with("web1:\n----------\n          ID: nginx\n    Function: pkg.installed\n"),
+        "{highstate}"
+    );
+    assert!(highstate.contains("\nSummary for web1\n"), "{highstate}");
+    assert!(
+        highstate.ends_with("Total states run:     2\nTotal run time:   4.000 ms\n"),
+        "{highstate}"
+    );
+    publish(&cellar, LATER, "test.ping", &["web1"]);
+    answer(&cellar, LATER, "web1", "test.ping", &json!(true), 0);
+    assert_eq!(
+        text(&cellar, &["jobs", "show", LATER, "--output", "nested"]),
+        "web1:\n    True\n"
+    );
+    let returns = document(&cellar, &["jobs", "show", LATER, "--returns"]);
+    assert_eq!(returns, json!({"web1": true}));
+    let rows = text(
+        &cellar,
+        &["jobs", "list", "--output", "nested", "--limit", "1"],
+    );
+    assert!(rows.contains("fun:\n    test.ping\n"), "{rows}");
+    let refused = cli(&cellar, &["jobs", "list", "--output", "highstate"]);
+    assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
+}
+
+#[test]
+fn an_unknown_jid_is_reported_in_one_line() {
+    let cellar = Cellar::start();
+    let long = "9".repeat(10_240);
+    for verb in [
+        &["jobs", "show"][..],
+        &["jobs", "missing"],
+        &["jobs", "states"],
+    ] {
+        let output = cli(&cellar, &[verb, &[long.as_str()]].concat());
+        let printed = stderr(&output);
+        assert_eq!(
+            (output.status.code(), printed.lines().count()),
+            (Some(1), 1),
+            "{verb:?}: {printed}"
+        );
+        assert!(
+            printed.len() < 200 && printed.ends_with("... (10240 bytes)\n"),
+            "{printed}"
+        );
+    }
+    let output = cli(&cellar, &["jobs", "show", &"9".repeat(20_000)]);
+    assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
+    let output = cli(&cellar, &["jobs", "diff", "1", "2"]);
+    assert_eq!(
+        (
+            output.status.code(),
+            stderr(&output).contains("unknown job")
+        ),
+        (Some(1), true)
+    );
+}

@@ -1,0 +1,9 @@
+//! Verbs and requests over HTTP, against a daemon in process.
+
+mod consumers;
+mod http_api;
+mod http_page;
+mod http_salt_api;
+mod jobs;
+mod minions;
+mod outcomes;

@@ -1,0 +1,283 @@
+//! The daemon of a test, without a process: a store in a directory of its own, the parts that calls
+//! reach, and connections that are pairs within this process. It has no sources, listeners or
+//! threads but those of its store and its sinks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rmpv::Value;
+use tempfile::TempDir;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
+
+use super::{Made, engines, policy, store_options};
+use crate::api::call::Ctx;
+use crate::api::client::{Client, ClientError};
+pub(crate) use crate::api::http::in_process::Answer;
+use crate::api::http::in_process::{HOST, Visitor, routes, visit};
+use crate::api::socket::Pairs;
+use crate::base::clock::Clock;
+use crate::base::metrics::Metrics;
+use crate::bus::fire::Firer;
+use crate::config::{CliOverrides, Config, Environment};
+use crate::engines::settings::of_config;
+use crate::store::{FreeSpace, Intake, Options, Store};
+pub(crate) use crate::testkit::wait_for;
+
+/// A daemon in process; it ends when it is dropped.
+pub(crate) struct Cellar {
+    pub(crate) dir: TempDir,
+    config: Config,
+    running: Option<Running>,
+}
+
+struct Running {
+    ctx: Arc<Ctx>,
+    intake: Intake,
+    pairs: Pairs,
+    routes: axum::Router,
+    stop: watch::Sender<bool>,
+    runtime: Runtime,
+    store_threads: Vec<JoinHandle<()>>,
+}
+
+/// Free space that any disk has.
+const NO_GUARD: FreeSpace = FreeSpace {
+    low: Some(0),
+    min: Some(0),
+};
+
+impl Cellar {
+    /// Starts in a new directory.
+    pub(crate) fn start() -> Self {
+        Self::start_configured("")
+    }
+
+    /// Starts with the text of a configuration file.
+    pub(crate) fn start_configured(yaml: &str) -> Self {
+        let mut cellar = Self {
+            dir: tempfile::tempdir().unwrap(),
+            config: Config::default(),
+            running: None,
+        };
+        cellar.configure(yaml);
+        cellar.restart();
+        cellar
+    }
+
+    /// Replaces the configuration file, in which `DIR` stands for the directory; the next start
+    /// reads it.
+    pub(crate) fn configure(&mut self, yaml: &str) {
+        let dir = self.dir.path();
+        let file = dir.join("c.yaml");
+        std::fs::write(&file, yaml.replace("DIR", dir.to_str().unwrap())).unwrap();
+
+        let given = CliOverrides {
+            config: Some(file),
+            state_dir: Some(dir.join("state")),
+            socket: Some(dir.join("s.sock")),
+            ..CliOverrides::default()
+        };
+        self.config = Config::load(&given, &Environment::default()).unwrap();
+    }
+
+    /// Stops it, and starts it again with its existing state.
+    pub(crate) fn restart(&mut self) {
+        self.terminate();
+        self.running = Some(Running::start(&self.config));
+    }
+
+    fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub(crate) fn ctx(&self) -> &Arc<Ctx> {
+        &self.running().ctx
+    }
+
+    /// A connection of this user.
+    pub(crate) fn client(&self) -> Client {
+        self.client_of(Some(rustix::process::geteuid().as_raw()))
+    }
+
+    /// A connection of another user.
+    pub(crate) fn client_of(&self, uid: Option<u32>) -> Client {
+        let running = self.running();
+        let stream = running.pairs.connect(running.runtime.handle(), uid);
+        Client::over(stream).unwrap()
+    }
+
+    /// Makes connections of this user.
+    pub(crate) fn connector(&self) -> Box<dyn Fn() -> Client> {
+        let (pairs, runtime) = (
+            self.running().pairs.clone(),
+            self.running().runtime.handle().clone(),
+        );
+        let uid = rustix::process::geteuid().as_raw();
+        Box::new(move || Client::over(pairs.connect(&runtime, Some(uid))).unwrap())
+    }
+
+    /// Makes one call on a new connection.
+    pub(crate) fn call(&self, name: &str, args: Vec<(&str, Value)>) -> Result<Value, ClientError> {
+        self.client().call(name, map(args))
+    }
+
+    /// Makes a call that must succeed.
+    pub(crate) fn ask(&self, name: &str, args: Vec<(&str, Value)>) -> Value {
+        self.call(name, args).unwrap()
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let all = self.ctx().archive.metrics.all();
+        let found = all.iter().find(|(known, _)| *known == name);
+        found.unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
+    /// Stops it, and stores what was accepted.
+    pub(crate) fn terminate(&mut self) -> bool {
+        if let Some(running) = self.running.take() {
+            running.stop();
+        }
+        true
+    }
+}
+
+/// The routes of a daemon, without a listener.
+pub(crate) struct Http {
+    routes: axum::Router,
+    runtime: Handle,
+}
+
+impl fmt::Display for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HOST)
+    }
+}
+
+/// Where requests are made.
+pub(crate) fn address(cellar: &Cellar) -> Http {
+    Http {
+        routes: cellar.running().routes.clone(),
+        runtime: cellar.running().runtime.handle().clone(),
+    }
+}
+
+/// A request of a peer of the loopback address, with these header lines.
+pub(crate) fn request(to: &Http, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    let from = Visitor::Network;
+    let answer = visit(to.routes.clone(), from, method, path, headers, body);
+    to.runtime.block_on(answer)
+}
+
+pub(crate) fn get(to: &Http, path: &str, headers: &str) -> Answer {
+    request(to, "GET", path, headers, b"")
+}
+
+/// A request of this user over the unix socket.
+pub(crate) fn local(cellar: &Cellar, method: &str, path: &str, body: &[u8]) -> Answer {
+    let to = address(cellar);
+    let from = Visitor::User(rustix::process::geteuid().as_raw());
+    let answer = visit(to.routes, from, method, path, "", body);
+    to.runtime.block_on(answer)
+}
+
+impl Drop for Cellar {
+    fn drop(&mut self) {
+        self.terminate();
+    }
+}
+
+impl Running {
+    fn start(config: &Config) -> Self {
+        let (clock, metrics) = (Clock::real(), Arc::new(Metrics::default()));
+        let started = clock.now();
+        let options = Options {
+            metrics: metrics.clone(),
+            free: NO_GUARD,
+            ..store_options(config, "the test".to_owned(), clock.clone())
+        };
+        let (store, intake, store_threads) = Store::open(&options).unwrap().on_threads();
+
+        let (policy, _) = policy(config, &clock, &metrics);
+        let sinks = of_config(config).unwrap();
+        let engines = engines::start(config, sinks, &store, &options.fs, &clock);
+
+        let made = Made {
+            store,
+            fs: options.fs,
+            clock,
+            metrics,
+            started,
+            policy,
+            firer: Arc::new(Firer::default()),
+            buses: Vec::new(),
+            reactor: None,
+            engines,
+            zeromq: Vec::new(),
+        };
+        let ctx = Arc::new(made.into_ctx(config).unwrap());
+
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (stop, stopping) = watch::channel(false);
+
+        Self {
+            pairs: Pairs::new(ctx.clone(), intake.clone(), stopping.clone()),
+            routes: routes(config, ctx.clone(), stopping),
+            ctx,
+            intake,
+            stop,
+            runtime,
+            store_threads,
+        }
+    }
+
+    /// Ends everything, and stores what was accepted.
+    fn stop(self) {
+        let Self {
+            ctx,
+            intake,
+            pairs,
+            routes,
+            stop,
+            runtime,
+            store_threads,
+        } = self;
+
+        let _ = stop.send(true);
+        ctx.engines.stop();
+
+        // In a test that failed, other handles may keep the threads of the store running.
+        if std::thread::panicking() {
+            return runtime.shutdown_background();
+        }
+
+        wait_for("the end of the connections", || {
+            pairs.have_ended().then_some(())
+        });
+
+        let store = ctx.archive.store.clone();
+        runtime.shutdown_timeout(crate::testkit::DEADLINE);
+        drop((ctx, intake, pairs, routes));
+        store.note_stop().unwrap();
+        drop(store);
+        for thread in store_threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// A map of arguments.
+pub(crate) fn map(pairs: Vec<(&str, Value)>) -> Value {
+    let pairs = pairs.into_iter();
+    Value::Map(pairs.map(|(key, value)| (key.into(), value)).collect())
+}
+
+/// An array.
+pub(crate) fn list<const N: usize>(items: [&str; N]) -> Value {
+    Value::Array(items.into_iter().map(Value::from).collect())
+}

@@ -1,0 +1,466 @@
+//! Salt's calls: stored, rejected and read entries.
+
+use crate::api::client::ClientError;
+use crate::daemon::in_process::{Cellar, list, map};
+use rmpv::Value;
+
+const JID: &str = "20261121030955505683";
+
+fn publish() -> Value {
+    map(vec![
+        ("cmd", "publish".into()),
+        ("tgt", "*".into()),
+        ("fun", "test.ping".into()),
+        ("arg", list(["a"])),
+        ("tgt_type", "glob".into()),
+        ("ret", "".into()),
+        ("jid", JID.into()),
+        (
+            "kwargs",
+            map(vec![("metadata", map(vec![("why", "test".into())]))]),
+        ),
+        ("user", "root".into()),
+    ])
+}
+
+fn answer(minion: &str, value: Value) -> Value {
+    answer_to(JID, minion, value)
+}
+
+fn answer_to(jid: &str, minion: &str, value: Value) -> Value {
+    map(vec![
+        ("cmd", "_return".into()),
+        ("id", minion.into()),
+        ("success", true.into()),
+        ("return", value),
+        ("retcode", 0.into()),
+        ("jid", jid.into()),
+        ("fun", "test.ping".into()),
+        ("_stamp", "2026-11-21T03:09:55.600000+00:00".into()),
+    ])
+}
+
+fn code(result: Result<Value, ClientError>) -> String {
+    match result {
+        Err(ClientError::Refused { code, .. }) => code,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What `_store_job` does for each return: `save_load` with the return as load, then `returner`.
+fn store_job(cellar: &Cellar, load: &Value) {
+    cellar.ask(
+        "save_load",
+        vec![("jid", JID.into()), ("load", load.clone())],
+    );
+    cellar.ask("returner", vec![("load", load.clone())]);
+}
+
+#[test]
+fn return_loads_never_replace_the_published_load() {
+    let cellar = Cellar::start();
+    let minions = list(["web1", "db1"]);
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", JID.into()),
+            ("load", publish()),
+            ("minions", minions),
+        ],
+    );
+    store_job(&cellar, &answer("web1", true.into()));
+    store_job(&cellar, &answer("db1", true.into()));
+    let load = cellar.ask("get_load", vec![("jid", JID.into())]);
+    assert_eq!(
+        (&load["tgt"], &load["cmd"], &load["Minions"]),
+        (&"*".into(), &"publish".into(), &list(["db1", "web1"]))
+    );
+    let row = &cellar.ask("get_jids", vec![])[JID];
+    assert_eq!(
+        (&row["Function"], &row["Target"], &row["Target-type"]),
+        (&"test.ping".into(), &"*".into(), &"glob".into())
+    );
+    assert_eq!(
+        (&row["Arguments"], &row["User"]),
+        (&list(["a"]), &"root".into())
+    );
+    assert_eq!(row["Metadata"]["why"], "test".into());
+    assert_eq!(row["StartTime"], "2026, Nov 21 03:09:55.505683".into());
+    assert_eq!(
+        cellar.counter("entries_stored"),
+        3,
+        "one load and two returns"
+    );
+}
+
+#[test]
+fn a_job_without_publish_is_listed_by_its_return() {
+    let cellar = Cellar::start();
+    store_job(&cellar, &answer("web1", 5.into()));
+    let load = cellar.ask("get_load", vec![("jid", JID.into())]);
+    assert_eq!(
+        (&load["fun"], &load["return"]),
+        (&"test.ping".into(), &5.into())
+    );
+    let row = &cellar.ask("get_jids_filter", vec![("count", 1.into())])[0];
+    assert_eq!((&row["JID"], &row["Target"]), (&JID.into(), &"web1".into()));
+    // A late publish takes precedence.
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", JID.into()),
+            ("load", publish()),
+            ("minions", Value::Nil),
+        ],
+    );
+    assert_eq!(
+        cellar.ask("get_load", vec![("jid", JID.into())])["cmd"],
+        "publish".into()
+    );
+}
+
+#[test]
+fn values_are_read_unchanged() {
+    let cellar = Cellar::start();
+    let awkward = Value::Map(vec![
+        (1.into(), "int key".into()),
+        ("1".into(), Value::Binary(vec![0x80, 0xff])),
+        (Value::Nil, f64::INFINITY.into()),
+        (
+            "date".into(),
+            Value::Ext(78, b"20260203T04:05:06.000789".to_vec()),
+        ),
+        ("big".into(), u64::MAX.into()),
+        (
+            "deep".into(),
+            (0..60).fold(Value::Nil, |v, _| Value::Array(vec![v])),
+        ),
+    ]);
+    cellar.ask("returner", vec![("load", answer("web1", awkward.clone()))]);
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"],
+        awkward
+    );
+}
+
+#[test]
+fn the_first_answer_counts_and_later_ones_are_history() {
+    let cellar = Cellar::start();
+    for value in [1, 1, 2] {
+        cellar.ask("returner", vec![("load", answer("web1", value.into()))]);
+    }
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"],
+        1.into()
+    );
+    let shown = cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert_eq!(shown["returns"][0]["duplicates"], 1.into());
+    assert_eq!(cellar.counter("returns_differing"), 1);
+}
+
+#[test]
+fn an_invalid_minion_id_is_rejected_and_counted() {
+    let cellar = Cellar::start();
+    let bad = [".", "..", "../../etc/passwd", "a/b", "a\\b", "a\0b"];
+    for id in bad {
+        assert_eq!(
+            code(cellar.call("returner", vec![("load", answer(id, 1.into()))])),
+            "refused",
+            "{id:?}"
+        );
+    }
+    assert_eq!(cellar.counter("calls_refused"), bad.len() as u64);
+    for id in ["a", "...", "a..b", "ž b"] {
+        cellar.ask("returner", vec![("load", answer(id, 1.into()))]);
+    }
+}
+
+#[test]
+fn complete_returns_are_available_on_request() {
+    let cellar = Cellar::start();
+    cellar.ask("returner", vec![("load", answer("web1", 1.into()))]);
+    cellar.ask("returner", vec![("load", answer("db1", 2.into()))]);
+    let whole = map(vec![
+        ("db1", answer("db1", 2.into())),
+        ("web1", answer("web1", 1.into())),
+    ]);
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", JID.into()), ("full", true.into())]),
+        whole
+    );
+    let fun = |full: bool| vec![("fun", "test.ping".into()), ("full", full.into())];
+    assert_eq!(cellar.ask("get_fun", fun(true)), whole);
+    assert_eq!(
+        cellar.ask("get_fun", fun(false)),
+        map(vec![("db1", JID.into()), ("web1", JID.into())])
+    );
+    assert_eq!(
+        cellar.ask(
+            "get_fun",
+            vec![("fun", "test".into()), ("full", true.into())]
+        ),
+        map(vec![])
+    );
+}
+
+#[test]
+fn calls_without_a_job_id_are_rejected_and_counted() {
+    let cellar = Cellar::start();
+    let no_id = map(vec![("jid", JID.into()), ("return", 1.into())]);
+    let no_jid = map(vec![("id", "web1".into()), ("return", 1.into())]);
+    assert_eq!(
+        code(cellar.call("returner", vec![("load", no_id)])),
+        "refused"
+    );
+    assert_eq!(
+        code(cellar.call("returner", vec![("load", no_jid)])),
+        "refused"
+    );
+    for jid in ["req", "nocache", ""] {
+        assert_eq!(
+            code(cellar.call("save_load", vec![("jid", jid.into()), ("load", publish())])),
+            "refused"
+        );
+    }
+    assert_eq!(cellar.counter("calls_refused"), 5);
+    assert_eq!(
+        code(cellar.call("save_load", vec![("jid", JID.into())])),
+        "bad_args"
+    );
+    assert_eq!(
+        code(cellar.call("save_load", vec![("jid", true.into()), ("load", publish())])),
+        "bad_args"
+    );
+    assert_eq!(code(cellar.call("make_tea", vec![])), "unknown_call");
+    assert_eq!(cellar.counter("entries_stored"), 0);
+}
+
+#[test]
+fn unknown_jobs_answer_as_salt_expects() {
+    let cellar = Cellar::start();
+    let jid = || vec![("jid", JID.into())];
+    assert_eq!(cellar.ask("get_load", jid()), map(vec![]));
+    assert_eq!(cellar.ask("get_jid", jid()), map(vec![]));
+    assert_eq!(cellar.ask("get_jids", vec![]), map(vec![]));
+    assert_eq!(cellar.ask("get_endtime", jid()), false.into());
+    assert_eq!(cellar.ask("load_reg", vec![]), Value::Nil);
+    assert_eq!(cellar.ask("job_show", jid()), Value::Nil);
+    assert_eq!(
+        cellar.ask("get_fun", vec![("fun", "test.ping".into())]),
+        map(vec![])
+    );
+}
+
+#[test]
+fn jids_are_generated_or_kept_and_are_unique() {
+    let cellar = Cellar::start();
+    let mut client = cellar.client();
+    let mut made: Vec<String> = (0..500)
+        .map(|_| {
+            client
+                .call("prep_jid", map(vec![]))
+                .unwrap()
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    assert!(
+        made.iter()
+            .all(|jid| jid.len() == 20 && jid.bytes().all(|b| b.is_ascii_digit()))
+    );
+    let odd = |jid: &&String| jid.ends_with(['1', '3', '5', '7', '9']);
+    assert_eq!(
+        made.iter().find(odd),
+        None,
+        "odd microseconds are the extension's"
+    );
+    made.sort();
+    made.dedup();
+    assert_eq!(made.len(), 500);
+    assert_eq!(
+        cellar.ask("prep_jid", vec![("passed_jid", "mine".into())]),
+        "mine".into()
+    );
+}
+
+#[test]
+fn a_job_with_nocache_keeps_its_load_and_shows_no_returns() {
+    let cellar = Cellar::start();
+    cellar.ask(
+        "prep_jid",
+        vec![("passed_jid", JID.into()), ("nocache", true.into())],
+    );
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", JID.into()),
+            ("load", publish()),
+            ("minions", list(["web1"])),
+        ],
+    );
+    cellar.ask("returner", vec![("load", answer("web1", 1.into()))]);
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", JID.into())]),
+        map(vec![])
+    );
+    assert_eq!(
+        cellar.ask("get_load", vec![("jid", JID.into())])["tgt"],
+        "*".into()
+    );
+}
+
+#[test]
+fn entries_spooled_twice_are_stored_once() {
+    let cellar = Cellar::start();
+    let at = crate::base::clock::Clock::real().now().0 - 3_600_000_000;
+    let spooled = |mut args: Vec<(&'static str, Value)>| {
+        args.extend([("at", at.into()), ("replay", true.into())]);
+        args
+    };
+    let event =
+        |tag: String, data| Value::Array(vec![map(vec![("tag", tag.into()), ("data", data)])]);
+    cellar.ask("returner", vec![("load", answer("web1", 1.into()))]);
+    cellar.ask(
+        "returner",
+        spooled(vec![("load", answer("web1", 1.into()))]),
+    );
+    let other = || event("a/b".to_owned(), map(vec![]));
+    cellar.ask("event_return", vec![("events", other())]);
+    cellar.ask("event_return", spooled(vec![("events", other())]));
+    assert_eq!(cellar.counter("entries_stored"), 2);
+    // Both sources have spooled the same return during an outage.
+    let of_bus = event(format!("salt/job/{JID}/ret/db1"), answer("db1", 1.into()));
+    cellar.ask("returner", spooled(vec![("load", answer("db1", 1.into()))]));
+    cellar.ask("event_return", spooled(vec![("events", of_bus)]));
+    assert_eq!(cellar.counter("entries_stored"), 3);
+    assert_eq!(cellar.counter("duplicates_folded"), 3);
+}
+
+#[test]
+fn equal_events_of_one_spooled_batch_are_all_stored_and_only_once() {
+    let cellar = Cellar::start();
+    let event = || {
+        map(vec![
+            ("tag", "a/b".into()),
+            ("data", map(vec![("x", 1.into())])),
+        ])
+    };
+    let at = crate::base::clock::Clock::real().now().0 - 3_600_000_000;
+    let batch = || {
+        let events = Value::Array(vec![event(), event(), event()]);
+        vec![
+            ("events", events),
+            ("at", at.into()),
+            ("replay", true.into()),
+        ]
+    };
+    cellar.ask("event_return", batch());
+    cellar.ask("event_return", batch());
+    assert_eq!(cellar.counter("entries_stored"), 3);
+}
+
+#[test]
+fn a_batch_of_events_is_stored_and_its_malformed_elements_are_counted() {
+    let cellar = Cellar::start();
+    let events = Value::Array(vec![
+        map(vec![
+            ("tag", "a/b".into()),
+            ("data", map(vec![("x", 1.into())])),
+        ]),
+        map(vec![("data", map(vec![]))]),
+        "no map".into(),
+        map(vec![("tag", "a/c".into()), ("data", map(vec![]))]),
+    ]);
+    assert_eq!(
+        cellar.ask("event_return", vec![("events", events)]),
+        2.into()
+    );
+    assert_eq!(cellar.counter("event_return_malformed"), 2);
+    let page = cellar.ask("events_list", vec![("limit", 1.into())]);
+    assert_eq!(
+        (&page["events"][0]["tag"], &page["more"]),
+        (&"a/c".into(), &true.into())
+    );
+    let page = cellar.ask("events_list", vec![("tag", "*/b".into())]);
+    assert_eq!(
+        (&page["events"][0]["data"]["x"], &page["more"]),
+        (&1.into(), &false.into())
+    );
+}
+
+#[test]
+fn an_entry_over_the_limit_is_refused_and_counted() {
+    let cellar = Cellar::start();
+    let giant = Value::Binary(vec![0; 64 * 1024 * 1024 + 1]);
+    let mut load = publish();
+    if let Value::Map(pairs) = &mut load {
+        pairs.push(("big".into(), giant.clone()));
+    }
+    assert_eq!(
+        code(cellar.call("save_load", vec![("jid", JID.into()), ("load", load)])),
+        "too_large"
+    );
+    assert_eq!(cellar.counter("entries_too_large"), 1);
+    // A return is one all the same: only its value is left out.
+    cellar.ask("returner", vec![("load", answer("db1", giant))]);
+    assert_eq!(cellar.counter("returns_without_value"), 1);
+    let large = answer("web1", Value::Binary(vec![7; 20 * 1024 * 1024]));
+    cellar.ask("returner", vec![("load", large.clone())]);
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"],
+        large["return"]
+    );
+}
+
+#[test]
+fn oversized_names_are_rejected() {
+    let cellar = Cellar::start();
+    let long = "x".repeat(20_000);
+    assert_eq!(
+        code(cellar.call(
+            "prep_jid",
+            vec![
+                ("passed_jid", long.as_str().into()),
+                ("nocache", true.into())
+            ]
+        )),
+        "bad_args"
+    );
+    let mut load = answer("web1", 1.into());
+    if let Value::Map(pairs) = &mut load {
+        pairs.retain(|(k, _)| k.as_str() != Some("fun"));
+        pairs.push(("fun".into(), "f".repeat(1_000_000).into()));
+    }
+    cellar.ask("returner", vec![("load", load.clone())]);
+    let shown = cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert_eq!(
+        shown["returns"][0]["fun"], load["fun"],
+        "unchanged in the body"
+    );
+}
+
+#[test]
+fn a_forged_event_does_not_replace_the_minions_return() {
+    let cellar = Cellar::start();
+    let event = |data: Value| {
+        let tag = format!("salt/job/{JID}/ret/web1");
+        vec![(
+            "events",
+            Value::Array(vec![map(vec![("tag", tag.into()), ("data", data)])]),
+        )]
+    };
+    cellar.ask("event_return", event(answer("web1", "forged".into())));
+    cellar.ask("event_return", event(answer("web1", "real".into())));
+    cellar.ask("returner", vec![("load", answer("web1", "real".into()))]);
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"],
+        "real".into()
+    );
+    let events = cellar.ask("events_list", vec![]);
+    assert_eq!(
+        events["events"].as_array().unwrap().len(),
+        2,
+        "the archive has the bus events once"
+    );
+}
