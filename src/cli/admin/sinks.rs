@@ -5,12 +5,12 @@ use anyhow::{Context as _, bail};
 use crate::api::call as calls;
 use crate::api::call::consumers::Problem;
 use crate::api::call::sinks::{
-    DeadLetterRow, DeadLettersArgs, DeadLettersPage, LettersArgs, ListArgs, NameArgs, SeekArgs,
-    Sink, SinksPage, TestedEvent,
+    DeadLetterRow, DeadLettersArgs, LettersArgs, ListArgs, NameArgs, SeekArgs, Sink, SinksPage,
+    TestedEvent,
 };
 use crate::cli::jobs::consumers::{Position, continues, paused, position};
 use crate::cli::{
-    BadUsage, Column, Global, Output, Paged, Table, ask, finding, leaf, or_empty, short_at, show,
+    BadUsage, Column, Global, Output, Table, ask, finding, leaf, or_empty, short_at, show,
     show_rows, title,
 };
 
@@ -124,21 +124,8 @@ impl From<Name> for NameArgs {
     }
 }
 
-impl Paged for calls::sinks::DeadLetters {
-    type Row = DeadLetterRow;
-    type After = (u64, String);
-
-    fn rows(answer: &mut DeadLettersPage) -> Option<&mut Vec<DeadLetterRow>> {
-        Some(&mut answer.dead_letters)
-    }
-
-    fn next(answer: &DeadLettersPage) -> (bool, Option<(u64, String)>) {
-        (answer.more, answer.next.clone())
-    }
-
-    fn go_to(args: &mut DeadLettersArgs, after: (u64, String)) {
-        args.after = Some(after);
-    }
+ask::paged! {
+    calls::sinks::DeadLetters: DeadLetterRow, in dead_letters, after (u64, String), in after
 }
 
 const LIST_EXAMPLES: &str = "\

@@ -198,6 +198,42 @@ pub(in crate::cli) trait Paged: Call {
     }
 }
 
+/// Implements [`Paged`] for a call whose answer has its rows in one field, and `more` and `next` beside it.
+macro_rules! paged {
+    (
+        $call:ty: $row:ty, in $rows:ident, after $after:ty, in $($position:ident).+
+        $(, limited by $limit:ident)? $(, joined by $join:expr)?
+    ) => {
+        impl $crate::cli::ask::Paged for $call {
+            type Row = $row;
+            type After = $after;
+
+            fn rows(answer: &mut Self::Answer) -> Option<&mut Vec<$row>> {
+                Some(&mut answer.$rows)
+            }
+
+            fn next(answer: &Self::Answer) -> (bool, Option<$after>) {
+                (answer.more, answer.next.clone())
+            }
+
+            fn go_to(args: &mut Self::Args<'static>, after: $after) {
+                args.$($position).+ = Some(after);
+            }
+
+            $(fn limit<'a>(args: &'a mut Self::Args<'static>) -> Option<&'a mut Option<usize>> {
+                Some(&mut args.$limit)
+            })?
+
+            $(fn join(before: &mut Self::Answer, page: &mut Self::Answer) {
+                let join: fn(&mut Self::Answer, &mut Self::Answer) = $join;
+                join(before, page);
+            })?
+        }
+    };
+}
+
+pub(in crate::cli) use paged;
+
 /// A list that is printed as it is read, from the newest row backwards.
 pub(in crate::cli) trait ListOf: Paged {
     /// The field of the answer that holds the list.

@@ -15,9 +15,7 @@ use crate::api::call::events::{EventRow, EventsPage, Scan};
 use crate::api::call::send::SendArgs;
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::format::exit::BadData;
-use crate::cli::{
-    Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, nested, value, yaml,
-};
+use crate::cli::{Global, ListOf, Listing, Order, Table, TimeRange, ask, nested, value, yaml};
 use crate::wire::call::Id;
 use crate::wire::msgpack::PackedMap;
 
@@ -119,29 +117,9 @@ Examples:
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
-impl Paged for calls::events::List {
-    type Row = EventRow;
-    type After = Cursor;
-
-    fn rows(answer: &mut EventsPage) -> Option<&mut Vec<EventRow>> {
-        Some(&mut answer.events)
-    }
-
-    fn next(answer: &EventsPage) -> (bool, Option<Cursor>) {
-        (answer.more, answer.next.clone())
-    }
-
-    fn go_to(args: &mut calls::events::ListArgs, after: Cursor) {
-        args.cursor = Some(after);
-    }
-
-    fn limit(args: &mut calls::events::ListArgs) -> Option<&mut Option<usize>> {
-        Some(&mut args.limit)
-    }
-
-    fn join(before: &mut EventsPage, page: &mut EventsPage) {
-        page.scan.add(&before.scan);
-    }
+ask::paged! {
+    calls::events::List: EventRow, in events, after Cursor, in cursor,
+    limited by limit, joined by |before, page| page.scan.add(&before.scan)
 }
 
 impl ListOf for calls::events::List {

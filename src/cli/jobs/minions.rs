@@ -5,14 +5,12 @@ use salt_sls::Glob;
 
 use crate::api::call as calls;
 use crate::api::call::minions::{ListArgs, ShowArgs};
-use crate::api::query::{
-    Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, NotRead, StateCounts,
-};
+use crate::api::query::{Minion, MinionEvent, MinionRow, MinionRun, NotRead, StateCounts};
 use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
 use crate::cli::{
-    Column, Global, Output, Paged, Table, ask, or_empty, short_at, short_at_in_zone, show,
-    show_rows, title,
+    Column, Global, Output, Table, ask, or_empty, short_at, short_at_in_zone, show, show_rows,
+    title,
 };
 use crate::wire::msgpack::Time;
 
@@ -111,30 +109,10 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
     })
 }
 
-impl Paged for calls::minions::List {
-    type Row = MinionRow;
-    type After = String;
-
-    fn rows(answer: &mut MinionsPage) -> Option<&mut Vec<MinionRow>> {
-        Some(&mut answer.minions)
-    }
-
-    fn next(answer: &MinionsPage) -> (bool, Option<String>) {
-        (answer.more, answer.next.clone())
-    }
-
-    fn go_to(args: &mut ListArgs, after: String) {
-        args.after = Some(after);
-    }
-
-    // A page ends before the limit if it was costly to collect.
-    fn limit(args: &mut ListArgs) -> Option<&mut Option<usize>> {
-        Some(&mut args.limit)
-    }
-
-    fn join(before: &mut MinionsPage, page: &mut MinionsPage) {
-        page.skipped.add(&before.skipped);
-    }
+// With a limit, because a page ends before it if it was costly to collect.
+ask::paged! {
+    calls::minions::List: MinionRow, in minions, after String, in after,
+    limited by limit, joined by |before, page| page.skipped.add(&before.skipped)
 }
 
 fn age(at: Option<Time>, now: Micros) -> String {
@@ -296,6 +274,7 @@ fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::query::MinionsPage;
 
     fn page(ids: &[&str], next: Option<&str>, skipped: NotRead) -> MinionsPage {
         let row = |id: &&str| MinionRow {

@@ -17,13 +17,13 @@ use salt_sls::Glob;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::api::call::jobs::answers::{JobAnswer, JobRow, JobsPage};
+use crate::api::call::jobs::answers::{JobAnswer, JobRow};
 use crate::api::call::{self as calls, Cursor};
 use crate::api::client::Client;
 use crate::api::query::JobResult;
 use crate::cli::{
-    Column, Format, Global, ListOf, Listing, Order, Output, Paged, Table, TimeRange, ask, joined,
-    leaf, line_of, plain, short_at, show as show_answer, title, value,
+    Column, Format, Global, ListOf, Listing, Order, Output, Table, TimeRange, ask, joined, leaf,
+    line_of, plain, short_at, show as show_answer, title, value,
 };
 use crate::wire::call::Id;
 
@@ -153,25 +153,9 @@ impl Filter {
     }
 }
 
-impl Paged for calls::jobs::List {
-    type Row = JobRow;
-    type After = Cursor;
-
-    fn rows(answer: &mut JobsPage) -> Option<&mut Vec<JobRow>> {
-        Some(&mut answer.jobs)
-    }
-
-    fn next(answer: &JobsPage) -> (bool, Option<Cursor>) {
-        (answer.more, answer.next.clone())
-    }
-
-    fn go_to(args: &mut calls::jobs::ListArgs, after: Cursor) {
-        args.cursor = Some(after);
-    }
-
-    fn limit(args: &mut calls::jobs::ListArgs) -> Option<&mut Option<usize>> {
-        Some(&mut args.limit)
-    }
+ask::paged! {
+    calls::jobs::List: JobRow, in jobs, after Cursor, in cursor,
+    limited by limit
 }
 
 impl ListOf for calls::jobs::List {

@@ -1,9 +1,9 @@
 //! `saltcellar reactor history`: lists reactions.
 
-use crate::api::call::reactor::{HistoryArgs, ReactionRow, ReactionsPage};
+use crate::api::call::reactor::{HistoryArgs, ReactionRow};
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
-    Column, Global, ListOf, Listing, Order, Paged, Table, TimeRange, ask, plain, short_at, title,
+    Column, Global, ListOf, Listing, Order, Table, TimeRange, ask, plain, short_at, title,
 };
 use crate::reactor::master::Call;
 use crate::reactor::run::record::stored::StoredRecord;
@@ -40,25 +40,9 @@ Examples:
   saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
-impl Paged for calls::reactor::History {
-    type Row = ReactionRow;
-    type After = Cursor;
-
-    fn rows(answer: &mut ReactionsPage) -> Option<&mut Vec<ReactionRow>> {
-        Some(&mut answer.reactions)
-    }
-
-    fn next(answer: &ReactionsPage) -> (bool, Option<Cursor>) {
-        (answer.more, answer.next.clone())
-    }
-
-    fn go_to(args: &mut HistoryArgs, after: Cursor) {
-        args.cursor = Some(after);
-    }
-
-    fn limit(args: &mut HistoryArgs) -> Option<&mut Option<usize>> {
-        Some(&mut args.limit)
-    }
+ask::paged! {
+    calls::reactor::History: ReactionRow, in reactions, after Cursor, in cursor,
+    limited by limit
 }
 
 impl ListOf for calls::reactor::History {

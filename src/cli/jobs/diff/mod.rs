@@ -12,8 +12,8 @@ use crate::api::call::jobs::DiffArgs;
 use crate::api::call::jobs::answers::{JobDiff, MinionDiff, RunOutcome, State, StateDiff};
 use crate::api::query::DiffKind;
 use crate::cli::{
-    Global, Output, Paged, ask, finding, joined, line_of, nested, plain, short_at_in_zone,
-    show_rows, value,
+    Global, Output, ask, finding, joined, line_of, nested, plain, short_at_in_zone, show_rows,
+    value,
 };
 use crate::wire::call::Id;
 
@@ -44,25 +44,9 @@ pub(in crate::cli) struct Args {
     exit_code: bool,
 }
 
-impl Paged for calls::jobs::Diff {
-    type Row = MinionDiff;
-    type After = String;
-
-    fn rows(answer: &mut JobDiff) -> Option<&mut Vec<MinionDiff>> {
-        Some(&mut answer.minions)
-    }
-
-    fn next(answer: &JobDiff) -> (bool, Option<String>) {
-        (answer.more, answer.next.clone())
-    }
-
-    fn go_to(args: &mut DiffArgs, after: String) {
-        args.page.after = Some(after);
-    }
-
-    fn join(before: &mut JobDiff, page: &mut JobDiff) {
-        page.same += before.same;
-    }
+ask::paged! {
+    calls::jobs::Diff: MinionDiff, in minions, after String, in page.after,
+    joined by |before, page| page.same += before.same
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
