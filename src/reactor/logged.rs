@@ -1,44 +1,13 @@
 //! What entries of the log say about reactions.
 
-use crate::model::{Location, ReactionFailure};
 use crate::reactor::master::REACTOR_USER;
-use crate::wire::msgpack::{as_bool, as_int, as_text, elements, get};
+use crate::wire::msgpack::{as_text, get};
 
 /// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared
 /// exactly.
 pub(crate) fn is_by_reactor(body: &[u8]) -> bool {
     memchr::memmem::find(body, REACTOR_USER.as_bytes()).is_some()
         && get(body, "user").and_then(as_text) == Some(REACTOR_USER)
-}
-
-/// The failures in the body of a record.
-pub(crate) fn failures(body: &[u8]) -> Vec<ReactionFailure> {
-    let one = |failure| {
-        let text = |key| {
-            get(failure, key)
-                .and_then(as_text)
-                .unwrap_or_default()
-                .to_owned()
-        };
-
-        let line = get(failure, "line")
-            .and_then(as_int)
-            .and_then(|line| u32::try_from(line).ok());
-        let rendered = get(failure, "rendered").and_then(as_bool).unwrap_or(false);
-
-        ReactionFailure {
-            at: Location {
-                file: text("file"),
-                line,
-                rendered,
-            },
-            cause: text("cause"),
-        }
-    };
-
-    elements(get(body, "failures").unwrap_or_default())
-        .map(one)
-        .collect()
 }
 
 /// The option of a rule for a record's `why`; `None` for other reasons.

@@ -28,6 +28,7 @@ pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod shadow;
 mod signature;
+pub(crate) mod stored;
 
 pub use helper::functions::SaltAnswer;
 pub use helper::salt::{Salt, SaltChecked, SaltError, SaltFile, SaltRendered};

@@ -13,7 +13,7 @@ use crate::cli::ask;
 use crate::config::Config;
 use crate::config::salt_master::Role;
 use crate::reactor::acting::Actor;
-use crate::reactor::run::record::stored::StoredRecord;
+use crate::reactor::stored::StoredRecord;
 use crate::wire::msgpack::Time;
 
 const CHECK: &str = "reactor";

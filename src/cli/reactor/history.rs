@@ -6,7 +6,7 @@ use crate::cli::{
     Column, Global, ListOf, Listing, Order, Table, TimeRange, ask, plain, short_at, title,
 };
 use crate::reactor::master::Call;
-use crate::reactor::run::record::stored::StoredRecord;
+use crate::reactor::stored::StoredRecord;
 use crate::reactor::{CallOutcome, CallRecord};
 
 #[derive(clap::Args)]

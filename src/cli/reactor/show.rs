@@ -8,7 +8,7 @@ use crate::api::call::reactor::{ReactionRow, ShowArgs};
 use crate::cli::{Global, Output, ask, nested, plain, show, value};
 use crate::reactor::CallRecord;
 use crate::reactor::master::{Call, pack};
-use crate::reactor::run::record::stored::StoredRecord;
+use crate::reactor::stored::StoredRecord;
 use crate::wire::msgpack::Stored;
 
 #[derive(clap::Args)]

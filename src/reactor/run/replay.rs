@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::record::call_key;
-use super::record::stored::StoredRecord;
 use super::scheduler::{Task, TaskProgress};
 use super::tasks::Tasks;
 use super::{Event, ReactionPlan, events};
@@ -11,6 +10,7 @@ use crate::base::clock::Micros;
 use crate::model::SeqNo;
 use crate::reactor::call::CallOutcome;
 use crate::reactor::master::Call;
+use crate::reactor::stored::StoredRecord;
 use crate::store::StoredEntry;
 
 #[derive(Debug, thiserror::Error)]

@@ -9,10 +9,11 @@ use super::observed_call::ObservedCall;
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::call::{CallOutcome, CallRecord};
-use crate::reactor::logged::{failures, is_by_reactor, option_of};
+use crate::reactor::call::CallOutcome;
+use crate::reactor::logged::{is_by_reactor, option_of};
+use crate::reactor::stored::{State, StoredRecord};
 use crate::store::Followed;
-use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, decode, elements, get};
+use crate::wire::msgpack::{Writer, as_bool, as_text, elements, get};
 use crate::wire::salt_event::job_tag;
 
 /// A call of ours.
@@ -187,13 +188,6 @@ fn text<'a>(map: &'a [u8], key: &str) -> &'a str {
     get(map, key).and_then(as_text).unwrap_or_default()
 }
 
-fn seq(map: &[u8], key: &str) -> Option<SeqNo> {
-    get(map, key)
-        .and_then(as_int)
-        .and_then(|n| u64::try_from(n).ok())
-        .map(SeqNo)
-}
-
 /// Parses a value, unless it is too large for the comparison.
 fn small(bytes: &[u8]) -> Option<Value> {
     if bytes.len() > REACTOR_SHADOW_ACT_BYTES_MAX {
@@ -213,54 +207,43 @@ fn list(value: Value) -> Option<Vec<Value>> {
 fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     let body = row.body;
     let is = |key| get(body, key).and_then(as_bool).unwrap_or(false);
-
-    match text(body, "state") {
-        "mode" => {
-            return vec![ShadowItem::Mode {
-                at: row.at,
-                shadow: is("shadow"),
-                started: is("started"),
-            }];
-        }
-        // Replays are requested by a user.
-        "done" | "failed" | "partial" | "dead" | "left" if get(body, "replay").is_none() => {}
-        // Marks of calls are no outcome.
-        _ => return Vec::new(),
+    if text(body, "state") == "mode" {
+        return vec![ShadowItem::Mode {
+            at: row.at,
+            shadow: is("shadow"),
+            started: is("started"),
+        }];
     }
 
-    let (Some(event), Some(at)) = (seq(body, "event"), get(body, "at").and_then(as_int)) else {
+    let Ok(record) = StoredRecord::read(body) else {
         return Vec::new();
     };
+    // Replays are requested by a user, and marks of calls are no outcome.
+    if record.replay.is_some() || record.state == State::Begun {
+        return Vec::new();
+    }
 
-    let rules: Vec<String> = elements(get(body, "rules").unwrap_or_default())
-        .filter_map(as_text)
-        .map(str::to_owned)
-        .collect();
-
+    let (event, at) = (SeqNo(record.event), Micros(record.at));
     let tag = String::from_utf8_lossy(row.tag);
     let tag = tag.strip_prefix(REACTION_TAG).unwrap_or_default();
 
-    let failures = failures(body);
+    let failures: Vec<_> = record.failures().collect();
     let mut found = Vec::new();
     if !failures.is_empty() {
-        let (tag, rules) = (tag.to_owned(), rules.clone());
         found.push(ShadowItem::Failed(FailedReaction {
             event,
-            at: Micros(at),
-            tag,
-            rules,
+            at,
+            tag: tag.to_owned(),
+            rules: record.rules.clone(),
             reaction: row.seq,
             failures,
         }));
     }
 
     // A record that a throttle left has calls only in shadow.
-    let left_by = option_of(text(body, "why")).unwrap_or_default();
-    for (nth, stored) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
-        let Ok(mut made) = decode::<CallRecord>(stored) else {
-            continue;
-        };
-
+    let left_by = option_of(&record.why).unwrap_or_default();
+    let stored = elements(get(body, "calls").unwrap_or_default());
+    for ((nth, mut made), stored) in (0..).zip(record.calls).zip(stored) {
         let is_shadowed = made.outcome == CallOutcome::Shadowed;
         let throttle = if is_shadowed { left_by } else { "" };
         let prevented_by = match &made.outcome {
@@ -288,9 +271,9 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
 
         found.push(ShadowItem::Ours(OurCall {
             event,
-            at: Micros(at),
+            at,
             tag: tag.to_owned(),
-            rules: rules.clone(),
+            rules: record.rules.clone(),
             reaction: row.seq,
             nth,
             call: ObservedCall::of(&made.call),
@@ -417,7 +400,7 @@ fn gap(row: &Followed<'_>) -> ShadowItem {
 mod tests {
     use super::*;
     use crate::model::Location;
-    use crate::wire::msgpack::encode;
+    use crate::wire::msgpack::{decode, encode};
     use salt_sls::yaml;
 
     #[test]

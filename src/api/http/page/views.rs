@@ -29,7 +29,7 @@ use crate::api::query::{Child, JobResult, MinionsPage};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
-use crate::reactor::run::record::stored::{State as ReactionState, StoredRecord};
+use crate::reactor::stored::{State as ReactionState, StoredRecord};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{Head, Reader, Stored, Time};
 

@@ -16,7 +16,7 @@ use crate::api::call::status::Level;
 use crate::base::units::{bytes, span};
 use crate::cli::admin::status::{parts, summary};
 use crate::cli::{Column, Table, is_coloured, joined, line_of, plain, short_at};
-use crate::reactor::run::record::stored::StoredRecord;
+use crate::reactor::stored::StoredRecord;
 
 /// Maximum rows of sources and readers.
 const PARTS: usize = 5;

@@ -26,18 +26,17 @@
 //! history. All other records are, one per event and group of rules.
 
 pub(crate) mod recorder;
-pub(crate) mod stored;
 
 use salt_sls::Value;
 use serde::Serialize as _;
 
-use self::stored::State;
 use super::{Event, ReactionPlan};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_CHUNKS_BYTES_MAX, REACTOR_TEXT_BYTES_MAX};
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::reactor::call::{CallRecord, cut};
 use crate::reactor::master::{Call, pack};
+use crate::reactor::stored::State;
 use crate::wire::msgpack::{Writer, as_int, as_text, elements, get};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

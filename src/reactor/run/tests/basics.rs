@@ -392,12 +392,6 @@ fn records_survive_a_round_trip() {
             (SeqNo(7), vec!["a", "b"], 3, Some(vec![(mark, key)]))
         );
     }
-    let mut old = Writer::new();
-    old.map(1).str("state").str("done");
-    assert!(
-        crate::reactor::logged::failures(&old.into_bytes()).is_empty(),
-        "a record of an early release"
-    );
     assert_eq!(read_summary(b"\x80"), None);
     assert_eq!(read_summary(b"\xc1"), None);
 }

@@ -1,5 +1,5 @@
-//! A record as its readers see it: the form that is described above, with defaults for what a record
-//! lacks.
+//! The record of a reaction as its readers see it, with defaults for what it lacks. Its form is
+//! described at [`record`](crate::reactor::run::record).
 
 use serde::Deserialize;
 
@@ -50,6 +50,8 @@ pub(crate) struct StoredRecord {
     /// Level and text.
     pub(crate) notes: Vec<(String, String)>,
     failures: Vec<StoredFailure>,
+    /// The record that this one replays.
+    pub(crate) replay: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
