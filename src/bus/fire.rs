@@ -112,8 +112,10 @@ type Identity = (u64, u64, i64, i64);
 pub struct Firer {
     buses: Vec<BusLink>,
     clock: Clock,
+    /// The framing of each socket. Lock order: no other lock is taken under it.
     known: Mutex<HashMap<PathBuf, (Identity, Framing)>>,
-    /// Sockets of masters that hang, with the time of the last timeout.
+    /// Sockets of masters that hang, with the time of the last timeout. Lock order: no other lock
+    /// is taken under it.
     hung: Mutex<HashMap<PathBuf, Instant>>,
     /// Ends every wait.
     stop: Drain,

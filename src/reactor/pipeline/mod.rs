@@ -37,7 +37,9 @@ pub(crate) struct Pipeline {
     templates: Templates,
     files: FileSettings,
     dispatch: DispatchSettings,
+    /// Lock order: after `managed`, before the file of rules in it.
     rules: RwLock<Source>,
+    /// Lock order: before `rules`; that of a replaced pipeline before that of its successor.
     managed: Mutex<Managed>,
     id: String,
     key_file: PathBuf,

@@ -35,6 +35,11 @@ impl Endings {
         }
     }
 
+    /// True if so many records wait for the log that no reaction should start.
+    pub(super) fn is_full(&self) -> bool {
+        self.recorder.is_full()
+    }
+
     /// Ends a reaction whose calls were made, or recorded only.
     pub(super) fn finish(&self, task: Task, progress: TaskProgress) {
         let made = progress.made.iter();

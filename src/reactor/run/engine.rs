@@ -169,7 +169,6 @@ impl Reactor {
             keeper: keeper.clone(),
             pending: pending.clone(),
             gate: gate.clone(),
-            recorder: recorder.clone(),
             tasks: tasks.clone(),
             calls: Calls {
                 executor,
@@ -198,7 +197,6 @@ impl Reactor {
             gate,
             watch: watch.clone(),
             tasks: tasks.clone(),
-            recorder: recorder.clone(),
             endings: endings.clone(),
             drain: drain.clone(),
             clock: clock.clone(),

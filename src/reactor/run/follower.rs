@@ -12,7 +12,6 @@ use super::in_use::{InUse, RuleSnapshot};
 use super::keeper::Keeper;
 use super::pending::Pending;
 use super::record::read_summary;
-use super::record::recorder::Recorder;
 use super::slots::RunnerSlots;
 use super::tasks::Tasks;
 use super::traces::Traces;
@@ -36,7 +35,6 @@ pub(super) struct Follower {
     pub(super) gate: Arc<LeaseGate>,
     pub(super) watch: Arc<Watch>,
     pub(super) tasks: Arc<Tasks>,
-    pub(super) recorder: Arc<Recorder>,
     pub(super) endings: Arc<Endings>,
     pub(super) drain: Drain,
     pub(super) clock: Clock,
@@ -171,7 +169,7 @@ impl Follower {
 
             // Lock order: the scheduler before the list of the recorder.
             let mut scheduler = self.pending.lock();
-            if scheduler.has_room() && !self.recorder.is_full() {
+            if scheduler.has_room() && !self.endings.is_full() {
                 return true;
             }
             // Once per wait, not per check.

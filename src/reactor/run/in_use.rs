@@ -22,7 +22,7 @@ pub(super) struct RuleSnapshot {
 
 pub(super) struct InUse {
     /// The settings as configured. Those in use also depend on the report of the master's engine.
-    /// Lock order: before all others of the reactor, because it is held while a change is applied.
+    /// Lock order: before all others of this module, because it is held while a change is applied.
     configured: Mutex<ReactorSettings>,
     /// Lock order: no other lock is taken under it.
     snapshot: RwLock<RuleSnapshot>,

@@ -14,7 +14,7 @@ use super::RuleEngine;
 use super::checkpoint::Checkpoint;
 use super::checkpoint::file::{self, CheckpointFile, Update};
 use crate::base::metrics::Metrics;
-use crate::model::SeqNo;
+use crate::model::{ListedRule, SeqNo};
 use crate::store::{Store, StoreError};
 
 pub(super) struct Keeper {
@@ -39,7 +39,7 @@ impl Keeper {
     ) -> Result<Self, StoreError> {
         let durable = log.durable();
         let mut checkpoint = read(&log, &metrics, durable)?;
-        set_rules(&mut checkpoint, rules, durable);
+        set_rules(&mut checkpoint, &rules.all(), durable);
         checkpoint.set_mode(shadow, durable);
 
         Ok(Self {
@@ -99,10 +99,13 @@ impl Keeper {
         shadow: bool,
     ) {
         let from = self.log.durable();
+        // Listed first, because that locks the rules.
+        let (before, rules) = (before.all(), rules.all());
+
         let mut checkpoint = self.checkpoint();
         // Rules added by `salt-run reactor.add` applied to all events read so far.
-        set_rules(&mut checkpoint, before, SeqNo(0));
-        set_rules(&mut checkpoint, rules, from);
+        set_rules(&mut checkpoint, &before, SeqNo(0));
+        set_rules(&mut checkpoint, &rules, from);
         checkpoint.set_mode(shadow, from);
     }
 
@@ -171,7 +174,6 @@ fn read(log: &Store, metrics: &Metrics, durable: SeqNo) -> Result<Checkpoint, St
 }
 
 /// Sets the rules; new rules apply to events from `from` on.
-fn set_rules(checkpoint: &mut Checkpoint, rules: &dyn RuleEngine, from: SeqNo) {
-    let rules = rules.all();
+fn set_rules(checkpoint: &mut Checkpoint, rules: &[ListedRule], from: SeqNo) {
     checkpoint.set_rules(rules.iter().map(|rule| rule.pattern.as_str()), from);
 }

@@ -19,6 +19,8 @@
 //! A matched event is open from the moment it is read until its record is read. Events that are
 //! open when the daemon ends, even by a kill, are handled after its next start: at least once, and
 //! with `at_most_once` at most once.
+//!
+//! [`engine`] lists the owners of the state, and [`decide`] has the decisions.
 
 mod calls;
 pub(crate) mod checkpoint;

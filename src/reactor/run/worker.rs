@@ -11,7 +11,6 @@ use super::in_use::{InUse, RuleSnapshot};
 use super::keeper::Keeper;
 use super::pending::Pending;
 use super::record::call_key;
-use super::record::recorder::Recorder;
 use super::scheduler::queues::QueueItem;
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::tasks::{Step, Tasks};
@@ -26,7 +25,6 @@ pub(super) struct Worker {
     pub(super) keeper: Arc<Keeper>,
     pub(super) pending: Arc<Pending>,
     pub(super) gate: Arc<LeaseGate>,
-    pub(super) recorder: Arc<Recorder>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) calls: Calls,
     pub(super) endings: Arc<Endings>,
@@ -40,7 +38,7 @@ impl Worker {
         let mut scheduler = self.pending.lock();
         while !drain.is_stopping() {
             // Without room for its record, or without a lease, a reaction must not start.
-            if self.recorder.is_full() || self.gate.blocks() {
+            if self.endings.is_full() || self.gate.blocks() {
                 self.pending.wait_for_change(&mut scheduler, None);
                 continue;
             }

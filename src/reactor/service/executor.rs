@@ -19,6 +19,7 @@ use crate::wire::salt_event;
 /// Why a minion's reactor rejects reactions other than `caller`.
 const NO_MASTER: &str = "a minion's reactor (reactor.minion) supports `caller` reactions only";
 
+/// Lock order: no other lock is taken under any of its locks.
 pub(super) struct MasterExecutor {
     /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a
     /// minion.

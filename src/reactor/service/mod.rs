@@ -193,7 +193,8 @@ impl ReactorService {
     }
 }
 
-/// Keeps rules and settings up to date.
+/// Keeps rules and settings up to date. Lock order: before all others of the reactor, because it is
+/// held while a change is applied.
 #[derive(Clone)]
 pub(crate) struct Reloader(Arc<Mutex<Current>>);
 

@@ -13,9 +13,10 @@ use crate::policy::master_keys::MasterKeys;
 use crate::store::Intake;
 
 pub(crate) struct Recorder {
-    /// `None` once the daemon stops, so that the store can stop.
+    /// `None` once the daemon stops, so that the store can stop. Lock order: no other lock is taken
+    /// under it.
     intake: Mutex<Option<Intake>>,
-    /// Rejected or failed records.
+    /// Rejected or failed records. Lock order: after the scheduler; no other lock is taken under it.
     waiting: Arc<Mutex<Vec<Arc<Batch>>>>,
     /// Redacts masters' keys in records.
     keys: Arc<MasterKeys>,

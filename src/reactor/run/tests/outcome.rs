@@ -612,7 +612,7 @@ fn a_mark_that_is_still_being_stored_is_not_written_again() {
         7,
         Micros(NOW),
     );
-    progress.mark = Some(worker.recorder.submit(batch).unwrap());
+    progress.mark = Some(worker.calls.recorder.submit(batch).unwrap());
     let records = || {
         let mut count = 0;
         let row = |row: crate::store::Followed<'_>| {
