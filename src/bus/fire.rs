@@ -39,6 +39,14 @@ pub enum FireError {
     /// The tag cannot be fired.
     #[error("the tag is not accepted: expected {TAG_EXPECTED}")]
     BadTag,
+    /// The event is larger than Salt's buses take.
+    #[error("the event has {len} bytes, the limit is {max}")]
+    TooLarge {
+        /// Bytes of its data.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
     /// No bus is configured.
     #[error(
         "no bus is configured: set `bus` in the configuration, or pass --bus to `saltcellar serve`"

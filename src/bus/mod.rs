@@ -1,6 +1,7 @@
 //! The event buses of Salt as far as the daemon is connected to them, and firing events onto one.
 
 pub mod fire;
+pub(crate) mod firing;
 pub(crate) mod patience;
 
 use std::path::PathBuf;

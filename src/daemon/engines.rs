@@ -8,11 +8,10 @@ use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::engines::feed::{ConsumerFeed, Feed};
 use crate::engines::runtime::{Dependencies, Engines};
-use crate::engines::script::{self, FireFailure, ScriptSettings, Scripts};
+use crate::engines::script::{self, ScriptSettings, Scripts};
 use crate::engines::settings::SinkSettings;
 use crate::store::Store;
 use crate::store::vfs::Fs;
-use crate::wire::call::CallError;
 
 pub(super) fn start(
     config: &Config,
@@ -42,29 +41,12 @@ pub(super) fn start_scripts(
     settings: Vec<ScriptSettings>,
     ctx: &Arc<Ctx>,
 ) -> Arc<Scripts> {
-    let (clock, metrics) = (ctx.archive.clock.clone(), ctx.archive.metrics.clone());
-    let (monitor, firing) = (ctx.process.scripts.clone(), ctx.firing.clone());
-
-    let fire = move |bus: Option<&str>, tag: &str, data: &[u8]| {
-        firing
-            .fire(bus, tag, data, |_| Ok(()))
-            .map(drop)
-            .map_err(|error| match error {
-                // The same event would be rejected again.
-                CallError::BadArgs { .. } | CallError::TooLarge { .. } => {
-                    FireFailure::Rejected(error.to_string())
-                }
-                // Everything else passes: a stopped bus, a full queue, a master that restarts.
-                _ => FireFailure::Retry(error.to_string()),
-            })
-    };
-
     let deps = script::Dependencies {
-        fire: Arc::new(fire),
+        firing: ctx.firing.clone(),
         id: master_id(config).into(),
-        clock,
-        metrics,
-        monitor,
+        clock: ctx.archive.clock.clone(),
+        metrics: ctx.archive.metrics.clone(),
+        monitor: ctx.process.scripts.clone(),
     };
 
     Arc::new(Scripts::start(deps, settings))

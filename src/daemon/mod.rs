@@ -37,7 +37,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::call::config::RunningConfig;
-use crate::api::call::{Acceptor, Archive, Ctx, Firing, JidMaker, Process, Reacting, Rights};
+use crate::api::call::{Acceptor, Archive, Ctx, JidMaker, Process, Reacting, Rights};
 use crate::api::http;
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
 use crate::api::sign_in::SignIn;
@@ -53,13 +53,14 @@ use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::base::{threads, umask};
 use crate::bus::fire::Firer;
+use crate::bus::firing::Firing;
 use crate::config::Config;
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::engines::runtime::Engines;
 use crate::engines::script::{self, Scripts};
 use crate::engines::settings::of_config;
 use crate::ingest::bus::{Bus, BusMonitor};
-use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
+use crate::ingest::spill::{BusDependencies, Readers, drain_orphaned_spills};
 use crate::model::{JidKey, Kind};
 use crate::policy::Policy;
 use crate::policy::master_keys::MasterKeys;
@@ -133,7 +134,9 @@ impl Made<'_> {
             },
             firing: Firing {
                 firer: self.firer,
-                archive: archive.clone(),
+                store: archive.store.clone(),
+                clock: archive.clock.clone(),
+                metrics: archive.metrics.clone(),
             },
             reacting: Reacting {
                 handle: self.reactor.map(ReactorService::handle),
@@ -282,7 +285,6 @@ impl Daemon {
         let mut watches = Vec::new();
         let mut buses = Vec::new();
         let reacts = config.reactor.of_whom().is_some();
-        let followed = store.clone();
 
         let deps = BusDependencies {
             intake: intake.clone(),
@@ -299,8 +301,10 @@ impl Daemon {
             } else {
                 BUS_GATHER
             },
-            // Larger batches are worth a delay only while nobody waits for new events.
-            is_followed: Arc::new(move || reacts || followed.is_followed()),
+            readers: Readers {
+                reacts,
+                store: store.clone(),
+            },
         };
 
         let (keys, stops) = (master_keys.clone(), drain.clone());

@@ -33,6 +33,8 @@ use crate::base::limits::{FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SOU
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::threads;
+use crate::bus::fire::FireError;
+use crate::bus::firing::Firing;
 use crate::config::{Config, ConfigError, Invalid, read_options, within};
 use crate::engines::per_name::PerName;
 use crate::engines::secret::Revealed;
@@ -139,24 +141,9 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
     })
 }
 
-/// The reason why an event was not fired.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FireFailure {
-    /// The bus is unreachable; fire the same event again.
-    #[error("{0}")]
-    Retry(String),
-    /// No bus accepts this event.
-    #[error("{0}")]
-    Rejected(String),
-}
-
-/// Fires an event onto a bus, or onto the only one: its tag, and its data, a msgpack map.
-pub(crate) type Fire =
-    Arc<dyn Fn(Option<&str>, &str, &[u8]) -> Result<(), FireFailure> + Send + Sync>;
-
 #[derive(Clone)]
 pub(crate) struct Dependencies {
-    pub(crate) fire: Fire,
+    pub(crate) firing: Firing,
     /// The `id` of events without one; empty for none.
     pub(crate) id: Arc<str>,
     pub(crate) clock: Clock,
@@ -543,18 +530,23 @@ impl Script {
         let mut is_logged = false;
 
         loop {
-            match (self.deps.fire)(bus.as_deref(), &tag, &data) {
-                Ok(()) => return true,
-                Err(FireFailure::Rejected(reason)) => {
-                    // No repetition would help.
-                    self.reject(&reason, output);
+            match self
+                .deps
+                .firing
+                .fire(bus.as_deref(), &tag, &data, |_| Ok(()))
+            {
+                Ok(_) => return true,
+                Err(error @ (FireError::BadTag | FireError::TooLarge { .. })) => {
+                    // The same event would be rejected again.
+                    self.reject(&error.to_string(), output);
                     return true;
                 }
-                Err(FireFailure::Retry(reason)) => {
+                // Everything else passes: a stopped bus, a full queue, a master that restarts.
+                Err(error) => {
                     // An unreachable bus is logged once per event.
                     if !std::mem::replace(&mut is_logged, true) {
                         let script = self.settings.name.as_str();
-                        tracing::warn!(script, reason, "event of a script not fired, retrying");
+                        tracing::warn!(script, %error, "event of a script not fired, retrying");
                     }
                     if self.is_stopped_within(backoff.next()) {
                         return false;
@@ -651,9 +643,19 @@ fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
     use super::*;
+    use crate::bus::BusLink;
+    use crate::bus::fire::Firer;
     use crate::config::tests::{in_directory, without};
+    use crate::store::vfs::Disk;
+    use crate::store::{Classes, FreeSpace, Limits, Options, Store};
     use crate::testkit::wait_for;
+    use crate::wire::frame::{FrameSplitter, Framing, body};
+    use crate::wire::msgpack::json::to_json;
+    use crate::wire::salt_event::split;
 
     /// Events that were fired, as tag and JSON of the data.
     type Fired = Arc<Mutex<Vec<(String, String)>>>;
@@ -661,36 +663,84 @@ mod tests {
     struct Fixture {
         deps: Dependencies,
         fired: Fired,
-        /// Failures of the next calls, last one first.
-        failures: Arc<Mutex<Vec<FireFailure>>>,
+        /// Of the store, and of the bus.
+        dir: tempfile::TempDir,
     }
 
-    fn fixture() -> Fixture {
-        let (fired, failures) = (Fired::default(), Arc::new(Mutex::new(Vec::new())));
-        let (to, next) = (fired.clone(), failures.clone());
-        let fire: Fire = Arc::new(move |_, tag, mut data| {
-            if let Some(failure) = next.lock().pop() {
-                return Err(failure);
+    /// Takes what is fired onto the bus in a directory.
+    fn take(dir: &Path, fired: &Fired) {
+        let socket = UnixListener::bind(dir.join("master_event_pull.ipc")).unwrap();
+        let fired = fired.clone();
+        let work = move || {
+            for mut peer in socket.incoming().flatten() {
+                let mut bytes = Vec::new();
+                peer.read_to_end(&mut bytes).unwrap();
+                let mut splitter = FrameSplitter::new(FIRE_BYTES_MAX * 2);
+                splitter.feed(&bytes);
+                while let Some(frame) = splitter.next_frame().unwrap() {
+                    let (tag, mut data) = split(body(frame).unwrap()).unwrap();
+                    let data = rmpv::decode::read_value(&mut data).unwrap();
+                    let mut data = to_json(&data);
+                    // The stamp is the time of the test.
+                    data.as_object_mut().unwrap().remove("_stamp").unwrap();
+                    let tag = String::from_utf8(tag.to_vec()).unwrap();
+                    fired.lock().push((tag, data.to_string()));
+                }
             }
-            let data = rmpv::decode::read_value(&mut data).unwrap();
-            to.lock().push((
-                tag.to_owned(),
-                crate::wire::msgpack::json::to_json(&data).to_string(),
-            ));
-            Ok(())
+        };
+        // It ends with the process of the test.
+        std::thread::Builder::new().spawn(work).unwrap();
+    }
+
+    /// A bus that nobody serves yet.
+    fn without_master() -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let link = BusLink::new(dir.path().join("master_event_pub.ipc"));
+        link.change(|state| {
+            state.connected = true;
+            state.framing = Some(Framing::Len32);
         });
+
+        let (clock, metrics) = (Clock::real(), Arc::new(Metrics::default()));
+        let options = Options {
+            dir: dir.path().join("state"),
+            holder: "the test".to_owned(),
+            lock_timeout: Duration::ZERO,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            limits: Limits::DEFAULT,
+            fs: Arc::new(Disk),
+            classes: Classes::default(),
+            free: FreeSpace {
+                low: Some(0),
+                min: Some(0),
+            },
+        };
+        let firing = Firing {
+            firer: Arc::new(Firer::new(vec![link], clock.clone())),
+            store: Store::open(&options).unwrap().store,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+        };
+
         let deps = Dependencies {
-            fire,
+            firing,
             id: "m_master".into(),
-            clock: Clock::real(),
-            metrics: Arc::new(Metrics::default()),
+            clock,
+            metrics,
             monitor: Arc::default(),
         };
         Fixture {
             deps,
-            fired,
-            failures,
+            fired: Fired::default(),
+            dir,
         }
+    }
+
+    fn fixture() -> Fixture {
+        let fixture = without_master();
+        take(fixture.dir.path(), &fixture.fired);
+        fixture
     }
 
     fn settings(text: &str, more: &str) -> Vec<ScriptSettings> {
@@ -706,7 +756,11 @@ mod tests {
 
     #[test]
     fn lines_become_events_and_other_lines_are_counted() {
-        let Fixture { deps, fired, .. } = fixture();
+        let Fixture {
+            deps,
+            fired,
+            dir: _bus,
+        } = fixture();
         let text = r#"echo '{"tag": "a", "data": {"x": 1}}'; echo garbage; echo; echo '{"tag": "b", "data": {"id": "own"}}'
                       echo '{"data": {}}'; echo '{"tag": "c", "data": [1]}'; echo '{"tag": "d"}'; sleep 1000"#;
         let scripts = Scripts::start(deps.clone(), settings(text, ""));
@@ -735,17 +789,15 @@ mod tests {
 
     #[test]
     fn an_event_waits_for_the_bus_and_a_rejected_one_does_not() {
-        let Fixture {
-            deps,
-            fired,
-            failures,
-        } = fixture();
-        failures.lock().push(FireFailure::Retry("no master".into()));
-        failures
-            .lock()
-            .push(FireFailure::Rejected("too large".into()));
-        let text = r#"for n in 1 2 3; do echo "{\"tag\": \"$n\"}"; done; sleep 1000"#;
-        let scripts = Scripts::start(deps.clone(), settings(text, ""));
+        let Fixture { deps, fired, dir } = without_master();
+        let long = "x".repeat(2_000);
+        let text =
+            format!(r#"for n in {long} 2 3; do echo "{{\"tag\": \"$n\"}}"; done; sleep 1000"#);
+        let scripts = Scripts::start(deps.clone(), settings(&text, ""));
+        wait_for("the rejected one", || {
+            (deps.metrics.script_lines_rejected.get() == 1).then_some(())
+        });
+        take(dir.path(), &fired);
         wait_for("two events", || (fired.lock().len() == 2).then_some(()));
         scripts.stop();
         assert_eq!(tags(&fired), ["2", "3"]);
@@ -755,7 +807,11 @@ mod tests {
     #[test]
     fn a_program_that_ends_is_started_again() {
         let dir = tempfile::tempdir().unwrap();
-        let Fixture { deps, fired, .. } = fixture();
+        let Fixture {
+            deps,
+            fired,
+            dir: _bus,
+        } = fixture();
         // Fails at first, then ends as a script that is to be repeated does.
         let mark = dir.path().join("mark");
         let text = format!(
@@ -787,7 +843,11 @@ mod tests {
 
     #[test]
     fn the_rate_bounds_a_program_that_never_stops_writing() {
-        let Fixture { deps, fired, .. } = fixture();
+        let Fixture {
+            deps,
+            fired,
+            dir: _bus,
+        } = fixture();
         let text = r#"while :; do echo '{"tag": "loop"}'; done"#;
         let scripts = Scripts::start(deps, settings(text, ", rate: 5/1000s"));
         wait_for("the events of one period", || {
@@ -800,7 +860,11 @@ mod tests {
     #[test]
     fn a_reload_replaces_changed_scripts_and_a_stop_ends_all_processes() {
         let dir = tempfile::tempdir().unwrap();
-        let Fixture { deps, fired, .. } = fixture();
+        let Fixture {
+            deps,
+            fired,
+            dir: _bus,
+        } = fixture();
         let text = |tag: &str| {
             let pid = dir.path().join(tag);
             format!(
@@ -831,7 +895,11 @@ mod tests {
     #[test]
     fn a_removed_script_that_returns_waits_for_the_end_of_its_program() {
         let dir = tempfile::tempdir().unwrap();
-        let Fixture { deps, fired, .. } = fixture();
+        let Fixture {
+            deps,
+            fired,
+            dir: _bus,
+        } = fixture();
         let mark = dir.path().join("mark");
         // Takes a while to end.
         let text = format!(

@@ -465,7 +465,7 @@ impl Bus {
         let is_due = self.gathered.as_ref().is_some_and(|gathered| {
             gathered.batch.bytes() >= BUS_BATCH_BYTES
                 || gathered.since.elapsed() >= BUS_BATCH_TIME
-                || (self.deps.is_followed)()
+                || self.deps.readers.wait()
         });
 
         if is_due {

@@ -40,7 +40,6 @@ pub(crate) use parts::{Archive, Ctx, Process, Reacting};
 pub(crate) use poll::Poll;
 use reactor::no_events;
 pub(crate) use rights::Rights;
-pub(crate) use send::Firing;
 pub(in crate::api) use writes::signed_return;
 
 pub(crate) use super::caller::Caller;

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::config::RunningConfig;
-use super::{Acceptor, Firing, Rights};
+use super::{Acceptor, Rights};
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
 use crate::api::sign_in::SignIn;
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
+use crate::bus::firing::Firing;
 use crate::engines::runtime::Engines;
 use crate::engines::script::ScriptMonitor;
 use crate::ingest::bus::BusMonitor;

@@ -1,21 +1,17 @@
 //! `event_send`: fires an event onto Salt's bus.
 
-use std::sync::Arc;
-
-use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Archive, Call, Caller, Changing, In, Run};
-use crate::base::clock::Micros;
-use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
-use crate::bus::fire::{FireError, FiredTag, Firer, TAG_EXPECTED, Target};
-use crate::model::{EventFilter, Right};
+use super::{Call, Caller, Changing, In, Run};
+use crate::base::limits::WIRE_FRAME_BYTES_MAX;
+use crate::bus::fire::{FireError, TAG_EXPECTED, Target};
+use crate::bus::firing::{FiredEvent, Firing};
+use crate::model::Right;
 use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::PackedMap;
 use crate::wire::salt_codec::check_whole;
-use crate::wire::salt_event;
 
 answers! {
     /// An event that was fired.
@@ -25,6 +21,17 @@ answers! {
         stamp: String,
         socket: String,
         framing: Framing,
+    }
+}
+
+impl Fired {
+    pub(in crate::api) fn of(tag: String, event: FiredEvent) -> Self {
+        Self {
+            tag,
+            stamp: event.stamp,
+            socket: event.socket.to_string_lossy().into_owned(),
+            framing: event.framing,
+        }
     }
 }
 
@@ -38,6 +45,7 @@ impl From<FireError> for CallError {
                 key: "tag",
                 expected: TAG_EXPECTED,
             },
+            FireError::TooLarge { len, max } => CallError::TooLarge { len, max },
             _ => CallError::Refused(error.to_string()),
         }
     }
@@ -78,85 +86,16 @@ impl Run for Send {
             )));
         }
 
-        ctx.fire(args.bus.as_deref(), &args.tag, data, |target| {
+        let bus = args.bus.as_deref();
+        let event = ctx.fire(bus, &args.tag, data, |target| {
             check_caller(target, ctx.caller)
-        })
-    }
-}
-
-/// Fires events onto the buses that the daemon reads, with the stamp that Salt would give them.
-/// Clones share them.
-#[derive(Clone)]
-pub(crate) struct Firing {
-    pub(crate) firer: Arc<Firer>,
-    pub(crate) archive: Archive,
-}
-
-impl Firing {
-    /// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map
-    /// that Salt's codec can read.
-    pub(crate) fn fire(
-        &self,
-        bus: Option<&str>,
-        tag: &str,
-        data: &[u8],
-        check: impl FnOnce(&Target) -> Result<(), CallError>,
-    ) -> Result<Fired, CallError> {
-        let tag = FiredTag::new(tag)?;
-        let target = self.firer.target(bus)?;
-        // Before anything is sent or looked up on behalf of the caller.
-        check(&target)?;
-
-        let framing = self.firer.framing(&target)?;
-
-        let stamp = stamp(self.archive.clock.now(), self.has_zone(framing));
-        let data = salt_event::stamped(data, &stamp);
-
-        if data.len() > FIRE_BYTES_MAX {
-            return Err(CallError::TooLarge {
-                len: data.len(),
-                max: FIRE_BYTES_MAX,
-            });
-        }
-
-        self.firer.fire(&target, framing, tag, &data)?;
-        self.archive.metrics.events_fired.add(1);
-
-        let socket = target.path.to_string_lossy().into_owned();
-        Ok(Fired {
-            tag: tag.as_str().to_owned(),
-            stamp,
-            socket,
-            framing,
-        })
-    }
-
-    /// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event;
-    /// without one, from the framing, which is length-prefixed on 3006 only.
-    fn has_zone(&self, framing: Framing) -> bool {
-        let filter = EventFilter {
-            tag: Some(Glob::new("salt/*")),
-            ..EventFilter::default()
-        };
-
-        let latest = self
-            .archive
-            .store
-            .events_before(&filter, self.archive.store.durable(), 1, LIST_BYTES_MAX)
-            .unwrap_or_default();
-
-        let stamp = latest
-            .first()
-            .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
-        // Only a bus of 3006 prefixes lengths, so one that is not such a bus is of a newer release.
-        let by_framing = framing == Framing::Plain || !self.firer.reads(Framing::Len32);
-
-        stamp.unwrap_or(by_framing)
+        })?;
+        Ok(Fired::of(args.tag, event))
     }
 }
 
 /// Rejects callers that Salt would not let fire: all but root and the owner of the socket.
-fn check_caller(target: &Target, caller: &Caller) -> Result<(), CallError> {
+fn check_caller(target: &Target, caller: &Caller) -> Result<(), FireError> {
     if caller
         .uid
         .is_some_and(|uid| uid == 0 || uid == target.owner)
@@ -168,30 +107,5 @@ fn check_caller(target: &Target, caller: &Caller) -> Result<(), CallError> {
         who: "the caller",
         path: target.path.clone(),
         owner,
-    }
-    .into())
-}
-
-/// A `_stamp` in the form of Python's `isoformat`, which omits a fraction of zero.
-fn stamp(now: Micros, zone: bool) -> String {
-    let iso = now.iso();
-    let text = iso.trim_end_matches('Z');
-    let text = text.strip_suffix(".000000").unwrap_or(text);
-    format!("{text}{}", if zone { "+00:00" } else { "" })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stamps_have_the_form_of_python() {
-        let at = Micros(1_763_700_237_899_729);
-        assert_eq!(stamp(at, false), "2025-11-21T04:43:57.899729");
-        assert_eq!(stamp(at, true), "2025-11-21T04:43:57.899729+00:00");
-        assert_eq!(
-            stamp(Micros(1_763_700_237_000_000), true),
-            "2025-11-21T04:43:57+00:00"
-        );
-    }
+    })
 }

@@ -51,7 +51,7 @@ use crate::base::shutdown::Drain;
 use crate::model::Batch;
 use crate::policy::Policy;
 use crate::store::vfs::Fs;
-use crate::store::{Done, Intake};
+use crate::store::{Done, Intake, Store};
 
 /// A batch of events that waits for the store.
 #[derive(Debug, Clone)]
@@ -334,8 +334,22 @@ pub(crate) struct BusDependencies {
     pub drain: Drain,
     /// Time in which events accumulate after a small read.
     pub(crate) gather: std::time::Duration,
-    /// Whether a reader waits for new events.
-    pub(crate) is_followed: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) readers: Readers,
+}
+
+/// Who waits for new events of a bus: larger batches are worth a delay only while nobody does.
+#[derive(Clone)]
+pub(crate) struct Readers {
+    /// A reactor, always.
+    pub(crate) reacts: bool,
+    /// Those that follow the log.
+    pub(crate) store: Store,
+}
+
+impl Readers {
+    pub(crate) fn wait(&self) -> bool {
+        self.reacts || self.store.is_followed()
+    }
 }
 
 /// The writing half of a spill.

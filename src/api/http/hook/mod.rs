@@ -31,6 +31,7 @@ use super::access::{Access, TOKEN_HEADER};
 use super::answer::{Answer, HttpError, plain};
 use super::server::{HttpServer, Server, rejected};
 use crate::api::budget::Client;
+use crate::api::call::send::Fired;
 use crate::api::sign_in::tokens::TokenScanner;
 use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
 use crate::bus::fire::FiredTag;
@@ -134,10 +135,12 @@ async fn fired(
             firing.config.hook_headers.as_deref(),
             &tokens,
         );
-        Ok(firing
+        let event = firing
             .ctx
             .firing
-            .fire(bus.as_deref(), &tag, &data, |_| Ok(()))?)
+            .fire(bus.as_deref(), &tag, &data, |_| Ok(()))
+            .map_err(CallError::from)?;
+        Ok(Fired::of(tag, event))
     };
 
     let answer = server.carry_out(&budget, work).await??;

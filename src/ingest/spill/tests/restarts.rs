@@ -67,7 +67,10 @@ impl Machine {
                 metrics,
                 drain: drain.clone(),
                 gather: Duration::ZERO,
-                is_followed: Arc::new(|| true),
+                readers: Readers {
+                    reacts: true,
+                    store: self.harness.store.clone().unwrap(),
+                },
             },
         );
         let monitor = bus.watch();
