@@ -82,3 +82,67 @@ impl InUse {
         self.refused.lock().take_if(|(_, known)| known == why);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ListedRule;
+    use crate::reactor::run::{Event, ReactionPlan};
+
+    struct Rule(&'static str);
+
+    impl RuleEngine for Rule {
+        fn matching(&self, _tag: &str) -> Vec<Arc<str>> {
+            Vec::new()
+        }
+
+        fn all(&self) -> Vec<ListedRule> {
+            vec![ListedRule {
+                pattern: self.0.to_owned(),
+                files: Vec::new(),
+            }]
+        }
+
+        fn react(&self, _event: &Event, _rules: &[Arc<str>]) -> ReactionPlan {
+            ReactionPlan::default()
+        }
+    }
+
+    #[test]
+    fn rules_and_settings_change_together_and_a_change_of_the_mode_is_noticed() {
+        let of = |shadow| ReactorSettings {
+            shadow,
+            ..ReactorSettings::default()
+        };
+        let in_use = InUse::new(Arc::new(Rule("a")), of(true));
+        let old = in_use.snapshot();
+        let replace = |rule, shadow| {
+            in_use.replace(RuleSnapshot {
+                rules: Arc::new(Rule(rule)),
+                settings: Arc::new(of(shadow)),
+            })
+        };
+        assert_eq!([replace("b", true), replace("c", false)], [false, true]);
+
+        let shown = |snapshot: &RuleSnapshot| {
+            (
+                snapshot.rules.all()[0].pattern.clone(),
+                snapshot.settings.shadow,
+            )
+        };
+        // A reaction in progress keeps both.
+        assert_eq!(shown(&old), ("a".to_owned(), true));
+        assert_eq!(shown(&in_use.snapshot()), ("c".to_owned(), false));
+    }
+
+    #[test]
+    fn a_rejection_ends_by_its_own_reason_only() {
+        let in_use = InUse::new(Arc::new(Rule("a")), ReactorSettings::default());
+        let refused = Some((Micros(1), "a bad file".to_owned()));
+        in_use.set_refused(refused.clone());
+        in_use.accept("another reason");
+        assert_eq!(in_use.refused(), refused);
+        in_use.accept("a bad file");
+        assert_eq!(in_use.refused(), None);
+    }
+}
