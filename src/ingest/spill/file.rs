@@ -167,7 +167,7 @@ pub struct DiskQueue {
 
 /// The file in delivery.
 struct Front {
-    scan: FileScan,
+    scan: Box<FileScan>,
     number: u64,
     unsure: bool,
 }

@@ -126,7 +126,7 @@ pub(super) enum Scan {
     /// Another file, and why.
     Foreign(String),
     /// A spill file.
-    Log(FileScan),
+    Log(Box<FileScan>),
 }
 
 /// The frames of a spill file.
@@ -212,7 +212,7 @@ pub(super) fn scan(
         }
     }
 
-    Ok(Scan::Log(FileScan {
+    Ok(Scan::Log(Box::new(FileScan {
         log,
         blocks,
         damaged,
@@ -222,7 +222,7 @@ pub(super) fn scan(
         events: walked.entries,
         first,
         last,
-    }))
+    })))
 }
 
 /// The error of a file that the disk cannot read.

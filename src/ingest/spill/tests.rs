@@ -26,7 +26,7 @@ pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let mut w = crate::wire::msgpack::Writer::new();
     // Bytes that do not compress, so that an event takes its size on disk.
     let mut noise = crate::store::vfs::power_cut::Rng::new(n);
-    let fill = std::iter::repeat_with(|| noise.below(256) as u8);
+    let fill = std::iter::repeat_with(|| u8::try_from(noise.below(256)).unwrap());
     w.map(1)
         .str("fill")
         .bin(&fill.take(bytes).collect::<Vec<_>>());
