@@ -31,14 +31,4 @@ impl FileFault {
             ..Self::new(path, problem)
         }
     }
-
-    /// A fault of some lines of a file; `None` if there are none.
-    pub(crate) fn of_lines(path: &Path, lines: &[usize], meaning: &str) -> Option<Self> {
-        let (first, rest) = lines.split_first()?;
-        let which = match rest.len() {
-            0 => format!("line {first} is malformed and ignored"),
-            more => format!("line {first} and {more} more are malformed and ignored"),
-        };
-        Some(Self::new(path, format!("{which}: {meaning}")))
-    }
 }

@@ -20,14 +20,14 @@ pub(super) fn start(
     fs: &Arc<dyn Fs>,
     clock: &Clock,
 ) -> Arc<Engines> {
-    let store = store.clone();
+    let (store, store_settings) = (store.clone(), store.settings().clone());
 
     let deps = Dependencies {
         open_feed: Arc::new(move |settings| {
             let feed = ConsumerFeed::open(store.clone(), &settings.name, &settings.filter)?;
             Ok(Arc::new(feed) as Arc<dyn Feed>)
         }),
-        state_dir: config.state_dir.clone(),
+        settings: store_settings,
         fs: fs.clone(),
         clock: clock.clone(),
         master_id: master_id(config).into(),

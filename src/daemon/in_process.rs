@@ -205,7 +205,6 @@ impl Running {
 
         let made = Made {
             store,
-            fs: options.fs,
             clock,
             metrics,
             started,

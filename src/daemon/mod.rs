@@ -66,7 +66,7 @@ use crate::policy::Policy;
 use crate::policy::master_keys::MasterKeys;
 use crate::reactor::service::ReactorService;
 use crate::store::index::job_summary::rank;
-use crate::store::vfs::{self, Disk, Fs};
+use crate::store::vfs::{self, Disk};
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
@@ -93,7 +93,6 @@ struct Daemon {
 /// What is made of a configuration before calls can be answered.
 struct Made<'a> {
     store: Store,
-    fs: Arc<dyn Fs>,
     clock: Clock,
     metrics: Arc<Metrics>,
     started: Micros,
@@ -123,7 +122,7 @@ impl Made<'_> {
         // Minions may share the HTTP listener instead of having one of their own.
         let shared = http.clone().filter(|_| config.http.minions);
 
-        let tokens = Tokens::open(&config.state_dir, self.fs).context("read the tokens")?;
+        let tokens = Tokens::open(archive.store.settings().clone());
 
         Ok(Ctx {
             acceptor: Acceptor {
@@ -351,7 +350,6 @@ impl Daemon {
 
         let made = Made {
             store: store.clone(),
-            fs: options.fs.clone(),
             clock,
             metrics,
             started,

@@ -37,6 +37,8 @@ pub enum Kind {
     Reaction = 10,
     /// An event seen on a bus that another source had delivered before; the reactor requires it. Body as for an event.
     SeenOnBus = 11,
+    /// A setting of the store, only in a class of its own; see [`crate::store::settings`].
+    Setting = 12,
 }
 
 /// Prefix of the tag of a reactor record.
@@ -47,7 +49,7 @@ pub(crate) const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
     /// All kinds in the order of their numbers.
-    const ALL: [Kind; 12] = [
+    const ALL: [Kind; 13] = [
         Kind::Event,
         Kind::JobNew,
         Kind::Return,
@@ -60,6 +62,7 @@ impl Kind {
         Kind::Gap,
         Kind::Reaction,
         Kind::SeenOnBus,
+        Kind::Setting,
     ];
 
     pub(crate) const COUNT: usize = Self::ALL.len();
@@ -141,6 +144,7 @@ named! {
         Gap: "gap",
         Reaction: "reaction",
         SeenOnBus: "seen_on_bus",
+        Setting: "setting",
     }
     Source {
         Bus: "bus",

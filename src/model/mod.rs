@@ -25,7 +25,7 @@ pub use read_limits::{Limit, ReadLimits};
 pub use right::Right;
 pub use seqno::SeqNo;
 pub(crate) use settings::class::{
-    Age, ClassRule, EVENTS, JOBS, MINION_SHARE, OVERFLOW, is_class_name,
+    Age, ClassRule, EVENTS, JOBS, MINION_SHARE, OVERFLOW, SETTINGS, is_class_name,
 };
 pub use settings::class::{ClassRules, Keep};
 pub use settings::durability::Durability;

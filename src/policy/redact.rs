@@ -397,7 +397,9 @@ impl Redactor {
                 _ => body,
             },
             // Nothing in these is secret.
-            Kind::Endtime | Kind::NoCache | Kind::Gap => return (Redacted::Untouched, 0),
+            Kind::Endtime | Kind::NoCache | Kind::Gap | Kind::Setting => {
+                return (Redacted::Untouched, 0);
+            }
         };
 
         let concerned: Vec<&CompiledRule> = self

@@ -8,6 +8,7 @@
 //!                             flock(2) on it: the daemon, or a tool that changes the store
 //!   HOLDER                    text: who has the lock, for messages
 //!   state/                    sled: data across segments (see `index::state`)
+//!   log/settings/             the class of what cannot be rebuilt from entries (see `settings`)
 //!   log/<class>/<first-seq>.<n>/  a segment; first-seq in 20 digits; n its generation
 //!     log                     frames (see `log` and `frame`)
 //!     index                   the index of a sealed segment, a table (see `index`)
@@ -33,7 +34,7 @@ use super::error::{StoreError, io_at};
 use super::vfs::Fs;
 use super::vfs::read::{Content, read_whole};
 use crate::base::limits::LOCK_POLL;
-use crate::model::{SeqNo, is_class_name};
+use crate::model::{SETTINGS, SeqNo, is_class_name};
 use crate::store::log::file::{FORMAT_VERSION, LogFile};
 use crate::store::log::frame::LogId;
 
@@ -79,33 +80,6 @@ pub(crate) fn read_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, St
     Ok(content)
 }
 
-/// As [`read_small`], for the owner of the file. A file with unreadable parts also gets the name
-/// `<name>.damaged`, which stays when the file is replaced: another attempt may read more of it.
-pub(crate) fn open_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
-    let content = read_small(fs, path)?;
-    if content.as_ref().is_some_and(Content::is_damaged) {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(DAMAGED);
-        let aside = Path::new(&aside);
-        // A link, not a copy: a copy would need another read of the sectors.
-        match fs::hard_link(path, aside) {
-            Ok(()) => {
-                tracing::warn!(path = %path.display(), copy = %aside.display(), "file with unreadable parts kept");
-            }
-            // From an earlier start, with the same or older content.
-            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
-            // Only the evidence is lost. The readable part is used in any case.
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "file with unreadable parts not kept");
-            }
-        }
-    }
-    Ok(content)
-}
-
-/// Suffix of the second name of a file with unreadable parts.
-const DAMAGED: &str = ".damaged";
-
 /// Removes a directory with its content, if it exists.
 pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     match fs.remove_dir_all(path) {
@@ -114,7 +88,7 @@ pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The names of all classes with a directory, sorted.
+/// The names of all classes of entries with a directory, sorted.
 pub(crate) fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut dirs = list(&state_dir.join("log"))?;
     dirs.retain(|path| is_class_name(name_of(path)) && path.is_dir());
@@ -605,7 +579,12 @@ fn format_lost(state_dir: &Path, found: String) -> StoreError {
 pub(crate) fn store_ids(fs: &dyn Fs, state_dir: &Path) -> Vec<u64> {
     // What cannot be read does not vote.
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
-    for class_name in class_names(state_dir).unwrap_or_default() {
+    let settings = std::iter::once(SETTINGS.to_owned());
+    for class_name in class_names(state_dir)
+        .unwrap_or_default()
+        .into_iter()
+        .chain(settings)
+    {
         let class_dir = class_dir(state_dir, &class_name);
         for segment in list(&class_dir).unwrap_or_default() {
             // Reading a header needs no id.

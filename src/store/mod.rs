@@ -23,7 +23,6 @@
 //!                  seqno             allocation of sequence numbers
 //!                  shares            overflows of minions with too large a share
 //!                  committer         write, fdatasync, index, acknowledge
-//!                  reactor_file      checkpoint file of the reactor
 //! segment          recovery          recovery of a log at start
 //!                  seal, rewrite     sealing of finished segments;  compaction of small blocks
 //!                  removal, usage    removal of segments;  their size and age
@@ -42,6 +41,7 @@
 //!                  salt_keep         the time for which Salt keeps jobs
 //! free_space       free space guard
 //! stats            size, growth and limits per class
+//! settings         what cannot be rebuilt from entries: a log class of keys and values, and its view in memory
 //! stopped          the record of a clean stop, to detect what is missing
 //! damage           the damage found since the start
 //! vfs              file system abstraction, for fault injection
@@ -58,6 +58,7 @@ pub mod log;
 pub mod read;
 pub mod retain;
 pub mod segment;
+pub(crate) mod settings;
 pub mod stats;
 pub(crate) mod stopped;
 pub mod tools;
@@ -102,7 +103,7 @@ use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{
     ALLOWED_BLOCKS_BYTES, BLOCK_CACHE_BYTES, DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX,
-    SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+    SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX, SETTINGS_GROWTH,
 };
 use crate::base::metrics::Metrics;
 use crate::model::{Durability, SeqNo};
@@ -122,6 +123,8 @@ pub struct Limits {
     pub(crate) numbers_ahead: u64,
     /// Bytes on disk that pinned consumers keep per class, beyond its own limits.
     pub(crate) pin_bytes_max: u64,
+    /// Growth of a segment of the settings, in addition to twice its snapshot.
+    pub(crate) settings_growth: u64,
 }
 
 impl Limits {
@@ -133,6 +136,7 @@ impl Limits {
         dedupe_window: DEDUPE_WINDOW,
         numbers_ahead: NUMBERS_AHEAD,
         pin_bytes_max: PIN_BYTES_MAX,
+        settings_growth: SETTINGS_GROWTH,
     };
 }
 
@@ -248,6 +252,7 @@ struct StoreInner {
     index_uses: AtomicU64,
     /// Segments with a damaged index, rebuilt in memory and to be written.
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
+    settings: Arc<settings::Settings>,
     holds: retain::hold::Holds,
     salt_keeps: retain::salt_keep::SaltKeeps,
     shares: write::shares::ShareState,
@@ -266,7 +271,7 @@ struct StoreInner {
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
     last_failed: Mutex<Option<FailedReturn>>,
-    /// See [`Store::report_file`].
+    /// See [`StoreInner::report_file`].
     faults_at_start: Mutex<Vec<FileFault>>,
     _lock: format::Lock,
 }
@@ -313,7 +318,8 @@ impl StoreInner {
         to.0.saturating_sub(from.0).saturating_sub(skipped)
     }
 
-    /// See [`Store::report_file`].
+    /// Reports a file that was malformed when it was read at the start, and is replaced since. It
+    /// stays reported until the next start.
     fn report_file(&self, name: &str, problem: impl Into<String>) {
         let fault = FileFault::new(&self.dir.join(name), problem);
         self.faults_at_start.lock().push(fault);
@@ -359,20 +365,37 @@ impl Store {
     /// Small files of the state directory with content that is or was ignored.
     pub(crate) fn file_faults(&self) -> Vec<FileFault> {
         let shared = &self.0;
-        let present = [
-            shared.holds.fault(),
-            shared.salt_keeps.fault(),
-            shared.consumers.fault(),
-        ];
+        let present = [shared.salt_keeps.fault(), shared.settings.fault()];
 
         let at_start = shared.faults_at_start.lock().clone();
         present.into_iter().flatten().chain(at_start).collect()
     }
 
-    /// Reports a file that was malformed when it was read at the start, and is replaced since. It
-    /// stays reported until the next start.
-    pub(crate) fn report_file(&self, name: &str, problem: impl Into<String>) {
-        self.0.report_file(name, problem);
+    /// An administrator accepts that settings are lost: those that are left count as they are, and
+    /// unknown names are new. False if nothing is lost. Durable on return.
+    pub(crate) fn accept_loss(&self) -> Result<bool, StoreError> {
+        let accepted = self.0.settings.accept_loss()?;
+        if accepted {
+            self.0.salt_keeps.reload();
+        }
+        Ok(accepted)
+    }
+
+    /// Reports settings that were lost, and what follows from it, until the next start.
+    pub(crate) fn report_settings(&self, problem: impl Into<String>) {
+        let fault = FileFault::serious(self.0.settings.dir(), problem);
+        self.0.faults_at_start.lock().push(fault);
+    }
+
+    /// From now on an event that a bus delivers after another source is stored again, as
+    /// [`crate::model::Kind::SeenOnBus`], because only events of buses cause reactions.
+    pub(crate) fn note_seen_on_bus(&self) {
+        self.0.has_reactor.store(true, Ordering::Relaxed);
+    }
+
+    /// What cannot be rebuilt from entries.
+    pub(crate) fn settings(&self) -> &Arc<settings::Settings> {
+        &self.0.settings
     }
 
     /// The minions that were over their share of a class within a day: the class, the minion, and
@@ -424,7 +447,7 @@ impl Store {
 
         // Before any log: a number that was never reserved is not believed.
         let reserved = write::seqno::SequenceFile::read(&**fs, dir)?.flatten();
-        let reserved_at_start = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
+        let reserved_at_start = reserved.as_ref().map_or(SeqNo(u64::MAX), |file| file.end);
 
         format::make_dir(&**fs, &dir.join("log"))?;
         match format::make_dir(&**fs, &segment::removal::trash_dir(dir)) {
@@ -432,6 +455,16 @@ impl Store {
             Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for the trash"),
             made => made?,
         }
+
+        let place = settings::Place {
+            state_dir: dir,
+            store_id,
+            position: stopped.settings,
+            is_new: reserved.is_none() && is_without_segments(dir)?,
+            growth: options.limits.settings_growth,
+        };
+        let settings = settings::Settings::open(fs.clone(), place, options.clock.clone())?;
+        let settings = Arc::new(settings);
 
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
@@ -460,9 +493,10 @@ impl Store {
             open: Mutex::default(),
             index_uses: AtomicU64::new(1),
             damaged: Mutex::default(),
-            holds: retain::hold::Holds::open(dir, fs.clone())?,
-            salt_keeps: retain::salt_keep::SaltKeeps::open(dir, fs.clone())?,
-            consumers: read::consumer::Consumers::open(dir, fs.clone())?,
+            holds: retain::hold::Holds::new(settings.clone()),
+            salt_keeps: retain::salt_keep::SaltKeeps::open(settings.clone()),
+            consumers: read::consumer::Consumers::open(settings.clone()),
+            settings,
             skipped: OnceLock::new(),
             guard: free_space::FreeSpaceGuard::new(
                 dir,
@@ -483,6 +517,17 @@ impl Store {
 
         for (name, what) in &changed {
             shared.report_file(name, what.as_str());
+        }
+
+        for part in shared.settings.damage() {
+            let damage = damage::Damage {
+                path: part.path.clone(),
+                offset: part.offset,
+                bytes: part.bytes,
+                what: part.what.clone(),
+                entries: None,
+            };
+            shared.damage.note(damage, &shared.metrics);
         }
 
         // What the catalogue knows and no directory has is missing.
@@ -759,6 +804,16 @@ impl Store {
 
 fn heartbeat_of(clock: &Clock) -> u64 {
     u64::try_from(clock.monotonic().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whether no class has a segment, as before the first start has ended.
+fn is_without_segments(dir: &Path) -> Result<bool, StoreError> {
+    for name in format::class_names(dir)? {
+        if !format::generations(&format::class_dir(dir, &name))?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The configured classes, and those that exist only on disk.

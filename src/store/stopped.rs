@@ -1,5 +1,6 @@
 //! The record of a clean stop: the ends of the active logs, and the files that cannot be rebuilt.
-//! Nothing else tells that the end of an active log, or such a file as a whole, is missing.
+//! Nothing else tells that the end of an active log, or such a file as a whole, is missing. It is a
+//! file, and not among the settings, because it has their end, too.
 //!
 //! # Invariant
 //!
@@ -11,6 +12,7 @@
 //! ```text
 //! STOPPED    saltcellar stopped 1
 //!            log <class> <first-seq> <entries> <last-seq>      an active log with entries
+//!            settings <position>                               the last change of the settings
 //!            file <bytes> <xxh3-128, hex, or -> <name>         a file, by its name within the state directory; - if only its size counts
 //!            sum <xxh3-64 of the lines above, hex>
 //! ```
@@ -53,6 +55,8 @@ struct StoppedFile {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Stopped {
     pub(crate) logs: Vec<StoppedLog>,
+    /// The position of the last change of the settings.
+    pub(crate) settings: Option<u64>,
     files: Vec<StoppedFile>,
 }
 
@@ -90,6 +94,7 @@ impl Stopped {
                         last_seq: SeqNo(number()?),
                     });
                 }
+                "settings" => stopped.settings = Some(rest.parse().ok()?),
                 "file" => {
                     // The name is last, because only it may contain spaces.
                     let mut words = rest.splitn(3, ' ');
@@ -119,7 +124,10 @@ impl Stopped {
             format!("file {} {hash} {}\n", file.bytes, file.name)
         });
 
-        let lines: String = logs.chain(files).collect();
+        let settings = self
+            .settings
+            .map(|position| format!("settings {position}\n"));
+        let lines: String = logs.chain(settings).chain(files).collect();
         with_sum(&format!("{TITLE}\n{lines}"))
     }
 
@@ -265,6 +273,7 @@ impl Store {
                 });
             }
         }
+        stopped.settings = Some(shared.settings.close()?);
         for (name, hashed) in layout::irreplaceable(&shared.dir)? {
             stopped.files.extend(describe(&shared.dir, &name, hashed)?);
         }
@@ -297,6 +306,7 @@ mod tests {
         let files = vec![file("HOLDS", Some(5)), file("spill/a b/1.spill", None)];
         let stopped = Stopped {
             logs: vec![log],
+            settings: Some(7),
             files,
         };
         let text = stopped.text();

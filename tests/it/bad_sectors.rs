@@ -95,9 +95,8 @@ fn filled(dir: tempfile::TempDir) -> Made {
     let event = map(vec![("tag", "dead/1".into()), ("data", map(vec![]))]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     wait_for("the dead letter", || {
-        std::fs::read(cellar.state_dir().join("sinks/dead.dead"))
-            .is_ok_and(|bytes| !bytes.is_empty())
-            .then_some(())
+        let letters = cellar.ask("sink_dead_letters", vec![("name", "dead".into())]);
+        (!letters["dead_letters"].as_array().unwrap().is_empty()).then_some(())
     });
     cellar.ask(
         "consumer_create",
@@ -140,21 +139,7 @@ fn filled(dir: tempfile::TempDir) -> Made {
 }
 
 /// The small files of this store.
-const SMALL: [&str; 10] = [
-    "FORMAT",
-    "SEQUENCE",
-    "CONSUMERS",
-    "HOLDS",
-    "TOKENS",
-    "KEEP_JOBS",
-    "REACTOR",
-    "dead.dead",
-    "SEEN",
-    "BUS",
-];
-
-/// Those whose loss the status names, because nothing makes them again.
-const NAMED: [&str; 5] = ["CONSUMERS", "HOLDS", "TOKENS", "KEEP_JOBS", "dead.dead"];
+const SMALL: [&str; 4] = ["FORMAT", "SEQUENCE", "SEEN", "BUS"];
 
 /// All files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
@@ -299,6 +284,10 @@ fn reasons(cellar: &Cellar) -> String {
     reasons.iter().map(text).collect::<Vec<_>>().join("\n")
 }
 
+fn is_of_settings(path: &Path) -> bool {
+    path.starts_with("state/log/settings")
+}
+
 fn is_log(path: &Path) -> bool {
     path.ends_with("log")
 }
@@ -350,13 +339,14 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
     // The files of one sealed segment and of the growing one stand for all.
     names.retain(|name| {
         !name.starts_with("state/log")
+            || is_of_settings(name)
             || name.starts_with(&segments[0])
             || name.starts_with(segments.last().unwrap())
     });
     assert!(names.len() > 10, "{names:?}");
     for name in &names {
         let size = std::fs::metadata(made.path().join(name)).unwrap().len();
-        let ranges = if is_log(name) {
+        let ranges = if is_log(name) && !is_of_settings(name) {
             vec![0..4096, 200_704..204_800, size / 4096 * 4096..size.max(1)]
         } else {
             vec![0..u64::MAX / 4; 1]
@@ -380,13 +370,25 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
             );
             assert_eq!(consumed(&cellar), found, "{bad:?}");
             let last = *found.last().unwrap();
-            if is_log(name) {
-                assert_eq!(sunk(&cellar, last), found, "{bad:?}");
-            }
-            if NAMED.contains(&file) {
+            if is_of_settings(name) {
+                // The other copy has everything, and the damage is named.
                 let reasons = reasons(&cellar);
-                let path = bad.path.to_str().unwrap();
-                assert!(reasons.contains(path), "{bad:?}: {reasons}");
+                assert!(
+                    reasons.contains(bad.path.to_str().unwrap()),
+                    "{bad:?}: {reasons}"
+                );
+                let dead = cellar.ask("sink_dead_letters", vec![("name", "dead".into())]);
+                let holds = cellar.ask("store_holds", vec![]);
+                let tokens = cellar.ask("token_list", vec![]);
+                for (list, key) in [(dead, "dead_letters"), (holds, "holds"), (tokens, "tokens")] {
+                    assert_eq!(
+                        list[key].as_array().map(Vec::len),
+                        Some(1),
+                        "{bad:?}: {key}"
+                    );
+                }
+            } else if is_log(name) {
+                assert_eq!(sunk(&cellar, last), found, "{bad:?}");
             }
             if lost > 0 {
                 let reasons = reasons(&cellar);
@@ -420,22 +422,14 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
         path,
         bytes: 0..u64::MAX / 4,
     };
-    let mut cases: Vec<Bad> = [
-        "FORMAT",
-        "SEQUENCE",
-        "CONSUMERS",
-        "HOLDS",
-        "TOKENS",
-        "KEEP_JOBS",
-        "REACTOR",
-        "sinks/dead.dead",
-        "state/db",
-    ]
-    .iter()
-    .map(|name| whole(dir.join("state").join(name)))
-    .chain(spill.into_iter().map(whole))
-    .collect();
+    let mut cases: Vec<Bad> = ["FORMAT", "SEQUENCE", "state/db"]
+        .iter()
+        .map(|name| whole(dir.join("state").join(name)))
+        .chain(spill.into_iter().map(whole))
+        .collect();
     cases.push(whole(index));
+    let settings = files(&dir.join("state/log/settings"));
+    cases.extend(settings.into_iter().map(whole));
     for log in [&logs[0], logs.last().unwrap()] {
         cases.push(Bad {
             path: log.clone(),
@@ -448,7 +442,12 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
         let backed_up = store_tool("backup", &dir, bad, &library, &[&to]);
         let new = dir.join(format!("new{n}"));
         let salvaged = store_tool("salvage", &dir, bad, &library, &[&new]);
-        if is_log(&bad.path) {
+        let settings = dir.join("state/log/settings");
+        if bad.path.starts_with(settings) {
+            // The other copy has everything.
+            let name = bad.path.to_str().unwrap();
+            assert!(verified.contains(name), "{bad:?}: {verified}");
+        } else if is_log(&bad.path) {
             let name = bad.path.to_str().unwrap();
             for text in [verified, backed_up, salvaged] {
                 assert!(text.contains(name), "{bad:?}: {text}");

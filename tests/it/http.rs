@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 
 use saltcellar::testkit::DEADLINE;
@@ -200,9 +201,17 @@ fn tokens_survive_a_restart_and_are_not_in_the_state_directory() {
     let mut cellar = Cellar::start_configured(LISTENER, &["--log-level", "error"]);
     let line = token(&cellar, &["ci", "--scope", "write", "--minions", "web*"]);
     let text = line.trim().rsplit(' ').next().unwrap().to_owned();
-    let stored = std::fs::read_to_string(cellar.state_dir().join("TOKENS")).unwrap();
-    assert!(stored.contains("web*") && !stored.contains(&text));
     assert!(cellar.terminate());
+    let mut logs = 0;
+    for segment in std::fs::read_dir(cellar.state_dir().join("log/settings")).unwrap() {
+        let log = segment.unwrap().path().join("log");
+        let stored = std::fs::read(&log).unwrap();
+        assert!(memchr::memmem::find(&stored, text.as_bytes()).is_none());
+        let mode = std::fs::metadata(&log).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        logs += 1;
+    }
+    assert_eq!(logs, 2);
     cellar.restart();
     assert_eq!(get(&address(&cellar), "/nowhere", &line).status, 404);
     let listed = program()

@@ -114,7 +114,7 @@ fn a_directory_with_other_files_keeps_its_permissions_and_is_reported() {
     let state = dir.path().join("state");
     fs::create_dir(&state).unwrap();
     fs::write(state.join("web site.html"), "for all").unwrap();
-    symlink(dir.path().join("elsewhere"), state.join("HOLDS.tmp")).unwrap();
+    symlink(dir.path().join("elsewhere"), state.join("SEQUENCE.tmp")).unwrap();
     set_mode(&state, 0o755);
     set_mode(&state.join("web site.html"), 0o644);
     let cellar = Cellar::start_on(dir);

@@ -400,7 +400,7 @@ fn what_is_missing_after_a_clean_stop_is_noticed_and_a_kill_is_no_alarm() {
         .unwrap();
     let bytes = fs::read(&log).unwrap();
     fs::write(&log, [&bytes[..80], &vec![0; bytes.len() - 80]].concat()).unwrap();
-    fs::remove_file(state.join("TOKENS")).unwrap();
+    fs::remove_file(state.join("SEQUENCE")).unwrap();
     let (code, report) = verify();
     assert_eq!(code, Some(1), "{report}");
     assert_eq!(
@@ -413,7 +413,7 @@ fn what_is_missing_after_a_clean_stop_is_noticed_and_a_kill_is_no_alarm() {
         .iter()
         .map(|problem| problem["path"].as_str().unwrap())
         .collect();
-    for path in [log, state.join("TOKENS")] {
+    for path in [log, state.join("SEQUENCE")] {
         assert!(paths.contains(&path.to_str().unwrap()), "{report}");
     }
     // The daemon starts, says it, and does not say it again.
@@ -475,8 +475,8 @@ fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
     let state = cellar.state_dir();
     assert!(cellar.terminate(), "{}", cellar.log());
     assert!(
-        state.join("REACTOR").exists() && state.join("spill").exists(),
-        "the daemon created REACTOR and spill"
+        state.join("log/settings").exists() && state.join("spill").exists(),
+        "the daemon created settings and spill"
     );
     let output = store(&["verify", "--output", "json", "--state-dir"], &[&state]);
     assert_eq!(json(&output)["notes"], Json::Array(Vec::new()));

@@ -67,48 +67,61 @@ fn hang_up(cellar: &Cellar) {
 }
 
 #[test]
-fn malformed_small_files_were_all_well() {
-    let sink = "sinks: {audit: {encoder: json, transport: {file: {path: DIR/audit}}}}\n";
-    let mut cellar = Cellar::start_configured(sink, &[]);
-    cellar.ask(
-        "consumer_create",
-        vec![("name", "reader".into()), ("start", "begin".into())],
-    );
-    assert!(cellar.terminate());
+fn a_malformed_file_and_lost_settings_were_all_well() {
+    let mut cellar = Cellar::start_configured("", &[]);
     let state = cellar.state_dir();
-    let spoil = |name: &str, text: &[u8]| {
-        let mut bytes = fs::read(state.join(name)).unwrap_or_default();
-        bytes.extend_from_slice(text);
-        fs::create_dir_all(state.join(name).parent().unwrap()).unwrap();
-        fs::write(state.join(name), bytes).unwrap();
-    };
-    for name in ["CONSUMERS", "sinks/audit.dead"] {
-        spoil(name, b"0123456789abcdef {}\n");
+    for name in ["reader", "other"] {
+        cellar.ask(
+            "consumer_create",
+            vec![("name", name.into()), ("start", "begin".into())],
+        );
     }
-    spoil("HOLDS", b"20260101000000000000\n");
-    for name in ["KEEP_JOBS", "TOKENS", "CLOCK", "SEQUENCE"] {
-        spoil(name, b"what?\n\xff");
+    assert!(cellar.terminate());
+    fs::write(state.join("SEQUENCE"), b"what?\n\xff").unwrap();
+    let settings = state.join("log/settings");
+    let logs = || {
+        let segments = fs::read_dir(&settings).unwrap();
+        segments.map(|segment| segment.unwrap().path().join("log"))
+    };
+    let told = |cellar: &Cellar, path: &Path, level: &str, words: &str| {
+        assert_told(cellar, level, &format!("file {}", path.display()), words);
+    };
+
+    // One copy: nothing is lost.
+    let first = logs().min().unwrap();
+    fs::write(&first, b"what?").unwrap();
+    cellar.restart();
+    told(
+        &cellar,
+        &state.join("SEQUENCE"),
+        "warning",
+        "malformed at the start",
+    );
+    let status = cellar.ask("status", vec![]).to_string();
+    assert!(status.contains(first.to_str().unwrap()), "{status}");
+    let consumers = cellar.ask("consumers_list", vec![]);
+    assert_eq!(consumers["consumers"].as_array().map(Vec::len), Some(2));
+
+    // Both.
+    assert!(cellar.terminate());
+    for log in logs() {
+        let bytes = fs::read(&log).unwrap();
+        fs::write(&log, &bytes[..bytes.len() / 2]).unwrap();
     }
     cellar.restart();
-    let told = |name: &str, level: &str, words: &str| {
-        let path = state.join(name);
-        assert_told(&cellar, level, &format!("file {}", path.display()), words);
+    told(&cellar, &settings, "problem", "accept-loss");
+    let accept = || {
+        let mut command = program();
+        command
+            .args(["store", "accept-loss", "--socket"])
+            .arg(cellar.socket());
+        command.output().unwrap()
     };
-    told("CONSUMERS", "warning", "is malformed and ignored");
-    told(
-        "HOLDS",
-        "warning",
-        "line 1 is malformed and ignored: the jobs in them are not held",
-    );
-    told(
-        "sinks/audit.dead",
-        "warning",
-        "line 1 is malformed and ignored",
-    );
-    told("KEEP_JOBS", "warning", "malformed");
-    told("TOKENS", "problem", "every token is rejected");
-    told("CLOCK", "warning", "malformed at the start");
-    told("SEQUENCE", "warning", "malformed at the start");
+    let accepted = accept();
+    assert!(accepted.status.success(), "{}", stderr(&accepted));
+    let part = format!("file {}", settings.display());
+    assert!(reasons(&cellar).iter().all(|[_, found, _]| *found != part));
+    assert!(stderr(&accept()).contains("no settings are lost"));
 }
 
 #[test]

@@ -158,6 +158,7 @@ pub const CALLS: &[CallEntry] = &[
     CallEntry::runs::<store::Prune>(),
     CallEntry::runs::<store::HoldJob>(),
     CallEntry::runs::<store::ListHolds>(),
+    CallEntry::runs::<store::AcceptLoss>(),
     CallEntry::runs::<reactor::List>(),
     CallEntry::runs::<reactor::History>(),
     CallEntry::runs::<reactor::Show>(),

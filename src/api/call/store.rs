@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::status::{ClockStep, per_1000_s};
-use super::{Archive, Call, Changing, In, NoArgs, Run, Whole, failed};
+use super::{Archive, Call, Changing, Ctx, In, NoArgs, Run, Whole, failed};
 use crate::base::limits::HOURS_SHOWN;
 use crate::base::named::named;
 use crate::model::word::Word as _;
@@ -40,6 +40,13 @@ answers! {
         total_bytes: u64,
         low_bytes: u64,
         min_bytes: u64,
+    }
+    /// Lost settings that count as gone.
+    LossAccepted {
+        /// Whether any were lost.
+        accepted: bool,
+        /// The number of their changes, if it is known.
+        changes: Option<u64>,
     }
     /// A class of entries.
     StoreClass {
@@ -396,6 +403,35 @@ impl Run for ListHolds {
         let holds = ctx.store.holds().into_iter().map(row);
         Ok(Holds {
             holds: holds.collect::<Result<_, CallError>>()?,
+        })
+    }
+}
+
+/// `store_accept_loss`.
+pub(crate) struct AcceptLoss;
+
+impl Call for AcceptLoss {
+    const NAME: &'static str = "store_accept_loss";
+    const DOC: &'static str = "Count lost settings as gone";
+    const RIGHT: Right = Right::Admin;
+    type Scope = Changing<Ctx>;
+    type Args<'a> = NoArgs;
+    type Answer = LossAccepted;
+}
+
+impl Run for AcceptLoss {
+    fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<LossAccepted, CallError> {
+        let store = &ctx.archive.store;
+        let loss = store.settings().loss();
+        let accepted = store.accept_loss().map_err(refused)?;
+        if accepted {
+            tracing::info!(target: "audit", action = "store_accept_loss", "loss of settings accepted");
+            // Those from before are valid again.
+            ctx.sign_in.tokens.reload();
+        }
+        Ok(LossAccepted {
+            accepted,
+            changes: loss.and_then(|loss| loss.records),
         })
     }
 }

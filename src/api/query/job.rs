@@ -187,7 +187,12 @@ impl Job {
                 }
             }
             // The end time is in the job's summary.
-            Kind::Endtime | Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {}
+            Kind::Endtime
+            | Kind::Register
+            | Kind::Gap
+            | Kind::Reaction
+            | Kind::SeenOnBus
+            | Kind::Setting => {}
         }
     }
 

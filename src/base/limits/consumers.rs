@@ -12,7 +12,7 @@ pub const FILTER_SCOPES_MAX: usize = 64;
 /// event, about 100 ms.
 pub const FILTER_BYTES_MAX: usize = 4 * 64 * 1024 * 1024;
 
-/// Consumers of one store. Each has a line in the file `CONSUMERS`.
+/// Consumers of one store. Each has a record in memory.
 pub const CONSUMERS_MAX: usize = 256;
 
 /// Bytes of a consumer's name, and of a holder's.
@@ -23,10 +23,6 @@ pub const CONSUMER_ERROR_BYTES_MAX: usize = 1024;
 
 /// Bytes of the filter of a consumer, as JSON.
 pub const CONSUMER_FILTER_BYTES_MAX: usize = 16 * 1024;
-
-/// Growth of the file `CONSUMERS` before it is rewritten, in addition to twice its size then: about
-/// 4,000 acknowledgements.
-pub const CONSUMER_FILE_GROWTH: u64 = 1024 * 1024;
 
 /// Acknowledgements of this time are lost in a power loss, so their events are delivered again. A
 /// killed daemon loses none.

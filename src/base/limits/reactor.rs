@@ -128,9 +128,6 @@ pub const REACTOR_START_TIME_RESUMED: Duration = Duration::from_secs(10);
 /// Remembered starts of runners and wheel functions, claimed or not.
 pub const REACTOR_STARTS_MAX: usize = 10_000;
 
-/// Growth of the file `REACTOR` before it is rewritten, in addition to twice its size then.
-pub const REACTOR_FILE_GROWTH: u64 = 256 * 1024;
-
 /// Time for which a runner counts as in flight without a result. Most take seconds; a longer orchestration no longer
 /// delays others.
 pub const REACTOR_RUNNER_TIME: Duration = Duration::from_secs(3600);

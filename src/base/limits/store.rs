@@ -87,6 +87,10 @@ pub const GUARD_POLL_IDLE: Duration = Duration::from_secs(1);
 /// Log interval for low free space: at the limit it changes with each segment that is written.
 pub const GUARD_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Growth of a segment of the settings before the next one begins, in addition to twice the size of its snapshot: about
+/// 5,000 acknowledgements of consumers.
+pub const SETTINGS_GROWTH: u64 = 2 * 1024 * 1024;
+
 /// Margin above the lower limit within which free space is checked after each commit: a fast writer fills it in less
 /// than a second.
 pub const GUARD_NEAR: u64 = 1024 * 1024 * 1024;

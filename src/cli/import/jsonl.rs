@@ -140,7 +140,10 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
     }
 
     let kind = Kind::named(&name).ok_or_else(|| format!("unknown kind {name:?}"))?;
-    if matches!(kind, Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
+    if matches!(
+        kind,
+        Kind::Gap | Kind::Reaction | Kind::SeenOnBus | Kind::Setting
+    ) {
         return Ok(JsonLine::Foreign(kind));
     }
 
@@ -259,7 +262,12 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             Payload::new(kind, "", data.unwrap_or_else(|| vec![0xc0]))
         }
         // These exist only as events of a bus.
-        Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
+        Kind::Event
+        | Kind::JobNew
+        | Kind::Gap
+        | Kind::Reaction
+        | Kind::SeenOnBus
+        | Kind::Setting => {
             return Err(format!("{name} requires `on_bus`"));
         }
     };

@@ -33,7 +33,7 @@ impl Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-Retention keeps all entries of a held job: load, returns, events. Holds are stored in the file HOLDS of the state directory.
+Retention keeps all entries of a held job: load, returns, events. Holds survive restarts and are part of backups.
 
 Examples:
   saltcellar store hold 20261121054728123456 --reason 'outage of monday'

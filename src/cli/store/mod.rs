@@ -1,5 +1,6 @@
 //! `saltcellar store ...`: statistics, retention, integrity, backup and recovery of the store.
 
+mod accept_loss;
 mod backup;
 mod hold;
 mod prune;
@@ -27,6 +28,9 @@ pub(super) enum Store {
     /// Exempt a job from retention
     #[command(after_long_help = hold::EXAMPLES)]
     Hold(hold::Args),
+    /// Count lost settings as gone
+    #[command(name = "accept-loss", after_long_help = accept_loss::EXAMPLES)]
+    AcceptLoss,
     /// Verify the checksums and the consistency of the store
     #[command(after_long_help = verify::EXAMPLES)]
     Verify(verify::Args),
@@ -50,7 +54,8 @@ impl Store {
         match self {
             Self::Stats | Self::Prune(_) => true,
             Self::Hold(args) => args.has_rows(),
-            Self::Verify(_)
+            Self::AcceptLoss
+            | Self::Verify(_)
             | Self::Rebuild(_)
             | Self::Salvage(_)
             | Self::Backup(_)
@@ -64,6 +69,7 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
         Store::Stats => stats::run(global),
         Store::Prune(args) => prune::run(global, &args),
         Store::Hold(args) => hold::run(global, &args),
+        Store::AcceptLoss => accept_loss::run(global),
         Store::Verify(args) => verify::run(global, &args),
         Store::Rebuild(args) => rebuild::run(global, &args),
         Store::Salvage(args) => salvage::run(global, &args),

@@ -10,7 +10,7 @@ use crate::daemon::in_process::{Cellar, map};
 const NOBODY: u32 = 65534;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 19] = [
+const ADMIN: [&str; 20] = [
     "save_reg",
     "zeromq_events",
     "zeromq_ignored",
@@ -18,6 +18,7 @@ const ADMIN: [&str; 19] = [
     "event_send",
     "store_prune",
     "store_hold",
+    "store_accept_loss",
     "reactor_replay",
     "reactor_lease",
     "token_create",

@@ -15,7 +15,6 @@ mod tests;
 use std::collections::HashSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -35,6 +34,7 @@ use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::engines::supervised::{Engine, Supervised};
 use crate::policy::redact::Redactor;
+use crate::store::settings::Settings;
 use crate::store::vfs::Fs;
 
 pub(crate) type OpenFeed =
@@ -43,7 +43,8 @@ pub(crate) type OpenFeed =
 #[derive(Clone)]
 pub(crate) struct Dependencies {
     pub(crate) open_feed: OpenFeed,
-    pub(crate) state_dir: PathBuf,
+    /// Where dead letters are.
+    pub(crate) settings: Arc<Settings>,
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) clock: Clock,
     /// The id of this machine's master; empty if unknown.
@@ -177,12 +178,10 @@ impl Engines {
         let deps = &self.deps;
         let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
 
-        // The file is read once while any thread of this name can still add a dead letter: a second
-        // reader would miss it, and remove it with its next change.
+        // One for all threads of this name, of which the older ones may still have a delivery in flight.
         let shared = self.shared.get(&settings.name, || {
-            DeadLetters::open(&deps.state_dir, &settings.name, deps.fs.clone())
-                .map(Shared::new)
-                .map_err(|error| error.to_string())
+            let letters = DeadLetters::of(deps.settings.clone(), &settings.name);
+            Ok::<_, String>(Shared::new(letters))
         })?;
 
         let is_paused = feed

@@ -16,6 +16,9 @@ pub(crate) const EVENTS: &str = "events";
 /// The end of the name of a class's overflow, which holds entries of minions over their share.
 pub(crate) const OVERFLOW: &str = "-over";
 
+/// The class of the store's own settings. It has no entries, and no configuration.
+pub(crate) const SETTINGS: &str = "settings";
+
 /// The share of a class, in percent, that one minion may have by default.
 pub(crate) const MINION_SHARE: u64 = 50;
 
@@ -138,6 +141,11 @@ impl TryFrom<WrittenClass> for ClassRules {
     type Error = String;
 
     fn try_from(WrittenClass { name, rules, keep }: WrittenClass) -> Result<Self, String> {
+        if name == SETTINGS {
+            return Err(format!(
+                "`name` {name:?} is the class of the store's own settings; give another name"
+            ));
+        }
         if !is_class_name(&name) {
             return Err(format!(
                 "`name` {name:?} is not accepted; give a name of lower-case letters, digits, - and _ that begins with a letter, \
@@ -223,10 +231,12 @@ impl ClassRules {
     }
 }
 
-/// Whether this is a valid class name: `[a-z][a-z0-9_-]*`, at most [`CLASS_NAME_BYTES_MAX`] bytes.
+/// Whether this is a valid class name: `[a-z][a-z0-9_-]*`, at most [`CLASS_NAME_BYTES_MAX`] bytes,
+/// and not [`SETTINGS`].
 pub(crate) fn is_class_name(name: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
-    name.len() <= CLASS_NAME_BYTES_MAX
+    name != SETTINGS
+        && name.len() <= CLASS_NAME_BYTES_MAX
         && name.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
         && name.bytes().all(fits)
 }
@@ -248,6 +258,7 @@ mod tests {
             "a/b",
             "..",
             "a.b",
+            SETTINGS,
             "é",
             &"x".repeat(29),
         ] {

@@ -119,7 +119,7 @@ impl Reactor {
             executor,
         } = parts;
 
-        let keeper = Keeper::open(log.clone(), metrics.clone(), &*rules, settings.shadow)?;
+        let keeper = Keeper::open(log.clone(), metrics.clone(), &*rules, settings.shadow);
         let keeper = Arc::new(keeper);
 
         // An event that another source delivered first must not go without a reaction: from now on

@@ -1,8 +1,8 @@
-//! The keeper of the checkpoint: its lock, its file, and the position of the follower.
+//! The keeper of the checkpoint: its lock, what of it is saved, and the position of the follower.
 //!
 //! # Invariant
 //!
-//! The file never has a later position than the events that are open or done in it, and `read`
+//! What is saved never has a later position than the events that are open or done in it, and `read`
 //! promises that the matching events before it are queued.
 
 use std::sync::Arc;
@@ -12,16 +12,17 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::RuleEngine;
 use super::checkpoint::Checkpoint;
-use super::checkpoint::file::{self, CheckpointFile, Update};
+use super::checkpoint::saved::Saved;
 use crate::base::metrics::Metrics;
 use crate::model::{ListedRule, SeqNo};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
+use crate::store::settings::Save;
 
 pub(super) struct Keeper {
-    /// Lock order: after `file`; no other lock is taken under it.
+    /// Lock order: after `saved`; no other lock is taken under it but that of the settings' view.
     checkpoint: Mutex<Checkpoint>,
     /// Lock order: before `checkpoint`.
-    file: Mutex<CheckpointFile>,
+    saved: Mutex<Saved>,
     /// Entries before this one have been handled: matched events are pending or done.
     read: AtomicU64,
     log: Store,
@@ -29,26 +30,26 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Reads the file. New rules, and calls after the end of shadow mode, apply from the end of the
+    /// Reads what is saved. New rules, and calls after the end of shadow mode, apply from the end of the
     /// log on.
     pub(super) fn open(
         log: Store,
         metrics: Arc<Metrics>,
         rules: &dyn RuleEngine,
         shadow: bool,
-    ) -> Result<Self, StoreError> {
+    ) -> Self {
         let durable = log.durable();
-        let mut checkpoint = read(&log, &metrics, durable)?;
+        let (saved, mut checkpoint) = read(&log, &metrics, durable);
         set_rules(&mut checkpoint, &rules.all(), durable);
         checkpoint.set_mode(shadow, durable);
 
-        Ok(Self {
+        Self {
             read: AtomicU64::new(checkpoint.cursor.0),
             checkpoint: Mutex::new(checkpoint),
-            file: Mutex::default(),
+            saved: Mutex::new(saved),
             log,
             metrics,
-        })
+        }
     }
 
     pub(super) fn checkpoint(&self) -> MutexGuard<'_, Checkpoint> {
@@ -109,66 +110,45 @@ impl Keeper {
         checkpoint.set_mode(shadow, from);
     }
 
-    /// Writes the changes of the checkpoint since the last call.
+    /// Saves the changes of the checkpoint since the last call.
     pub(super) fn save(&self) {
         // The checkpoint is free again before the write, so that the follower does not wait for the
         // disk.
-        let mut file = self.file.lock();
-        let update = file.update(&mut self.checkpoint());
-        let written = match update {
+        let mut saved = self.saved.lock();
+        let settings = self.log.settings();
+        let changes = saved.changes(&mut self.checkpoint(), settings);
+        let written = changes.and_then(|changes| match changes {
             None => Ok(()),
-            Some(Update::Whole(checkpoint)) => self
-                .log
-                .replace_reactor_file(|put| file.write_whole(&checkpoint, put)),
-            Some(Update::Append(offset, text)) => self.log.append_to_reactor_file(offset, &text),
-        };
+            Some(changes) => settings.commit(changes, Save::Durable),
+        });
 
         if let Err(error) = written {
-            // What the file contains now is unknown, so the next save rewrites it.
-            file.failed();
+            // The next save writes everything.
+            saved.failed();
             self.metrics.reactor_keeps_failed.add(1);
-            tracing::error!(%error, "cannot write the reactor's checkpoint");
+            tracing::error!(%error, "cannot save the reactor's checkpoint");
         }
     }
 }
 
-/// The checkpoint in the file. Without a usable file the reactor begins at `durable`: earlier
-/// events must not cause reactions.
-fn read(log: &Store, metrics: &Metrics, durable: SeqNo) -> Result<Checkpoint, StoreError> {
-    let Some(bytes) = log.reactor_file()? else {
-        return Ok(Checkpoint::at(durable));
-    };
-
-    match file::parse(&bytes, durable) {
-        Ok((checkpoint, ignored)) => {
-            // The valid batches are an earlier checkpoint and the log has the rest, so nothing is
-            // lost.
-            if ignored > 0 {
-                let cursor = checkpoint.cursor.0;
-                log.report_file(
-                    "REACTOR",
-                    "its end was incomplete or damaged at the start: the log was read again from the last valid position",
-                );
-                tracing::warn!(
-                    ignored,
-                    cursor,
-                    "end of file REACTOR is incomplete or damaged, reading the log again from the last valid cursor"
-                );
-            }
-            Ok(checkpoint)
-        }
+/// The checkpoint that is saved. Without a usable one the reactor begins at `durable`: earlier events
+/// must not cause reactions.
+fn read(log: &Store, metrics: &Metrics, durable: SeqNo) -> (Saved, Checkpoint) {
+    let fresh = || (Saved::default(), Checkpoint::at(durable));
+    match Saved::load(log.settings(), durable) {
+        Ok(loaded) => loaded.unwrap_or_else(fresh),
         Err(problem) => {
             // Reading the whole log again would repeat old calls, so open reactions are given up.
             tracing::error!(
                 problem,
-                "file REACTOR is invalid, starting with the next event"
+                "the reactor's checkpoint is lost, starting with the next event"
             );
             metrics.reactor_keeps_failed.add(1);
             let what = format!(
-                "{problem}; the reactor began with the next event: reactions that were open then were not made"
+                "the reactor's checkpoint is lost: {problem}; it began with the next event: reactions that were open then were not made"
             );
-            log.report_file("REACTOR", what);
-            Ok(Checkpoint::at(durable))
+            log.report_settings(what);
+            fresh()
         }
     }
 }

@@ -14,6 +14,7 @@ use salt_sls::Map;
 use self::build::{Built, Said, build, callers, runs_as};
 use self::executor::{MasterExecutor, MasterTarget};
 use super::Pipeline;
+use super::run::checkpoint::saved;
 use super::run::engine::{Handle, Parts, Reactor};
 use super::run::native::Native;
 use crate::base::clock::Clock;
@@ -75,7 +76,7 @@ impl ReactorService {
         let Some((role, path, key)) = config.reactor.of_whom() else {
             // Salt's own reactor acts from now on: a reactor configured later must not handle the
             // events until then.
-            if store.remove_reactor_file()? {
+            if saved::remove(store.settings())? {
                 tracing::info!(
                     "no reactor is configured; one configured later starts with the next event"
                 );

@@ -42,6 +42,13 @@ impl LogWriter {
         })
     }
 
+    /// Gives the log mode 0600, whatever the umask is.
+    pub(in crate::store) fn make_private(&self) -> Result<(), StoreError> {
+        self.file
+            .set_mode(0o600)
+            .map_err(io_at("set the mode of", &self.path))
+    }
+
     /// Offset of the next byte.
     pub(crate) fn end(&self) -> u64 {
         self.written + self.piece.len() as u64

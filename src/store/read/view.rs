@@ -498,7 +498,7 @@ impl StoreView {
                 .allow_event(&entry.tag, &entry.minion, &entry.fun)
                 .then_some(entry),
             // None of them is part of a job.
-            Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => None,
+            Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus | Kind::Setting => None,
         }
     }
 

@@ -9,30 +9,28 @@
 //! - the daemon has run for [`CLOCK_WAIT`], restarts included, without another step, or
 //! - an administrator confirms the time (`store prune`).
 //!
-//! A start compares with the time in the file `CLOCK`, or, without the file, with the newest entry
-//! or log of the store that is not in the future. The length of the downtime is unknown: up to
+//! A start compares with the time that was saved, a setting of the store (see `settings`), or, without
+//! one, with the newest entry or log of the store that is not in the future. The length of the downtime is unknown: up to
 //! [`CLOCK_OFF_MAX`] does not count as a step.
-//!
-//! # On disk
-//!
-//! ```text
-//! CLOCK    microseconds since 1970, newline; during a step a second line: `wait`, space, seconds left
-//! ```
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::base::clock::{Clock, Micros, micros};
-use crate::base::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT};
+use crate::base::limits::{
+    CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT, SETTINGS_GROWTH,
+};
 use crate::base::metrics::Metrics;
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
-use crate::store::format::open_small;
+use crate::store::format::{FoundId, find_store_id};
 use crate::store::segment::Segment;
-use crate::store::vfs::Fs;
+use crate::store::settings::{Place, Save, Setting, Settings};
+use crate::store::vfs::Disk;
 
 /// A step of the wall clock that is not trusted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +41,24 @@ pub(crate) struct Step {
     pub(crate) left: Duration,
 }
 
+/// The time of the last run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct SavedTime {
+    at: Micros,
+    /// During a step, the seconds until the wall clock is trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wait: Option<u64>,
+}
+
+impl Setting for SavedTime {
+    const KIND: &'static str = "clock";
+}
+
 #[derive(Debug)]
 pub(in crate::store) struct AgeClock {
     clock: Clock,
-    fs: Arc<dyn Fs>,
-    path: PathBuf,
+    settings: Arc<Settings>,
     state: Mutex<ClockState>,
-    /// Whether the file was malformed at the start.
-    was_malformed: bool,
 }
 
 #[derive(Debug)]
@@ -61,40 +69,32 @@ struct ClockState {
     stopped: Duration,
     /// An open step, and the monotonic clock at which its `left` was computed.
     step: Option<(Step, Duration)>,
-    /// When the file was last written.
+    /// When the time was last saved.
     saved: Option<Duration>,
 }
 
 impl AgeClock {
-    /// Compares with the time of the last run; `newest` returns the time of the newest data if
-    /// there is no file.
+    /// Compares with the time of the last run; `newest` returns the time of the newest data if none
+    /// was saved.
     pub(in crate::store) fn open(
         clock: Clock,
-        fs: Arc<dyn Fs>,
-        state_dir: &Path,
+        settings: Arc<Settings>,
         metrics: &Metrics,
         newest: impl FnOnce(Micros) -> Option<Micros>,
-    ) -> Result<Self, StoreError> {
-        let path = state_dir.join("CLOCK");
-
+    ) -> Self {
         let (wall, monotonic) = (clock.now(), clock.monotonic());
-        let mut is_malformed = false;
-
-        // A damaged or malformed file must not prevent a start: the data itself bounds the time of
-        // the last run.
-        let file = open_small(&*fs, &path)?.and_then(|content| {
-            let read = parse(&String::from_utf8_lossy(&content.bytes));
-            is_malformed = read.is_none();
-            if is_malformed {
-                tracing::warn!(path = %path.display(), "malformed file, using the time of the newest entry");
+        let last_run = settings.get::<SavedTime>("").and_then(|found| found.value);
+        let saved = last_run.map(|_| monotonic);
+        let (last, left) = match last_run {
+            // A longer wait than this release makes is not believed.
+            Some(SavedTime { at, wait }) => {
+                (at, wait.map(|s| Duration::from_secs(s).min(CLOCK_WAIT)))
             }
-            read
-        });
+            // The data itself bounds the time of the last run.
+            None => (newest(wall).unwrap_or(wall), None),
+        };
 
-        let saved = file.map(|_| monotonic);
-        let (last, left) = file.unwrap_or_else(|| (newest(wall).unwrap_or(wall), None));
-
-        // The file has a line `wait` only during a step, which therefore continues: a restart
+        // A wait is saved only during a step, which therefore continues: a restart
         // neither ends it nor starts the wait over.
         let step = left.map(|left| {
             (
@@ -122,14 +122,12 @@ impl AgeClock {
 
         let this = Self {
             clock,
-            fs,
-            path,
+            settings,
             state,
-            was_malformed: is_malformed,
         };
         // Before anything is deleted: the first round may follow immediately.
         this.compare(&mut this.state.lock(), metrics);
-        Ok(this)
+        this
     }
 
     /// Compares the clocks, saves the time if due, and returns the age clock.
@@ -216,19 +214,16 @@ impl AgeClock {
 
         let wait = state.step.map(|(step, since)| {
             let left = step.left.saturating_sub(monotonic.saturating_sub(since));
-            format!("wait {}\n", left.as_secs())
+            left.as_secs()
         });
 
         // The expected time, not the wall clock: the next start compares with the last time that
         // was trusted.
-        let text = format!(
-            "{}\n{}",
-            state.expected(monotonic).0,
-            wait.unwrap_or_default()
-        );
-        // Not an error of the caller: the file only shortens the wait after the next start.
-        if let Err(error) = self.fs.write_whole(&self.path, text.as_bytes()) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot save the time, the next start compares with an earlier one");
+        let at = state.expected(monotonic);
+        // Not an error of the caller: the time only shortens the wait after the next start.
+        let saved = SavedTime { at, wait };
+        if let Err(error) = self.settings.put("", &saved, Save::Durable) {
+            tracing::warn!(%error, "cannot save the time, the next start compares with an earlier one");
         }
     }
 }
@@ -291,25 +286,27 @@ impl ClockState {
     }
 }
 
-/// Whether the content of the file cannot be read.
-pub(in crate::store) fn is_malformed(bytes: &[u8]) -> bool {
-    parse(&String::from_utf8_lossy(bytes)).is_none()
+/// Makes the last run that a store knows end so many microseconds earlier, for tests of the program.
+pub fn age_last_run(state_dir: &Path, by: i64) -> Result<(), StoreError> {
+    let place = Place {
+        state_dir,
+        store_id: find_id(state_dir)?,
+        position: None,
+        is_new: false,
+        growth: SETTINGS_GROWTH,
+    };
+    let settings = Settings::open(Arc::new(Disk), place, Clock::real())?;
+    let saved = settings.get::<SavedTime>("").and_then(|found| found.value);
+    let mut saved = saved.ok_or(StoreError::Broken("no time was saved"))?;
+    saved.at.0 -= by;
+    settings.put("", &saved, Save::Durable)
 }
 
-fn parse(text: &str) -> Option<(Micros, Option<Duration>)> {
-    let mut lines = text.lines();
-
-    let at = Micros(lines.next()?.parse().ok()?);
-    let left = match lines.next() {
-        // A longer wait than this release makes is not taken from a file.
-        Some(line) => {
-            Some(Duration::from_secs(line.strip_prefix("wait ")?.parse().ok()?).min(CLOCK_WAIT))
-        }
-        None => None,
-    };
-
-    // Further lines belong to another format.
-    lines.next().is_none().then_some((at, left))
+fn find_id(state_dir: &Path) -> Result<u64, StoreError> {
+    match find_store_id(&Disk, state_dir)? {
+        FoundId::Stored(store_id) | FoundId::InLogs(store_id) => Ok(store_id),
+        FoundId::Missing => Err(StoreError::Broken("no store")),
+    }
 }
 
 impl StoreInner {
@@ -318,7 +315,7 @@ impl StoreInner {
         self.age_clock.get().expect("opened with the store")
     }
 
-    /// Opens the age clock; without its file, the newest data not in the future supplies the time.
+    /// Opens the age clock; without a saved time, the newest data not in the future supplies the time.
     pub(in crate::store) fn open_age_clock(&self) -> Result<(), StoreError> {
         let newest = |wall: Micros| {
             // Both are times of this machine's clock, and an entry may come from a caller. Times in
@@ -331,15 +328,8 @@ impl StoreInner {
                 .max()
         };
 
-        let (clock, fs) = (self.clock.clone(), self.fs.clone());
-        let opened = AgeClock::open(clock, fs, &self.dir, &self.metrics, newest)?;
-
-        if opened.was_malformed {
-            self.report_file(
-                "CLOCK",
-                "malformed at the start: the newest entry supplied the time of the last run; see `saltcellar store prune` if the clock is right",
-            );
-        }
+        let (clock, settings) = (self.clock.clone(), self.settings.clone());
+        let opened = AgeClock::open(clock, settings, &self.metrics, newest);
         self.age_clock
             .set(opened)
             .map_err(|_| StoreError::Broken("the age clock was opened twice"))
@@ -349,7 +339,6 @@ impl StoreInner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::vfs::Disk;
 
     const DAY: i64 = 86_400 * SECOND;
     const NOW: Micros = Micros(1_800_000_000 * SECOND);
@@ -371,8 +360,8 @@ mod tests {
         }
 
         fn open(&self) -> AgeClock {
-            let (clock, fs) = (self.clock.clone(), Arc::new(Disk));
-            AgeClock::open(clock, fs, self.dir.path(), &self.metrics, |_| Some(NOW)).unwrap()
+            let settings = Settings::for_tests(self.dir.path());
+            AgeClock::open(self.clock.clone(), settings, &self.metrics, |_| Some(NOW))
         }
 
         /// Advances the clock and checks as retention does; returns wall clock minus age clock.
@@ -490,14 +479,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_valid_file_the_newest_data_supplies_the_time() {
+    fn without_a_saved_time_the_newest_data_supplies_it() {
         let rig = Rig::new();
-        for text in ["", "soon\n", "7\nwait\n", "7\nwait 5\nmore\n", "\u{fffd}"] {
-            std::fs::write(rig.dir.path().join("CLOCK"), text).unwrap();
-            rig.clock.set(Micros(NOW.0 + 2 * DAY));
-            assert_eq!(rig.behind(&rig.open(), 0), 2 * DAY, "{text:?}");
-        }
-        std::fs::write(rig.dir.path().join("CLOCK"), [0xff]).unwrap();
+        rig.open().close();
+        crate::store::settings::tests::lose_all(rig.dir.path());
+        rig.clock.set(Micros(NOW.0 + 2 * DAY));
         assert_eq!(rig.behind(&rig.open(), 0), 2 * DAY);
     }
 }

@@ -25,6 +25,8 @@ pub(in crate::store) mod age_clock;
 pub mod hold;
 pub(in crate::store) mod salt_keep;
 
+pub use age_clock::age_last_run;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -565,7 +567,7 @@ impl StoreInner {
     /// The number of held jobs with entries in the segment.
     pub(super) fn held_in(&self, segment: &Arc<Segment>) -> Result<usize, StoreError> {
         // Any job may be in the unreadable part.
-        if self.holds.is_unreadable() {
+        if self.holds.may_be_any() {
             return Ok(1);
         }
 

@@ -10,34 +10,31 @@
 //! Two masters that share a store may report different times: the longest of the last hour counts
 //! as reported.
 //!
-//! # On disk
-//!
-//! ```text
-//! KEEP_JOBS    the seconds in effect, or `forever`, newline; only if Salt ever reported them
-//! ```
-//!
-//! A malformed file counts as `forever` until a time is accepted.
+//! The time in effect is a setting of the store (see `settings`), once Salt has reported one. While
+//! it may be out of date, because changes of the settings are lost, it counts as `forever` until a
+//! time is accepted.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::base::file_fault::FileFault;
 use crate::base::limits::SALT_KEEP_TTL;
 use crate::model::{Age, Keep};
-use crate::store::error::StoreError;
-use crate::store::format::open_small;
-use crate::store::vfs::Fs;
-
-pub(in crate::store) const KEEP_JOBS: &str = "KEEP_JOBS";
+use crate::store::settings::{Save, Setting, Settings};
 
 /// A time for which Salt keeps jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(in crate::store) enum SaltKeep {
     Seconds(u64),
     Forever,
+}
+
+impl Setting for SaltKeep {
+    const KIND: &'static str = "keep_jobs";
 }
 
 impl SaltKeep {
@@ -49,17 +46,10 @@ impl SaltKeep {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('\n')? {
-            "forever" => Some(Self::Forever),
-            seconds => Some(Self::Seconds(seconds.parse().ok().filter(|s| *s > 0)?)),
-        }
-    }
-
     fn text(self) -> String {
         match self {
-            Self::Seconds(seconds) => format!("{seconds}\n"),
-            Self::Forever => "forever\n".to_owned(),
+            Self::Seconds(seconds) => seconds.to_string(),
+            Self::Forever => "forever".to_owned(),
         }
     }
 
@@ -87,49 +77,54 @@ pub(in crate::store) fn age_with(keep: Keep, salt: Option<SaltKeep>) -> Option<D
 /// The time that Salt reported, and the time in effect.
 #[derive(Debug)]
 pub(in crate::store) struct SaltKeeps {
-    path: PathBuf,
-    fs: Arc<dyn Fs>,
+    settings: Arc<Settings>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct State {
     in_effect: Option<SaltKeep>,
-    /// Whether the file has the time in effect.
+    /// Whether the setting is the time in effect.
     is_saved: bool,
-    /// Whether the file was malformed at the start, and nothing was accepted since.
-    is_malformed: bool,
+    /// Whether the time was uncertain at the start, and nothing was accepted since.
+    is_uncertain: bool,
     /// The longest time reported within an hour, and when by the monotonic clock.
     reported: Option<(SaltKeep, Duration)>,
 }
 
 impl SaltKeeps {
-    pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
-        let path = state_dir.join(KEEP_JOBS);
-        // Nothing is in effect, so there is nothing to save.
-        let mut state = State {
-            is_saved: true,
-            ..State::default()
+    pub(in crate::store) fn open(settings: Arc<Settings>) -> Self {
+        let this = Self {
+            settings,
+            state: Mutex::default(),
+        };
+        this.reload();
+        this
+    }
+
+    /// Reads the time in effect, at a start and after an administrator has accepted a loss.
+    pub(in crate::store) fn reload(&self) {
+        let found = self.settings.get::<SaltKeep>("");
+        let (known, is_uncertain) = match &found {
+            Some(found) => (found.value, found.is_uncertain || found.value.is_none()),
+            // It may have been reported, and lost.
+            None => (None, self.settings.loss().is_some()),
         };
 
-        if let Some(content) = open_small(&*fs, &path)? {
-            // A malformed file must not delete anything: `Forever` until an administrator decides.
-            let read = SaltKeep::parse(&String::from_utf8_lossy(&content.bytes));
-            if read.is_none() {
-                tracing::error!(
-                    path = %path.display(),
-                    "malformed file, expected seconds or `forever`: jobs are kept forever until `saltcellar store prune --accept-salt`"
-                );
-            }
-            state.is_malformed = read.is_none();
-            state.in_effect = Some(read.unwrap_or(SaltKeep::Forever));
-        }
-
-        Ok(Self {
-            path,
-            fs,
-            state: Mutex::new(state),
-        })
+        let mut state = self.state.lock();
+        // Nothing is in effect, or what is saved.
+        state.is_saved = true;
+        state.is_uncertain = is_uncertain;
+        // Nothing is deleted because of a time that may have been longer: `Forever` until an
+        // administrator decides.
+        state.in_effect = if is_uncertain {
+            tracing::error!(
+                "the time for which Salt keeps jobs may be lost: jobs are kept forever until `saltcellar store prune --accept-salt`"
+            );
+            Some(SaltKeep::Forever)
+        } else {
+            known
+        };
     }
 
     /// Takes a report of a master. A longer time applies from now on.
@@ -183,21 +178,21 @@ impl SaltKeeps {
             return;
         };
 
-        tracing::info!(keep_jobs_seconds = %reported.text().trim_end(), "the time for which Salt keeps jobs was accepted");
+        tracing::info!(keep_jobs_seconds = %reported.text(), "the time for which Salt keeps jobs was accepted");
 
         state.in_effect = Some(reported);
-        state.is_malformed = false;
+        state.is_uncertain = false;
         self.save(&mut state);
     }
 
     pub(in crate::store) fn fault(&self) -> Option<FileFault> {
         let fault = || {
             FileFault::new(
-                &self.path,
-                "malformed: classes that follow Salt's keep_jobs_seconds keep jobs forever until `saltcellar store prune --accept-salt`",
+                self.settings.dir(),
+                "the time for which Salt keeps jobs may be lost: classes that follow Salt's keep_jobs_seconds keep jobs forever until `saltcellar store prune --accept-salt`",
             )
         };
-        self.state.lock().is_malformed.then(fault)
+        self.state.lock().is_uncertain.then(fault)
     }
 
     fn save(&self, state: &mut State) {
@@ -205,12 +200,12 @@ impl SaltKeeps {
             return;
         };
 
-        let saved = self.fs.write_whole(&self.path, in_effect.text().as_bytes());
+        let saved = self.settings.put("", &in_effect, Save::Durable);
         // The time applies in any case; only a restart would forget it.
         state.is_saved = saved.is_ok();
         if let Err(error) = saved {
             tracing::warn!(
-                path = %self.path.display(), %error,
+                %error,
                 "cannot save for how long Salt keeps jobs: until it is saved, a restart forgets it"
             );
         }
@@ -220,7 +215,6 @@ impl SaltKeeps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::vfs::Disk;
 
     const DAY: u64 = 86_400;
 
@@ -232,11 +226,7 @@ mod tests {
         }
 
         fn open(&self) -> SaltKeeps {
-            SaltKeeps::open(self.0.path(), Arc::new(Disk)).unwrap()
-        }
-
-        fn file(&self) -> String {
-            std::fs::read_to_string(self.0.path().join(KEEP_JOBS)).unwrap()
+            SaltKeeps::open(Settings::for_tests(self.0.path()))
         }
     }
 
@@ -254,7 +244,8 @@ mod tests {
         assert_eq!(keeps.in_effect(), Some(SaltKeep::Seconds(DAY)));
         keeps.report(0, at(60));
         assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "0 is forever");
-        assert_eq!(rig.file(), "forever\n");
+        let saved = keeps.settings.get::<SaltKeep>("").unwrap().value;
+        assert_eq!(saved, Some(SaltKeep::Forever));
 
         // Over an hour later the longer report has expired, but it stays in effect.
         keeps.report(DAY, at(4000));
@@ -290,18 +281,20 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_file_keeps_jobs_forever_and_is_named() {
+    fn a_time_that_may_be_lost_counts_as_forever_until_one_is_accepted() {
         let rig = Rig::new();
-        for text in ["", "soon\n", "0\n", "-7\n", "7", "7\n8\n", "\u{fffd}"] {
-            std::fs::write(rig.0.path().join(KEEP_JOBS), text).unwrap();
-            let keeps = rig.open();
-            assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "{text:?}");
-            assert_eq!(keeps.fault().unwrap().path, rig.0.path().join(KEEP_JOBS));
-            keeps.report(DAY, at(0));
-            assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "{text:?}");
-            keeps.accept();
-            assert_eq!(keeps.fault(), None);
-            assert_eq!(rig.file(), "86400\n");
-        }
+        drop(rig.open());
+        crate::store::settings::tests::lose_all(rig.0.path());
+
+        let keeps = rig.open();
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever));
+        assert!(keeps.fault().is_some());
+        keeps.report(DAY, at(0));
+        assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever));
+        keeps.accept();
+        assert_eq!(
+            (keeps.fault(), keeps.in_effect()),
+            (None, Some(SaltKeep::Seconds(DAY)))
+        );
     }
 }

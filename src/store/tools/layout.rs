@@ -6,12 +6,13 @@ use std::time::SystemTime;
 
 use super::files::LOST_AND_FOUND;
 use super::{ToolError, files};
-use crate::model::{SeqNo, is_class_name};
+use crate::model::{SETTINGS, SeqNo, is_class_name};
 use crate::store::error::io_at;
 use crate::store::format::Generation;
 use crate::store::format::{FoundId, name_of};
 use crate::store::log::frame::LogId;
 use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
+use crate::store::settings::DAMAGED;
 use crate::store::stopped::STOPPED;
 use crate::store::vfs::{Disk, open_to_read};
 use crate::store::write::seqno::SEQUENCE;
@@ -26,7 +27,8 @@ pub(crate) enum Role {
     Derived,
     /// Cannot be rebuilt: part of backups and of salvaged stores.
     Kept,
-    /// Cannot be rebuilt, and true only at this time: part of salvaged stores, not of backups.
+    /// Cannot be rebuilt, and true only at this time: part of salvaged stores, not of backups. Settings of this kind are left
+    /// out by `settings`.
     Present,
 }
 
@@ -34,16 +36,6 @@ pub(crate) enum Role {
 /// salvage and permissions use it.
 pub(crate) const ITEMS: &[(&str, Role)] = &[
     ("FORMAT", Role::Kept),
-    ("HOLDS", Role::Kept),
-    ("KEEP_JOBS", Role::Kept),
-    ("CONSUMERS", Role::Kept),
-    (TOKENS_FILE, Role::Kept),
-    (SINKS_DIR, Role::Kept),
-    // Events of a restored backup are old, and their later records are lost: they must not cause
-    // reactions again.
-    ("REACTOR", Role::Present),
-    // The newest entry supplies the time.
-    ("CLOCK", Role::Present),
     // Events that the store has not accepted yet.
     (SPILL_DIR, Role::Present),
     // A new store continues with other numbers.
@@ -59,14 +51,8 @@ pub(crate) const ITEMS: &[(&str, Role)] = &[
     (LOST_AND_FOUND, Role::Derived),
 ];
 
-/// The directory of dead letters.
-pub(crate) const SINKS_DIR: &str = "sinks";
-
 /// The directory of events that the store has not accepted yet.
 pub(crate) const SPILL_DIR: &str = "spill";
-
-/// The tokens of the HTTP listener: hashes, from which no token can be made.
-pub(crate) const TOKENS_FILE: &str = "TOKENS";
 
 fn role(name: &str) -> Option<Role> {
     ITEMS
@@ -75,19 +61,9 @@ fn role(name: &str) -> Option<Role> {
         .map(|(_, role)| *role)
 }
 
-/// The name of the sink whose dead letters are in a file of the directory `sinks`.
-fn sink_of(file: &str) -> Option<&str> {
-    let sink = file.strip_suffix(".dead")?;
-    (!sink.is_empty() && !sink.contains(['/', '.', ' '])).then_some(sink)
-}
-
 /// Whether a name within a state directory is that of a file that backups copy whole.
 pub(crate) fn is_small_file(name: &str) -> bool {
-    match name.split_once('/') {
-        Some((SINKS_DIR, file)) => sink_of(file).is_some(),
-        Some(_) => false,
-        None => name != SINKS_DIR && role(name) == Some(Role::Kept),
-    }
+    role(name) == Some(Role::Kept)
 }
 
 /// Whether a name directly within a state directory is one of saltcellar's.
@@ -95,37 +71,11 @@ pub(crate) fn is_known(name: &str) -> bool {
     role(name).is_some()
 }
 
-/// The name of a small file in a backup, without its number.
-pub(crate) fn copy_name(name: &str) -> String {
-    name.replace('/', "-")
-}
-
-/// The small file whose copies in a backup have this name, see [`copy_name`].
-pub(crate) fn name_of_copy(copy: &str) -> Option<String> {
-    // A name without a directory first: `-` is allowed in it.
-    [copy.to_owned(), copy.replacen('-', "/", 1)]
-        .into_iter()
-        .find(|name| is_small_file(name))
-}
-
-/// The names of the files that a salvaged store gets unchanged.
-pub(crate) fn salvaged_files(dir: &Path) -> Result<Vec<String>, StoreError> {
-    let mut names = small_files(dir)?;
-    let present = ITEMS.iter().filter(|(_, role)| *role == Role::Present);
-    names.extend(present.map(|(name, _)| (*name).to_owned()));
-    // The spill is copied as a tree: it has files of any name.
-    names.retain(|name| name != SPILL_DIR);
-    Ok(names)
-}
-
 /// The existing files that cannot be rebuilt, by their names within a state directory, and whether
 /// their content is compared: files of the spill have checksums, and may be large.
 pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreError> {
     let mut found: Vec<(String, bool)> = Vec::new();
-    for name in salvaged_files(dir)?
-        .into_iter()
-        .chain([SEQUENCE.to_owned()])
-    {
+    for name in small_files().into_iter().chain([SEQUENCE.to_owned()]) {
         if dir.join(&name).is_file() {
             found.push((name, true));
         }
@@ -144,27 +94,10 @@ pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreErro
     Ok(found)
 }
 
-/// The names of the small files that may exist in a state directory: all fixed ones, and the
-/// existing dead letters.
-pub(crate) fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
-    let fixed = ITEMS.iter().map(|(name, _)| (*name).to_owned());
-    let mut names: Vec<String> = fixed.filter(|name| is_small_file(name)).collect();
-
-    let found = files::list(&dir.join(SINKS_DIR))?;
-    let letters = found
-        .iter()
-        .map(|path| format!("{SINKS_DIR}/{}", name_of(path)));
-    names.extend(letters.filter(|name| is_small_file(name)));
-    Ok(names)
-}
-
-/// Writes a small file into a state directory.
-pub(crate) fn write_small_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-    let path = dir.join(name);
-    if name.contains('/') {
-        files::make_dir(&dir.join(SINKS_DIR))?;
-    }
-    files::write_small(&path, bytes)
+/// The names of the small files that backups and salvaged stores get unchanged.
+pub(crate) fn small_files() -> Vec<String> {
+    let names = ITEMS.iter().map(|(name, _)| (*name).to_owned());
+    names.filter(|name| is_small_file(name)).collect()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -349,6 +282,26 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     Ok(segments)
 }
 
+/// The segments of the settings, ascending.
+pub(crate) fn settings_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
+    let found = format::generations(&format::class_dir(dir, SETTINGS))?;
+    let mut segments: Vec<SegmentFiles> = found
+        .into_iter()
+        .filter(Generation::has_log)
+        .map(|generation| SegmentFiles {
+            class_name: SETTINGS.to_owned(),
+            first_seq: generation.first_seq,
+            dir: generation.dir,
+            is_sealed: false,
+            is_newest: false,
+        })
+        .collect();
+    if let Some(newest) = segments.last_mut() {
+        newest.is_newest = true;
+    }
+    Ok(segments)
+}
+
 /// Directories of segments without a log.
 pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut found = Vec::new();
@@ -371,11 +324,9 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     Ok(found)
 }
 
-/// Whether a file is the incomplete form of a small file, or one with parts that the disk could not
-/// read.
+/// Whether a file is the incomplete form of a small file.
 fn is_incomplete(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|end| end == "tmp" || end == "damaged")
+    path.extension().is_some_and(|end| end == "tmp")
 }
 
 /// Files and directories that saltcellar does not create.
@@ -386,19 +337,21 @@ pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
         .filter(|path| !known(path))
         .collect();
 
-    let sinks = files::list(&dir.join(SINKS_DIR))?;
-    let is_letters = |path: &PathBuf| sink_of(name_of(path)).is_some() || is_incomplete(path);
-    found.extend(sinks.into_iter().filter(|path| !is_letters(path)));
-
     for class_dir in files::list(&dir.join("log"))? {
         let name = name_of(&class_dir);
-        if !class_dir.is_dir() || !is_class_name(name) {
+        let is_class = is_class_name(name) || name == SETTINGS;
+        if !class_dir.is_dir() || !is_class {
             found.push(class_dir);
             continue;
         }
 
         for segment in files::list(&class_dir)? {
             let name = name_of(&segment);
+            // A damaged log that was kept.
+            let damaged = name.strip_suffix(DAMAGED).and_then(format::generation_of);
+            if damaged.is_some() && segment.is_file() && name_of(&class_dir) == SETTINGS {
+                continue;
+            }
             let known = format::generation_of(name.strip_suffix(format::NEW).unwrap_or(name));
             // Also a file with the name of a segment. Not `is_dir`: it may have gone meanwhile.
             if known.is_none() || segment.is_file() {

@@ -8,20 +8,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::class_writer::ClassWriter;
 use super::known::{FoundNumbers, KnownSegment, known_segments};
 use super::layout::DaemonWatch;
 use super::renumber::Renumbering;
 use super::{ToolError, Watch, files, layout};
-use crate::base::clock::Micros;
-use crate::model::{SeqNo, is_class_name};
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::SETTINGS_GROWTH;
+use crate::model::{SETTINGS, SeqNo, is_class_name};
 use crate::store::error::io_at;
 use crate::store::format::name_of;
 use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset, public_id};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
 use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
+use crate::store::settings::{FoundSettings, Place, Settings, loss_text};
 use crate::store::stopped::Stopped;
 use crate::store::tools::backup::manifest::Manifest;
 use crate::store::tools::seqs::SeqSet;
@@ -87,6 +90,8 @@ struct InputFile {
     rank: u8,
     path: PathBuf,
     class: Option<String>,
+    /// Whether it is in the directory of the settings.
+    is_of_settings: bool,
     /// First sequence number of the segment, from its directory name.
     first_seq: Option<SeqNo>,
 }
@@ -185,6 +190,7 @@ pub(crate) fn salvage(
         sources,
         seqs: SeqSet::default(),
         by_class: Vec::new(),
+        settings: Vec::new(),
         newest: None,
         now,
         report: SalvageReport::default(),
@@ -224,6 +230,10 @@ pub(crate) fn salvage(
     renumbering.write(to, store_id, &numbers.skipped)?;
     work.report.skipped = Some(renumbering.skipped);
 
+    let position = stopped.as_ref().and_then(Option::as_ref);
+    let position = position.and_then(|stopped| stopped.settings);
+    work.write_settings(from, to, position)?;
+
     copy_tree(&from.join(layout::SPILL_DIR), &to.join(layout::SPILL_DIR))?;
 
     // What was read before and after its start does not fit together.
@@ -240,7 +250,7 @@ pub(crate) fn salvage(
 
 /// Whether a name is that of a small file of a store or a backup, or of a copy of one.
 fn is_small(name: &str) -> bool {
-    // `HOLDS-3` of a backup, `CONSUMERS.tmp` of an interrupted write.
+    // `FORMAT-3` of a backup, `SEQUENCE.tmp` of an interrupted write.
     let name = name.split(['-', '.']).next().unwrap_or_default();
     matches!(name, "MANIFEST" | "UNFINISHED") || layout::is_known(name)
 }
@@ -250,7 +260,7 @@ fn is_small(name: &str) -> bool {
 fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
     let mut found = BTreeMap::new();
 
-    for name in layout::salvaged_files(from)? {
+    for name in layout::small_files() {
         let path = from.join(&name);
         if path.is_file() {
             found.insert(name, path);
@@ -262,7 +272,8 @@ fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
     for path in files::list(from)? {
         let copy = name_of(&path)
             .rsplit_once('-')
-            .and_then(|(name, n)| Some((layout::name_of_copy(name)?, n.parse().ok()?)));
+            .filter(|(name, _)| layout::is_small_file(name))
+            .and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
         let Some((name, number)) = copy.filter(|_| path.is_file()) else {
             continue;
         };
@@ -362,7 +373,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             // By the files that every database has.
             let is_sled = path.join("conf").is_file() && path.join("db").is_file();
             // Copied whole, not searched.
-            let is_copied = dir == root && matches!(name, layout::SINKS_DIR | layout::SPILL_DIR);
+            let is_copied = dir == root && name == layout::SPILL_DIR;
             if !is_sled && name != "trash" && !is_copied {
                 collect(root, &path, found)?;
             }
@@ -392,6 +403,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             ["log", class, ..] => (2, Some(class)),
             _ => (3, None),
         };
+        let is_of_settings = class.is_some_and(|class| *class == SETTINGS);
         let class = class
             .filter(|class| is_class_name(class))
             .map(|class| (*class).to_owned());
@@ -405,6 +417,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             rank,
             path,
             class,
+            is_of_settings,
             first_seq,
         });
     }
@@ -453,6 +466,8 @@ struct Salvager {
     sources: Vec<InputFile>,
     seqs: SeqSet,
     by_class: Vec<(String, Vec<FoundFrame>)>,
+    /// Logs of the settings: path, directory and first sequence number.
+    settings: Vec<(PathBuf, PathBuf, SeqNo)>,
     /// The arrival of the newest entry that is not in the future.
     newest: Option<Micros>,
     now: Micros,
@@ -487,6 +502,14 @@ impl Salvager {
             ..id
         })?;
         let first_seq = id.first_seq;
+
+        let class_name = header.as_ref().and_then(Header::class_name);
+        if class_name == Some(SETTINGS) || class_name.is_none() && source.is_of_settings {
+            self.report.files += 1;
+            let dir = path.parent().unwrap_or(&path).to_owned();
+            self.settings.push((path, dir, first_seq));
+            return Ok(());
+        }
 
         // The next segment of the class bounds the numbers that can be lost at the end of this one.
         let of_class = |other: &&InputFile| other.rank == 0 && other.class == source.class;
@@ -707,6 +730,39 @@ impl Salvager {
             .retain(|loss| loss.entries > 0 || !loss.exact || loss.range.bytes > 0);
     }
 
+    /// Writes the settings that were found to the new store. `position` is the last one at a clean
+    /// stop.
+    fn write_settings(
+        &mut self,
+        from: &Path,
+        to: &Path,
+        position: Option<u64>,
+    ) -> Result<(), StoreError> {
+        let mut logs = std::mem::take(&mut self.settings);
+        logs.sort_by_key(|(_, _, first_seq)| *first_seq);
+        let found = FoundSettings::of_logs(&Disk, logs, self.store_id, position)?;
+
+        let place = Place {
+            state_dir: to,
+            store_id: self.store_id,
+            position: None,
+            is_new: false,
+            growth: SETTINGS_GROWTH,
+        };
+        let clock = Clock::manual(self.now);
+        let settings = Settings::create(Arc::new(Disk), place, found, clock)?;
+        // Also one that was found and not accepted before.
+        if let Some(loss) = settings.loss() {
+            self.report.faults.push(FileFault {
+                path: format::class_dir(from, SETTINGS),
+                what: loss_text(&loss),
+                is_note: false,
+            });
+        }
+        settings.close()?;
+        Ok(())
+    }
+
     /// Writes the segments of a class; returns the number of entries.
     fn write(
         &self,
@@ -791,7 +847,7 @@ impl Salvager {
 fn finish(smalls: &BTreeMap<String, PathBuf>, to: &Path, store_id: u64) -> Result<(), StoreError> {
     for (name, path) in smalls.iter().filter(|(name, _)| *name != "FORMAT") {
         if let Some(content) = format::read_small(&Disk, path)? {
-            layout::write_small_file(to, name, &content.bytes)?;
+            files::write_small(&to.join(name), &content.bytes)?;
         }
     }
     files::write_small(&to.join("FORMAT"), format::format_text(store_id))

@@ -200,6 +200,15 @@ impl Plan {
         now.rename_delay = Duration::ZERO;
     }
 
+    /// Whether no read fails, but for bad sectors.
+    #[cfg(test)]
+    pub(crate) fn reads_succeed(&self) -> bool {
+        self.now()
+            .faults
+            .iter()
+            .all(|(fault, _)| fault.act != Act::Read)
+    }
+
     /// Number of such operations so far, failed ones included.
     pub(crate) fn count(&self, act: Act) -> u64 {
         self.done

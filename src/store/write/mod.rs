@@ -4,7 +4,6 @@ pub mod appender;
 pub mod committer;
 pub mod dedupe;
 pub(crate) mod packed;
-mod reactor_file;
 pub(in crate::store) mod refill;
 pub mod seqno;
 pub(crate) mod shares;

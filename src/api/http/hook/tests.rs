@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::sign_in::tokens::Tokens;
-use crate::store::vfs::Disk;
+use crate::store::settings::Settings;
 use hyper::header::{HeaderName, HeaderValue};
 
 fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -63,7 +63,7 @@ fn a_query_names_the_bus_and_may_have_anything_else() {
 #[test]
 fn only_listed_headers_are_in_the_event_and_none_with_a_valid_token() {
     let dir = tempfile::tempdir().unwrap();
-    let tokens = Tokens::open(dir.path(), Arc::new(Disk)).unwrap();
+    let tokens = Tokens::open(Settings::for_tests(dir.path()));
     let token = tokens.create_for_tests("ci");
     let unknown = format!("sct_{}", "A".repeat(43));
     let token_in = |prefix: &str| HeaderValue::from_str(&format!("{prefix}{token}")).unwrap();

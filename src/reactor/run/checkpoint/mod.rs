@@ -1,10 +1,10 @@
-//! The pending work, as a fold over the log up to a position. A start reads it from the file
-//! `REACTOR`, see [`mod@file`].
+//! The pending work, as a fold over the log up to a position. A start reads it from the settings, see
+//! [`saved`].
 
-pub(crate) mod file;
 pub(crate) mod open;
+pub(crate) mod saved;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -24,14 +24,12 @@ pub(crate) struct Checkpoint {
     /// First event whose calls are made, because Salt's reactor handled the earlier ones; `None` in
     /// shadow.
     acting_from: Option<SeqNo>,
-    /// Events that changed since the last [`Checkpoint::take_changes`], and whether they were open
-    /// then.
+    /// Events that changed since the last [`Checkpoint::take_changed_blocks`], and whether they were
+    /// open then.
     changed: BTreeMap<SeqNo, bool>,
-    /// True if the whole file must be rewritten.
-    changed_whole: bool,
 }
 
-/// The identity of a rule in the file.
+/// The identity of a rule among the settings.
 pub(crate) fn rule_hash(rule: &str) -> u64 {
     xxh3_64(rule.as_bytes())
 }
@@ -111,17 +109,14 @@ impl Checkpoint {
         self.open.remove(event);
     }
 
-    /// The events to write to the file; `None` if the whole file must be rewritten.
-    pub(crate) fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
+    /// The blocks of open events that have changed since the last call.
+    pub(crate) fn take_changed_blocks(&mut self) -> BTreeSet<u64> {
         let changed = std::mem::take(&mut self.changed);
-        if std::mem::take(&mut self.changed_whole) {
-            return None;
-        }
-        // An event that was opened and closed since is not in the file.
-        let is_of_file = |(event, was_open): (SeqNo, bool)| {
-            (was_open || self.open.contains(event)).then_some(event)
+        // An event that was opened and closed since is not saved.
+        let is_saved = |(event, was_open): (SeqNo, bool)| {
+            (was_open || self.open.contains(event)).then(|| open::block_of(event))
         };
-        Some(changed.into_iter().filter_map(is_of_file).collect())
+        changed.into_iter().filter_map(is_saved).collect()
     }
 
     /// Sets the rules. New rules apply to events from `from` on. Removed rules are forgotten, so
@@ -131,10 +126,7 @@ impl Checkpoint {
             let hash = rule_hash(rule);
             (hash, self.rules.get(&hash).copied().unwrap_or(from))
         };
-        let rules = rules.map(since).collect();
-        if self.rules != rules {
-            (self.rules, self.changed_whole) = (rules, true);
-        }
+        self.rules = rules.map(since).collect();
     }
 
     /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all
@@ -148,26 +140,13 @@ impl Checkpoint {
     /// Sets the mode. When shadow ends, calls are made for events from `from` on.
     pub(crate) fn set_mode(&mut self, shadow: bool, from: SeqNo) {
         if self.acting_from.is_none() != shadow {
-            (self.acting_from, self.changed_whole) = ((!shadow).then_some(from), true);
+            self.acting_from = (!shadow).then_some(from);
         }
     }
 
     /// The first event whose calls are made; `None` in shadow.
     pub(crate) fn acting_from(&self) -> Option<SeqNo> {
         self.acting_from
-    }
-
-    /// Hashes of the rules, with the first event to which each applies.
-    pub(crate) fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
-        self.rules.iter().map(|(rule, since)| (*rule, *since))
-    }
-
-    pub(crate) fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
-        self.acting_from = acting_from;
-    }
-
-    pub(crate) fn restore_rule(&mut self, rule: u64, since: SeqNo) {
-        self.rules.insert(rule, since);
     }
 }
 

@@ -40,7 +40,33 @@ fn split(event: SeqNo) -> (u64, u16) {
     )
 }
 
+/// The key of an event's block.
+pub(super) fn block_of(event: SeqNo) -> u64 {
+    split(event).0
+}
+
+/// The event with this place in a block.
+pub(super) fn joined(block: u64, low: u16) -> SeqNo {
+    SeqNo(block << BLOCK_BITS | u64::from(low))
+}
+
 impl OpenEvents {
+    /// The keys of all blocks.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.blocks.keys().copied()
+    }
+
+    /// The open events of a block: low bits, with the number of rules that matched.
+    pub(super) fn block(&self, block: u64) -> Option<&[(u16, u32)]> {
+        self.blocks.get(&block).map(Vec::as_slice)
+    }
+
+    /// Those from a number on.
+    pub(super) fn from(&self, event: SeqNo) -> impl Iterator<Item = SeqNo> + '_ {
+        let events = self.iter().map(|(event, _)| event).rev();
+        events.take_while(move |open| *open >= event)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -90,10 +116,8 @@ impl OpenEvents {
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (SeqNo, u32)> + '_ {
         self.blocks.iter().flat_map(|(key, block)| {
-            let first = key << BLOCK_BITS;
-            block
-                .iter()
-                .map(move |(low, rule_count)| (SeqNo(first | u64::from(*low)), *rule_count))
+            let events = block.iter();
+            events.map(|(low, rule_count)| (joined(*key, *low), *rule_count))
         })
     }
 

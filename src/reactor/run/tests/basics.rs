@@ -325,8 +325,8 @@ fn open_events_continue_after_a_restart_and_complete_ones_do_not() {
     assert_eq!(harness.history(), [done("done"), done("open")]);
     let (dir, rest) = harness.stop();
     assert_eq!(rest, [""; 0]);
-    // A store without the file, for example a restored backup, has no open events.
-    std::fs::remove_file(dir.path().join("REACTOR")).unwrap();
+    // A store without a checkpoint, for example a restored backup, has no open events.
+    forget_checkpoint(dir.path());
     let harness = Harness::start_in(
         dir,
         NOW + SECOND,

@@ -29,6 +29,34 @@ const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Replaces the settings of a store that is closed by those of another, with the checkpoint.
+fn copy_settings(from: &std::path::Path, to: &std::path::Path) {
+    let target = to.join("log/settings");
+    let copied = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "rm -rf \"$2\" && mkdir -p \"$2\" && cp -a \"$1/.\" \"$2\"",
+            "-",
+        ])
+        .args([&from.join("log/settings"), &target])
+        .status();
+    assert!(copied.unwrap().success());
+}
+
+/// Removes the checkpoint of a store that is closed.
+fn forget_checkpoint(dir: &std::path::Path) {
+    let place = crate::store::settings::Place {
+        state_dir: dir,
+        store_id: crate::store::tools::layout::check_store(dir).unwrap(),
+        position: None,
+        is_new: false,
+        growth: 1 << 20,
+    };
+    let fs = Arc::new(vfs::Disk);
+    let settings = crate::store::settings::Settings::open(fs, place, Clock::real()).unwrap();
+    assert!(checkpoint::saved::remove(&settings).unwrap());
+}
+
 /// Blocks threads while it is shut.
 #[derive(Default)]
 struct Barrier(Mutex<bool>, Condvar);

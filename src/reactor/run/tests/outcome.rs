@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::limits::{REACTOR_START_TIME, REACTOR_WAVE_BYTES};
+use crate::reactor::run::checkpoint::saved::Saved;
 
 impl Harness {
     /// A copy of the files as a kill at this moment would leave them.
@@ -312,12 +313,12 @@ fn a_rule_that_is_removed_and_added_again_ignores_the_events_in_between() {
     harness.wait_until_done();
     // After a kill the checkpoint is older than the event.
     let copy = Arc::new(tempfile::tempdir().unwrap());
-    std::fs::copy(dir.path().join("REACTOR"), copy.path().join("REACTOR")).unwrap();
+    copy_settings(dir.path(), copy.path());
     harness.fire_event("a", "web1");
     harness.wait_until_done();
     let (dir, asked) = harness.stop();
     assert_eq!(asked, [""; 0]);
-    std::fs::copy(copy.path().join("REACTOR"), dir.path().join("REACTOR")).unwrap();
+    copy_settings(copy.path(), dir.path());
     let harness = Harness::start_in(dir, NOW, rules(&["a", "b"]), Settings::default(), |_, _| {
         Ok(yes())
     });
@@ -480,7 +481,7 @@ fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
         harness.fire_from(Source::Bus, tag, "web1", user);
     }
     let after = harness.as_after_a_kill();
-    std::fs::copy(before.path().join("REACTOR"), after.path().join("REACTOR")).unwrap();
+    copy_settings(before.path(), after.path());
     slow.shut(false);
     harness.stop();
     after
@@ -500,9 +501,10 @@ fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Harness, Arc<Barrie
 fn a_checkpoint_written_while_the_log_is_read_is_valid() {
     let (harness, held) =
         in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
-    let file = harness.dir.path().join("REACTOR");
-    harness.wait_for("a checkpoint_file", |_| {
-        std::fs::read_to_string(&file).unwrap().contains("\nopen ")
+    harness.wait_for("a checkpoint", |harness| {
+        let settings = harness.store.settings();
+        let (_, checkpoint) = Saved::load(settings, SeqNo(u64::MAX)).unwrap().unwrap();
+        checkpoint.open.len() > 0
     });
     let copy = harness.as_after_a_kill();
     held.shut(false);

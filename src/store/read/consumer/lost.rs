@@ -11,6 +11,7 @@ use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::read::StoredEntry;
 use crate::store::segment::{Segment, with_same_numbers};
+use crate::store::settings::Save;
 use crate::wire::msgpack::Writer;
 
 /// The tag of a gap record in the events of a consumer; only there, it is not stored.
@@ -71,7 +72,7 @@ impl StoreInner {
             let lost = before.map_or(fresh, |known| known.joined(fresh));
             // A gap record that was delivered did not have these entries.
             consumer.lost_reported = false;
-            let saved = state.change(&name, true, |record| record.lost = Some(lost));
+            let saved = state.change(&name, Save::Durable, |record| record.lost = Some(lost));
             if let Err(error) = &saved {
                 // On a full disk the drop makes room: the note is saved after it.
                 tracing::debug!(consumer = name, %error, "gap of a consumer not saved before the drop");
@@ -131,7 +132,7 @@ impl StoreInner {
     }
 
     fn save_lost(state: &mut State, name: &str) {
-        if let Err(error) = state.change(name, true, |_| ()) {
+        if let Err(error) = state.change(name, Save::Durable, |_| ()) {
             tracing::error!(consumer = name, %error, "cannot save the gap of a consumer");
         }
     }

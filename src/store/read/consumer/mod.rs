@@ -12,12 +12,10 @@
 //! overtakes a cursor leaves a gap record at that place.
 
 mod ahead;
-mod file;
 mod lost;
 mod record;
 
 pub use ahead::ReadAhead;
-pub(crate) use file::faults as consumer_faults;
 pub(crate) use record::{
     BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess,
     LostEntries,
@@ -25,17 +23,14 @@ pub(crate) use record::{
 pub use record::{Start, is_consumer_name};
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use file::ConsumerFile;
 use lost::{LOST_TAG, gap_record};
 use record::{Consumer, Lease};
 
-use crate::base::file_fault::FileFault;
 use crate::base::limits::{
     CONSUMER_ERROR_BYTES_MAX, CONSUMER_FILTER_BYTES_MAX, CONSUMER_LEASE_MAX,
     CONSUMER_NAME_BYTES_MAX, CONSUMER_SAVE_ENTRIES, CONSUMER_SYNC_INTERVAL, CONSUMERS_MAX,
@@ -43,7 +38,7 @@ use crate::base::limits::{
 use crate::model::{Kind, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::read::StoredEntry;
-use crate::store::vfs::Fs;
+use crate::store::settings::{Save, Setting, Settings};
 use crate::store::{Store, StoreInner};
 use crate::wire::filter::EntryFilter;
 
@@ -55,10 +50,14 @@ pub(in crate::store) struct Consumers {
     of_sinks: Mutex<HashSet<String>>,
 }
 
+impl Setting for ConsumerRecord {
+    const KIND: &'static str = "consumer";
+}
+
 #[derive(Debug)]
 struct State {
     list: BTreeMap<String, Consumer>,
-    file: ConsumerFile,
+    settings: Arc<Settings>,
     /// Time of the last sync, by the monotonic clock.
     synced: Duration,
 }
@@ -68,30 +67,36 @@ fn refused<T>(what: impl Into<String>) -> Result<T, StoreError> {
 }
 
 impl Consumers {
-    /// Reads the file, if it exists.
-    pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
-        let (file, records) = ConsumerFile::open(state_dir, fs)?;
-        let of_sinks = records.values().filter(|record| record.sink);
-        let of_sinks = of_sinks.map(|record| record.name.clone()).collect();
-        let list = records
-            .into_iter()
-            .map(|(name, record)| (name, Consumer::new(record)))
-            .collect();
+    pub(in crate::store) fn open(settings: Arc<Settings>) -> Self {
+        let mut list = BTreeMap::new();
+        for found in settings.all::<ConsumerRecord>("") {
+            let Some(record) = found.value else {
+                // It stays as it is: another release may read it.
+                tracing::error!(consumer = found.name, "consumer unreadable, left alone");
+                continue;
+            };
+            if found.is_uncertain {
+                tracing::warn!(
+                    consumer = found.name,
+                    cursor = record.cursor.0,
+                    "later changes of the consumer may be lost, continuing at an earlier position"
+                );
+            }
+            list.insert(found.name, Consumer::new(record));
+        }
 
+        let of_sinks = list.values().filter(|consumer| consumer.record.sink);
+        let of_sinks = of_sinks.map(|consumer| consumer.record.name.clone());
+        let of_sinks = Mutex::new(of_sinks.collect());
         let state = State {
             list,
-            file,
+            settings,
             synced: Duration::ZERO,
         };
-        Ok(Self {
+        Self {
             state: Mutex::new(state),
-            of_sinks: Mutex::new(of_sinks),
-        })
-    }
-
-    /// What is wrong with the file.
-    pub(in crate::store) fn fault(&self) -> Option<FileFault> {
-        self.state.lock().file.fault()
+            of_sinks,
+        }
     }
 
     /// Moves cursors back to the end of the log, as in a store that was restored from a backup.
@@ -143,19 +148,14 @@ impl State {
     fn change(
         &mut self,
         name: &str,
-        sync: bool,
+        save: Save,
         change: impl FnOnce(&mut ConsumerRecord),
     ) -> Result<ConsumerRecord, StoreError> {
         let mut record = self.of(name)?.record.clone();
         change(&mut record);
 
         // On disk first: a change that was acknowledged survives the end of the process.
-        self.file.save(
-            name,
-            Some(&record),
-            self.list.values().map(|consumer| &consumer.record),
-            sync,
-        )?;
+        self.settings.put(name, &record, save)?;
 
         let consumer = self.of(name)?;
         consumer.record = record.clone();
@@ -166,7 +166,7 @@ impl State {
 
 /// One line of at most [`CONSUMER_ERROR_BYTES_MAX`] bytes.
 fn one_line(message: &str) -> String {
-    // Messages come from clients and go into a line of the file.
+    // Messages come from clients, and are shown in a line of a table.
     let line: String = message
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -235,7 +235,7 @@ impl Store {
             ));
         }
 
-        let cursor = self.position(start)?;
+        let mut cursor = self.position(start)?;
         // Before the lock: a position may be searched for in the log.
         let mut state = self.0.consumers.state.lock();
         if let Some(known) = state.list.get(name) {
@@ -247,13 +247,24 @@ impl Store {
             tracing::info!(consumer = name, "filter of a consumer changed");
             // The known part without matches was that of the old filter.
             state.of(name)?.clear = None;
-            return state.change(name, true, |record| record.filter = filter);
+            return state.change(name, Save::Durable, |record| record.filter = filter);
         }
 
         if state.list.len() >= CONSUMERS_MAX {
             return refused(format!(
                 "the limit of {CONSUMERS_MAX} consumers is reached; delete one with `saltcellar consumers delete`"
             ));
+        }
+
+        // It may be one whose record was lost: delivering events again is better than skipping those
+        // that it has not processed.
+        if self.0.settings.loss().is_some() {
+            cursor = self.0.oldest().min(cursor);
+            tracing::warn!(
+                consumer = name,
+                cursor = cursor.0,
+                "settings were lost, the consumer begins with the oldest event"
+            );
         }
 
         let record = ConsumerRecord {
@@ -265,14 +276,10 @@ impl Store {
         };
 
         // As in `change`: on disk first.
-        let State { list, file, .. } = &mut *state;
-        file.save(
-            name,
-            Some(&record),
-            list.values().map(|consumer| &consumer.record),
-            true,
-        )?;
-        list.insert(name.to_owned(), Consumer::new(record.clone()));
+        state.settings.put(name, &record, Save::Durable)?;
+        state
+            .list
+            .insert(name.to_owned(), Consumer::new(record.clone()));
         Ok(record)
     }
 
@@ -281,7 +288,7 @@ impl Store {
         let consumers = &self.0.consumers;
         let mut state = consumers.state.lock();
         if !state.of(name)?.record.sink {
-            state.change(name, true, |record| record.sink = true)?;
+            state.change(name, Save::Durable, |record| record.sink = true)?;
             consumers.of_sinks.lock().insert(name.to_owned());
         }
         Ok(())
@@ -298,18 +305,12 @@ impl Store {
         let consumers = &self.0.consumers;
         let mut state = consumers.state.lock();
 
-        let State { list, file, .. } = &mut *state;
-        if !list.contains_key(name) {
+        if !state.list.contains_key(name) {
             return Ok(false);
         }
 
-        file.save(
-            name,
-            None,
-            list.values().map(|consumer| &consumer.record),
-            true,
-        )?;
-        list.remove(name);
+        state.settings.remove::<ConsumerRecord>(name)?;
+        state.list.remove(name);
         consumers.of_sinks.lock().remove(name);
         Ok(true)
     }
@@ -356,7 +357,7 @@ impl Store {
 
         // Batches that are out are refused from now on, even if saving fails.
         (consumer.moved, consumer.clear, consumer.lost_reported) = (true, None, false);
-        state.change(name, true, |record| {
+        state.change(name, Save::Durable, |record| {
             record.cursor = cursor;
             record.lost = None;
         })
@@ -372,7 +373,7 @@ impl Store {
             .consumers
             .state
             .lock()
-            .change(name, true, |record| record.paused = paused)
+            .change(name, Save::Durable, |record| record.paused = paused)
     }
 
     /// Sets whether retention keeps unprocessed events of the consumer. Durable on return.
@@ -383,7 +384,7 @@ impl Store {
             .consumers
             .state
             .lock()
-            .change(name, true, |record| record.pin = pin)
+            .change(name, Save::Durable, |record| record.pin = pin)
     }
 
     /// The next events for a holder, from the cursor on, which take or renew its lease for `lease`.
@@ -466,11 +467,11 @@ impl Store {
         if let Some((seq, error)) = too_costly {
             self.0.metrics.filters_too_costly.add(1);
             let (at, message) = (self.0.clock.now(), format!("event {seq}: {error}"));
-            state.change(name, false, |record| {
+            state.change(name, Save::Later, |record| {
                 record.error = Some(ConsumerFailure { at, message });
             })?;
         } else if unsaved >= CONSUMER_SAVE_ENTRIES {
-            state.change(name, false, |_| ())?;
+            state.change(name, Save::Later, |_| ())?;
         }
         Ok(batch)
     }
@@ -489,7 +490,8 @@ impl Store {
 
         // See the page on consumer cursors: a sync per acknowledgement would compete with the log
         // for the disk.
-        let sync = now.saturating_sub(state.synced) >= CONSUMER_SYNC_INTERVAL;
+        let is_due = now.saturating_sub(state.synced) >= CONSUMER_SYNC_INTERVAL;
+        let save = if is_due { Save::Durable } else { Save::Later };
         let consumer = state.of(name)?;
         consumer.check_lease(holder, now)?;
         if seq >= durable {
@@ -531,10 +533,10 @@ impl Store {
             }
         });
 
-        if sync {
+        if is_due {
             state.synced = now;
         }
-        state.change(name, sync, |record| {
+        state.change(name, save, |record| {
             record.cursor = cursor;
             record.lost = lost;
         })
@@ -552,7 +554,7 @@ impl Store {
         // A holder that has lost its lease must not report for the next one.
         state.of(name)?.check_lease(holder, now)?;
         let message = one_line(message);
-        state.change(name, false, |record| {
+        state.change(name, Save::Later, |record| {
             record.error = Some(ConsumerFailure { at, message });
         })
     }

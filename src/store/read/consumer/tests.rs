@@ -8,6 +8,7 @@ use crate::model::{ClassRules, Keep};
 use crate::store::retain::{DropOutcome, PlannedDrop};
 use crate::store::tests::retention::{FOREVER, events, fill, jobs, settle, with};
 use crate::store::tests::{Rig, batch_of, event, options};
+use crate::store::vfs::Fs;
 use crate::store::{Classes, Limits, Options};
 use crate::testkit::wait_for;
 
@@ -469,16 +470,13 @@ fn a_gap_is_on_disk_before_its_segment_is_dropped() {
         .find(|segment| segment.totals().entries > 0)
         .unwrap();
     let noted = rig.store.0.note_lost(segment);
-    // The file as a daemon finds it that is killed now.
-    let path = dir.path().join("CONSUMERS");
-    let killed = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        killed.lines().last().unwrap().contains("\"lost\":{"),
-        "{killed}"
-    );
+    let lost = || {
+        let found = rig.store.settings().get::<ConsumerRecord>("audit");
+        found.unwrap().value.unwrap().lost
+    };
+    assert!(lost().is_some(), "as a daemon finds it that is killed now");
     rig.store.0.settle_lost(noted, false);
-    let text = std::fs::read_to_string(&path).unwrap();
-    assert!(!text.lines().last().unwrap().contains("\"lost\""), "{text}");
+    assert_eq!(lost(), None);
 }
 
 #[test]
@@ -616,7 +614,7 @@ fn a_full_disk_refuses_changes_and_nothing_is_skipped() {
         .create_consumer("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     rig.put_each(0..10);
-    std::fs::write(&plan, "write=ENOSPC@1+:CONSUMERS").unwrap();
+    std::fs::write(&plan, "write=ENOSPC@1+:log/settings").unwrap();
     take(&rig, 5);
     let refused = wait_for("a failed write", || {
         rig.store.nack("audit", "me", "x").err()

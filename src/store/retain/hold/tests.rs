@@ -1,14 +1,15 @@
 //! Tests of holds.
 
+use std::path::Path;
+
 use super::*;
-use crate::store::vfs::Disk;
 
 fn open(dir: &Path) -> Holds {
-    Holds::open(dir, Arc::new(Disk)).unwrap()
+    Holds::new(Settings::for_tests(dir))
 }
 
 #[test]
-fn holds_survive_a_restart_and_malformed_lines_are_preserved() {
+fn holds_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let holds = open(dir.path());
     holds
@@ -16,16 +17,10 @@ fn holds_survive_a_restart_and_malformed_lines_are_preserved() {
         .unwrap();
     holds.hold("odd id", "", Micros(8)).unwrap();
     drop(holds);
-    let file = dir.path().join("HOLDS");
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(
-        text,
-        "20261121030955000001\t7\tthe outage of monday\nodd id\t8\t\n"
-    );
-    std::fs::write(&file, format!("{text}20261121\tsoon\n")).unwrap();
 
     let holds = open(dir.path());
-    assert_eq!(holds.all().len(), 2);
+    let reasons: Vec<String> = holds.all().into_iter().map(|hold| hold.reason).collect();
+    assert_eq!(reasons, ["the outage of monday", ""]);
     let again = holds
         .hold("20261121030955000001", "for the audit", Micros(99))
         .unwrap();
@@ -36,11 +31,7 @@ fn holds_survive_a_restart_and_malformed_lines_are_preserved() {
     assert!(holds.release("odd id").unwrap());
     assert!(!holds.release("odd id").unwrap());
     drop(holds);
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(
-        text,
-        "20261121030955000001\t7\tfor the audit\n20261121\tsoon\n"
-    );
+    assert_eq!(open(dir.path()).all(), [again]);
 }
 
 #[test]
@@ -54,29 +45,17 @@ fn holds_are_bounded() {
     );
     assert!(holds.hold("", "", Micros(0)).is_err());
     assert!(holds.hold("1\t2", "", Micros(0)).is_err());
-    let full = (0..HOLDS_MAX)
-        .map(|n| format!("{n}\t0\t\n"))
-        .collect::<Vec<_>>()
-        .concat();
-    std::fs::write(dir.path().join("HOLDS"), full).unwrap();
-    let holds = open(dir.path());
+
+    let mut changes = crate::store::settings::Changes::default();
+    for n in 0..HOLDS_MAX {
+        let hold = Hold {
+            jid: n.to_string(),
+            since: Micros(0),
+            reason: String::new(),
+        };
+        changes.put(&hold.jid, &hold).unwrap();
+    }
+    holds.settings.commit(changes, Save::Durable).unwrap();
     assert!(holds.hold("another", "", Micros(0)).is_err());
     assert!(holds.hold("1", "known", Micros(0)).is_ok());
-}
-
-#[test]
-fn a_malformed_line_keeps_its_bytes() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("HOLDS");
-    let lines = b"2026\xff1121\tsoon\r\n\xe4\t7\tbecause\n";
-    std::fs::write(&file, lines).unwrap();
-
-    let holds = open(dir.path());
-    assert!(holds.all().is_empty());
-    assert!(holds.fault().is_some());
-    holds.hold("1", "x", Micros(7)).unwrap();
-    drop(holds);
-    let expected = [b"1\t7\tx\n".as_slice(), lines].concat();
-    assert_eq!(std::fs::read(&file).unwrap(), expected);
-    assert_eq!(hold_faults(&expected).len(), 2);
 }

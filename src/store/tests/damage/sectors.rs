@@ -12,6 +12,7 @@ use crate::store::read::consumer::tests::{filter, take_all};
 use crate::store::read::follow::Followed;
 use crate::store::tests::*;
 use crate::store::tools::backup::{self, backup};
+use crate::store::tools::layout::SegmentFiles;
 use crate::store::tools::rebuild::rebuild;
 use crate::store::tools::tests::verify;
 use crate::store::tools::verify;
@@ -178,7 +179,7 @@ fn copy_of(from: &Path) -> tempfile::TempDir {
 fn a_store_opens_with_any_of_its_files_unreadable() {
     let made = tempfile::tempdir().unwrap();
     let logs = store(made.path(), 18);
-    let mut names = vec!["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS", "CLOCK"];
+    let mut names = vec!["FORMAT", "SEQUENCE"];
     let pages = logs[0].with_file_name("index");
     let relative = |path: &Path| {
         let path = path.strip_prefix(made.path()).unwrap();
@@ -186,6 +187,9 @@ fn a_store_opens_with_any_of_its_files_unreadable() {
     };
     let (pages, log) = (relative(&pages), relative(&logs[0]));
     names.extend([&*pages, &*log]);
+    let settings = settings_logs(made.path());
+    let settings: Vec<String> = settings.iter().map(|log| relative(log)).collect();
+    names.extend(settings.iter().map(String::as_str));
     for name in names {
         for errno in [Errno::IO, Errno::BADMSG, Errno::UCLEAN] {
             let dir = copy_of(made.path());
@@ -199,6 +203,9 @@ fn a_store_opens_with_any_of_its_files_unreadable() {
             assert_eq!(rig.tags(), tags(lost + 1..=18), "{name}, {errno:?}");
             let rebuilt = rig.metrics.indexes_rebuilt.get();
             assert_eq!(rebuilt > 0, name == pages, "{name}, {errno:?}");
+            assert_eq!(rig.store.settings().loss(), None, "{name}, {errno:?}");
+            assert_eq!(rig.store.holds().len(), 1, "{name}, {errno:?}");
+            assert_eq!(rig.store.consumers().unwrap().len(), 1);
             rig.put(bare_event("more")).unwrap();
             rig.close();
             plan.heal();
@@ -216,10 +223,10 @@ fn an_error_to_try_again_is_no_damage_and_changes_nothing() {
     let contents = |files: &[PathBuf]| -> Vec<Vec<u8>> {
         files.iter().map(|file| fs::read(file).unwrap()).collect()
     };
-    let small = ["FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS"].map(|name| dir.path().join(name));
-    let files = [&logs[..], &small[..]].concat();
+    let small = ["FORMAT", "SEQUENCE"].map(|name| dir.path().join(name));
+    let files = [&logs[..], &small[..], &settings_logs(dir.path())].concat();
     let before = contents(&files);
-    for within in ["log/events", "FORMAT", "SEQUENCE", "CONSUMERS", "HOLDS"] {
+    for within in ["log/events", "FORMAT", "SEQUENCE", "log/settings"] {
         let (plan, fs) = faulty_disk();
         plan.add(Fault {
             within: within.to_owned(),
@@ -238,21 +245,51 @@ fn an_error_to_try_again_is_no_damage_and_changes_nothing() {
     assert_eq!(rig.store.0.holds.all().len(), 1);
 }
 
+fn settings_logs(dir: &Path) -> Vec<PathBuf> {
+    let segments = crate::store::tools::layout::settings_segments(dir).unwrap();
+    let logs: Vec<_> = segments.iter().map(SegmentFiles::log).collect();
+    assert_eq!(logs.len(), 2);
+    logs
+}
+
 #[test]
-fn holds_that_cannot_be_read_hold_everything() {
+fn while_holds_may_be_lost_every_job_is_held() {
     let dir = tempfile::tempdir().unwrap();
     store(dir.path(), 18);
     let (plan, fs) = faulty_disk();
-    plan.add_bad_sector("HOLDS", 0..SECTOR);
-    let rig = Rig::open_with(&Options {
+    // In both copies.
+    plan.add_bad_sector("log/settings", 0..SECTOR);
+    let options = Options {
         fs,
         ..options(dir.path(), LIMITS)
-    });
+    };
+    let rig = Rig::open_with(&options);
     let segment = rig.store.0.all_segments().remove(0);
     assert_eq!(rig.store.0.held_in(&segment).unwrap(), 1);
-    let error = rig.store.0.holds.release("4711").unwrap_err().to_string();
-    assert!(error.contains("HOLDS: a part cannot be read"), "{error}");
-    assert!(dir.path().join("HOLDS").exists() && dir.path().join("HOLDS.damaged").exists());
+    let faults = format!("{:?}", rig.store.file_faults());
+    assert!(faults.contains("every job counts as held"), "{faults}");
+
+    rig.store.accept_loss().unwrap();
+    assert_eq!(rig.store.0.held_in(&segment).unwrap(), 0);
+    assert!(rig.store.file_faults().is_empty());
+}
+
+#[test]
+fn a_consumer_that_may_be_lost_begins_with_the_oldest_event() {
+    let dir = tempfile::tempdir().unwrap();
+    store(dir.path(), 18);
+    for segment in settings_logs(dir.path()) {
+        fs::remove_dir_all(segment.parent().unwrap()).unwrap();
+    }
+    let rig = Rig::open(dir.path(), LIMITS);
+    assert!(rig.store.consumers().unwrap().is_empty());
+    let cursor = |name: &str| {
+        let made = rig.store.create_consumer(name, filter("{}"), Start::Newest);
+        made.unwrap().cursor
+    };
+    assert_eq!(cursor("audit"), SeqNo::FIRST, "nothing is skipped");
+    rig.store.accept_loss().unwrap();
+    assert_eq!(cursor("another"), rig.store.durable());
 }
 
 /// Tools read the disk directly, so the sector is one that a flipped bit stands for; the daemon's start fails to read it, too.
@@ -278,7 +315,7 @@ fn rebuild_over_a_bad_sector_leaves_a_store_that_starts() {
     // If the store cannot be opened, the old indexes are back.
     let indexes = files_named(dir.path(), "index");
     plan.add(Fault {
-        within: "CONSUMERS".to_owned(),
+        within: "log/settings".to_owned(),
         ..Fault::lasting(Act::Read, Errno::NOMEM)
     });
     rebuild(&options, None, &mut ()).unwrap_err();

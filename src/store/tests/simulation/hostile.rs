@@ -95,6 +95,10 @@ pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+pub(super) fn is_of_settings(log: &Path) -> bool {
+    log.components().any(|part| part.as_os_str() == "settings")
+}
+
 /// A hostile body that will be stored at offset `begin` of the entry's body.
 pub(super) fn blob(
     kind: u8,

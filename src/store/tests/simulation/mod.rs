@@ -22,6 +22,7 @@ use salt_sls::Glob;
 use crate::base::clock::Micros;
 use crate::model::{Age, Batch, ClassRule, ClassRules, Keep};
 use crate::store::retain::{DropOutcome, PruneOptions};
+use crate::store::settings::{Save, Setting, Settings};
 use crate::store::tests::options;
 use crate::store::vfs::faults::{Act, Plan};
 use crate::store::vfs::power_cut::{PowerCut, Rng, Survives};
@@ -32,6 +33,7 @@ const TINY: Limits = Limits {
     durability: Durability::Durable,
     segment_bytes_max: 6000,
     segment_entries_max: 40,
+    settings_growth: 4000,
     ..Limits::DEFAULT
 };
 
@@ -79,6 +81,51 @@ struct Simulated {
     model: Model,
     /// Damaged frames in all closed instances.
     frames_damaged: u64,
+    settings: SettingsModel,
+}
+
+/// What is known of a setting that each start changes.
+#[derive(Debug, Default)]
+struct SettingsModel {
+    /// The last value that was saved durably.
+    durable: u64,
+    /// The last value that was sent.
+    last: u64,
+}
+
+#[derive(Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Number(u64);
+
+impl Setting for Number {
+    const KIND: &'static str = "number";
+}
+
+impl SettingsModel {
+    /// Durable changes are there, and nothing counts as lost; then changes the setting.
+    fn check(&mut self, settings: &Settings, is_readable: bool) {
+        // What could not be read is there after the next start.
+        if settings.loss().is_some() && !is_readable {
+            return;
+        }
+        assert_eq!(settings.loss(), None);
+        let found = settings.get::<Number>("of the simulation");
+        let Number(found) = found.and_then(|found| found.value).unwrap_or_default();
+        assert!(
+            (self.durable..=self.last).contains(&found),
+            "the setting is {found}, {self:?}"
+        );
+
+        // A start makes what it finds durable.
+        self.durable = found;
+        for save in [Save::Later, Save::Durable, Save::Later] {
+            self.last += 1;
+            let number = Number(self.last);
+            let saved = settings.put("of the simulation", &number, save);
+            if saved.is_ok() && save == Save::Durable {
+                self.durable = self.last;
+            }
+        }
+    }
 }
 
 struct Rig {
@@ -133,6 +180,7 @@ impl Simulated {
             rig,
             model,
             frames_damaged,
+            settings: SettingsModel::default(),
         };
         simulated.open();
         simulated
@@ -151,7 +199,10 @@ impl Simulated {
             classes,
             ..options(&self.state_dir(), self.limits)
         };
-        self.rig = Some(Rig::open(&options)?);
+        let rig = Rig::open(&options)?;
+        self.settings
+            .check(rig.store.settings(), self.plan.reads_succeed());
+        self.rig = Some(rig);
         // A start syncs the data that it reads.
         self.model.settle();
         Ok(())

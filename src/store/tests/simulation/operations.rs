@@ -365,7 +365,9 @@ impl Simulated {
                 self.kill();
                 let with_body = |frame: &FrameAt| frame.len > hostile::LEN as u64;
                 let mut logs = hostile::logs(&self.state_dir());
-                logs.retain(|log| hostile::frames(log).iter().any(with_body));
+                logs.retain(|log| {
+                    !hostile::is_of_settings(log) && hostile::frames(log).iter().any(with_body)
+                });
                 if let Some(log) = logs.get(rng.below(logs.len())) {
                     let frames = hostile::frames(log);
                     let at = if first {
@@ -404,6 +406,17 @@ impl Simulated {
         }
         let logs = hostile::logs(&self.state_dir());
         if let Some(log) = logs.get(rng.below(logs.len())) {
+            // Its numbers are not those of entries, and the other copy has everything.
+            if hostile::is_of_settings(log) {
+                let size = std::fs::metadata(log).unwrap().len();
+                self.damage(
+                    log,
+                    &[],
+                    rng.below(usize::try_from(size).unwrap()) as u64,
+                    rng,
+                );
+                return self.open();
+            }
             let frames = hostile::frames(log);
             match frames.get(rng.below(frames.len() + 1)) {
                 Some(FrameAt { offset, len, seqs }) => {
@@ -497,6 +510,10 @@ impl Simulated {
         let at = rng.below(usize::try_from(size).unwrap().max(1)) as u64 / sector * sector;
         self.plan
             .add_bad_sector(log.to_str().unwrap(), at..at + sector);
+        // Its numbers are not those of entries, and the other copy has everything.
+        if hostile::is_of_settings(log) {
+            return std::collections::BTreeSet::new();
+        }
         let met = |frame: &&FrameAt| frame.offset < at + sector && at < frame.offset + frame.len;
         // Also entries behind bytes that a power loss destroyed.
         let (frames, _) = hostile::all_frames(log);

@@ -24,7 +24,7 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::model::{SeqNo, is_class_name};
+use crate::model::{SETTINGS, SeqNo, is_class_name};
 use crate::store::tools::files::{self, Hash};
 use crate::store::tools::{ToolError, layout};
 use crate::store::write::seqno::SkippedNumbers;
@@ -161,9 +161,11 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The last sequence number in the backup.
+    /// The last sequence number of an entry in the backup.
     pub(crate) fn last_seq(&self) -> SeqNo {
-        let last = self.logs.iter().map(|log| log.last_seq).max();
+        // Settings have numbers of their own.
+        let of_entries = self.logs.iter().filter(|log| log.class_name != SETTINGS);
+        let last = of_entries.map(|log| log.last_seq).max();
         last.unwrap_or_default()
     }
 
@@ -275,7 +277,8 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
 
     // Checked despite the checksum: no name may lead out of the directory.
     let log = manifest.logs.last();
-    let log_is_fine = log.is_none_or(|log| is_class_name(&log.class_name) && is_inside(&log.file));
+    let is_class = |name: &str| is_class_name(name) || name == SETTINGS;
+    let log_is_fine = log.is_none_or(|log| is_class(&log.class_name) && is_inside(&log.file));
     let small = manifest.smalls.last();
     let small_is_fine =
         small.is_none_or(|small| layout::is_small_file(&small.name) && is_inside(&small.file));
@@ -309,8 +312,8 @@ mod tests {
             state: SegmentState::Growing,
         };
         let small = SmallFile {
-            name: "HOLDS".to_owned(),
-            file: "HOLDS-1".to_owned(),
+            name: "FORMAT".to_owned(),
+            file: "FORMAT-1".to_owned(),
             bytes: 1,
             hash: 2,
         };

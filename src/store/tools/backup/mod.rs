@@ -4,7 +4,7 @@
 //! backup/
 //!   MANIFEST                           the list of its files (see `manifest`)
 //!   log/<class>/<first-seq>-<n>        copies of logs; n distinguishes copies of one segment
-//!   <name>-<n>                         copies of small files; `-` stands for `/` in `sinks/<sink>.dead`
+//!   <name>-<n>                         copies of small files
 //! ```
 //!
 //! # Invariant
@@ -33,7 +33,7 @@ use super::files;
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::clock::Micros;
-use crate::model::SeqNo;
+use crate::model::{SETTINGS, SeqNo};
 use crate::store::error::io_at;
 use crate::store::format::name_of;
 use crate::store::log::file::{LogFile, public_id};
@@ -81,6 +81,12 @@ struct SourceLog {
     last_seq: SeqNo,
 }
 
+impl SourceLog {
+    fn is_of_settings(&self) -> bool {
+        self.segment.class_name == SETTINGS
+    }
+}
+
 /// Creates or updates a backup in `to`.
 pub(crate) fn backup(
     from: &Path,
@@ -125,7 +131,9 @@ pub(crate) fn backup(
 
     let store = public_id(store_id);
     if let Some(before) = &before {
-        let logged = sources.iter().map(|source| source.last_seq.next()).max();
+        // Settings have numbers of their own.
+        let of_entries = sources.iter().filter(|source| !source.is_of_settings());
+        let logged = of_entries.map(|source| source.last_seq.next()).max();
         let end = numbers.end.max(logged.unwrap_or_default());
         check_store(before, to, (&store, end), from)?;
     }
@@ -200,6 +208,10 @@ pub(crate) fn backup(
             continue;
         }
 
+        // Newer ones have all of its values.
+        if old.class_name == SETTINGS {
+            continue;
+        }
         // Kept by default: a backup is often the only place where old entries survive retention.
         if options.delete {
             report.segments_deleted += 1;
@@ -216,7 +228,7 @@ pub(crate) fn backup(
         .logs
         .sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
 
-    for name in layout::small_files(from)? {
+    for name in layout::small_files() {
         manifest
             .smalls
             .extend(small((from, store_id), to, &name, &before)?);
@@ -299,7 +311,10 @@ const UNFINISHED: &str = "UNFINISHED";
 /// number of finished ones is read, too.
 fn measure(from: &Path, store_id: u64, numbers: bool) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
-    for mut segment in layout::segments(from)? {
+    // The settings first: cursors in the backup are then in its logs.
+    let mut segments = layout::settings_segments(from)?;
+    segments.append(&mut layout::segments(from)?);
+    for mut segment in segments {
         // `None`: retention has dropped it.
         let Some(file) = segment.open_log()? else {
             continue;
@@ -505,7 +520,7 @@ fn small(
         return Ok(Some(known.clone()));
     }
 
-    let file = new_name(to, &layout::copy_name(name), before);
+    let file = new_name(to, name, before);
     files::write_small(&to.join(&file), &bytes)?;
     Ok(Some(SmallFile {
         name: name.to_owned(),
@@ -549,7 +564,7 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         let Some((base, n)) = name.rsplit_once('-') else {
             return name == UNFINISHED;
         };
-        let ours = format::segment_seq(base).is_some() || layout::name_of_copy(base).is_some();
+        let ours = format::segment_seq(base).is_some() || layout::is_small_file(base);
         ours && n.bytes().all(|b| b.is_ascii_digit())
     };
 

@@ -5,13 +5,16 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::manifest::{Manifest, SmallFile};
-use crate::base::clock::Micros;
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::SETTINGS_GROWTH;
 use crate::model::SeqNo;
 use crate::store::error::io_at;
+use crate::store::settings::{Place, Settings};
 use crate::store::tools::renumber::Renumbering;
-use crate::store::tools::{ToolError, Watch, files, layout};
+use crate::store::tools::{ToolError, Watch, files};
 use crate::store::vfs::Disk;
 use crate::store::write::seqno::SkippedNumbers;
 use crate::store::{StoreError, format};
@@ -120,7 +123,7 @@ pub(crate) fn restore(
     // FORMAT last: it makes the directory a store.
     for small in others {
         let bytes = checked(from, small)?;
-        layout::write_small_file(to, &small.name, &bytes)?;
+        files::write_small(&to.join(&small.name), &bytes)?;
     }
 
     let store_format = last
@@ -133,9 +136,11 @@ pub(crate) fn restore(
         ToolError::Damaged { path, what }
     })?;
 
+    settings_of_backup(to, store_id, now)?;
+
     // Before FORMAT, too: a store without its numbers would assign those of the backup again.
     renumbering.write(to, store_id, &manifest.skipped)?;
-    layout::write_small_file(to, &store_format.name, &text)?;
+    files::write_small(&to.join(&store_format.name), &text)?;
     files::inherit_owner(to)?;
 
     Ok(RestoreReport {
@@ -144,6 +149,20 @@ pub(crate) fn restore(
         made: manifest.made,
         skipped: renumbering.skipped,
     })
+}
+
+/// Removes settings that are true at the time of the backup only, and replaces copies of the settings
+/// that a daemon was writing to.
+fn settings_of_backup(to: &Path, store_id: u64, now: Micros) -> Result<(), StoreError> {
+    let place = Place {
+        state_dir: to,
+        store_id,
+        position: None,
+        is_new: false,
+        growth: SETTINGS_GROWTH,
+    };
+    let settings = Settings::open(Arc::new(Disk), place, Clock::manual(now))?;
+    settings.forget_the_moment()
 }
 
 fn named(manifest: &Manifest) -> impl Iterator<Item = (&str, u64)> {

@@ -42,9 +42,6 @@ fn stopped_store() -> (tempfile::TempDir, PathBuf) {
     }
     let store = rig.store.clone();
     rig.close();
-    fs::write(state.join("TOKENS"), "tokens of a test").unwrap();
-    fs::create_dir(state.join("sinks")).unwrap();
-    fs::write(state.join("sinks/audit.dead"), "a line\nof a test\n").unwrap();
     fs::create_dir_all(state.join("spill/bus")).unwrap();
     fs::write(state.join("spill/bus/0000000001.spill"), "of a test").unwrap();
     store.note_stop().unwrap();
@@ -169,7 +166,7 @@ fn damage_to_any_file_that_cannot_be_rebuilt_is_named() {
         .into_iter()
         .map(|(name, _)| name)
         .collect();
-    assert!(names.len() >= 8, "{names:?}");
+    assert_eq!(names.len(), 3, "{names:?}");
     for name in names.iter().map(String::as_str).chain(["STOPPED"]) {
         for (what, damage) in DAMAGES {
             // A missing record of the stop means only that there was none, and files of a spill have their own checksums.
@@ -208,30 +205,26 @@ fn the_check_of_another_module_is_asked_for_its_files() {
     let names = std::cell::RefCell::new(Vec::new());
     let check = |name: &str, _: &Path, bytes: &[u8], _: u64| {
         names.borrow_mut().push((name.to_owned(), bytes.len()));
-        vec![Fault::at(3, "broken"), Fault::unfinished("cut")]
+        vec![Fault::of_file("broken"), Fault::unfinished("cut")]
     };
     let report = verify::verify(&state, VerifyOptions::default(), &check, &mut ()).unwrap();
     let mut names = names.take();
     names.sort();
-    let expected = [
-        ("TOKENS", 16),
-        ("sinks/audit.dead", 17),
-        ("spill/bus/0000000001.spill", 0),
-    ];
+    let expected = [("spill/bus/0000000001.spill", 0)];
     assert_eq!(
         names,
         expected.map(|(name, bytes)| (name.to_owned(), bytes))
     );
     assert_eq!(
         (report.problems.len(), report.notes.len()),
-        (3, 3),
+        (1, 1),
         "{report:#?}"
     );
     assert!(
         report
             .problems
             .iter()
-            .all(|problem| problem.what == "line 3: broken")
+            .all(|problem| problem.what == "broken")
     );
 }
 
@@ -259,7 +252,7 @@ fn a_start_reports_what_is_missing_since_a_clean_stop_and_never_after_a_kill() {
         let log = hurt.join(growing.strip_prefix(&state).unwrap());
         let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
         file.set_len(at as u64).unwrap();
-        fs::remove_file(hurt.join("HOLDS")).unwrap();
+        fs::remove_file(hurt.join("spill/bus/0000000001.spill")).unwrap();
         if !is_stopped {
             // As after a kill.
             fs::remove_file(hurt.join("STOPPED")).unwrap();
@@ -277,4 +270,76 @@ fn a_start_reports_what_is_missing_since_a_clean_stop_and_never_after_a_kill() {
     assert_eq!(start(&state), (0, 0));
     make(&state, 200..230);
     assert_clean(&state);
+}
+
+#[test]
+fn damage_of_one_copy_of_the_settings_loses_nothing_and_is_named() {
+    let (dir, state) = stopped_store();
+    for segment in layout::settings_segments(&state).unwrap() {
+        let log = segment.log();
+        for (what, damage) in DAMAGES {
+            let (hurt, new) = (dir.path().join("hurt"), dir.path().join("new"));
+            copy(&state, &hurt);
+            let path = hurt.join(log.strip_prefix(&state).unwrap());
+            damage(&path);
+            let report = check(&hurt);
+            let class_dir = hurt.join("log/settings");
+            let named = report.problems.iter();
+            let named = named.filter(|problem| problem.path.starts_with(&class_dir));
+            assert!(named.count() > 0, "{what}: {report:#?}");
+            let saved = salvage(&hurt, &new, Micros(7), &mut ()).unwrap();
+            assert!(saved.faults.is_empty(), "{what}: {saved:#?}");
+            assert_clean(&new);
+
+            for dir in [&new, &hurt] {
+                let rig = Rig::open_with(&options(dir));
+                let damage = rig.store.damage();
+                assert_eq!(damage.is_empty(), dir == &new, "{what}: {damage:?}");
+                assert_eq!(rig.store.settings().loss(), None, "{what}");
+                let (holds, consumers) = (rig.store.holds(), rig.store.consumers().unwrap());
+                assert_eq!((holds.len(), consumers.len()), (2, 2), "{what}");
+                rig.close();
+                assert_clean(dir);
+            }
+            fs::remove_dir_all(&hurt).unwrap();
+            fs::remove_dir_all(&new).unwrap();
+        }
+    }
+}
+
+#[test]
+fn damage_of_both_copies_of_the_settings_is_counted_until_it_is_accepted() {
+    let (dir, state) = stopped_store();
+    for (what, damage) in DAMAGES {
+        let (hurt, new) = (dir.path().join("hurt"), dir.path().join("new"));
+        copy(&state, &hurt);
+        for segment in layout::settings_segments(&hurt).unwrap() {
+            damage(&segment.log());
+        }
+        let is_named = |dir: &Path| {
+            let class_dir = dir.join("log/settings");
+            let report = check(dir);
+            let mut problems = report.problems.iter();
+            problems.any(|problem| problem.path == class_dir)
+        };
+        assert!(is_named(&hurt), "{what}");
+        let saved = salvage(&hurt, &new, Micros(7), &mut ()).unwrap();
+        assert_eq!(saved.faults.len(), 1, "{what}: {saved:#?}");
+
+        for dir in [&hurt, &new] {
+            let rig = Rig::open_with(&options(dir));
+            assert!(rig.store.settings().loss().is_some(), "{what}");
+            let faults = format!("{:?}", rig.store.file_faults());
+            assert!(faults.contains("accept-loss"), "{what}: {faults}");
+            rig.close();
+            assert!(is_named(dir), "{what}: it stays named");
+
+            let rig = Rig::open_with(&options(dir));
+            rig.store.accept_loss().unwrap();
+            rig.close();
+            assert!(!is_named(dir), "{what}");
+        }
+        fs::remove_dir_all(&hurt).unwrap();
+        fs::remove_dir_all(&new).unwrap();
+    }
 }

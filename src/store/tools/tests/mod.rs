@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use super::backup::{self, backup};
@@ -10,12 +11,14 @@ use super::rebuild::{SegmentSelector, rebuild};
 use super::salvage::{self, SalvageReport};
 use super::verify::{self, IndexCheck, VerifyOptions};
 use super::{ToolError, layout};
-use crate::base::clock::Micros;
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::BLOCK_RAW_BYTES;
 use crate::model::{Batch, EventFilter, Source};
+use crate::store::settings::{Place, Save, Setting, Settings};
 use crate::store::tests::Rig;
 use crate::store::tests::damage::forged::frames;
 use crate::store::tools::backup::restore;
+use crate::store::vfs::Disk;
 use crate::store::*;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
@@ -681,7 +684,8 @@ fn a_backup_is_restored_and_the_next_one_is_incremental() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     let first = back_up(&state, &to, false).unwrap();
-    let segments = layout::segments(&state).unwrap().len() as u64;
+    // Those of entries, and two of settings.
+    let segments = layout::segments(&state).unwrap().len() as u64 + 2;
     assert_eq!(
         (first.segments, first.segments_copied),
         (segments, segments)
@@ -696,7 +700,7 @@ fn a_backup_is_restored_and_the_next_one_is_incremental() {
     make(&state, 200..260);
     let second = back_up(&state, &to, false).unwrap();
     assert!(
-        second.segments > segments && second.segments_copied <= second.segments - segments + 2,
+        second.segments > segments && second.segments_copied <= second.segments - segments + 4,
         "{second:?}"
     );
     // Superseded copies are removed.
@@ -710,36 +714,63 @@ fn a_backup_is_restored_and_the_next_one_is_incremental() {
     assert_eq!(content(&newer), content(&state));
 }
 
+/// A setting that is true at its time only.
+#[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Moment(u64);
+
+impl Setting for Moment {
+    const KIND: &'static str = "reactor";
+}
+
+/// The settings of a store.
+pub(super) fn settings_of(state: &Path) -> Settings {
+    let place = Place {
+        state_dir: state,
+        store_id: layout::check_store(state).unwrap(),
+        position: None,
+        is_new: false,
+        growth: 1 << 20,
+    };
+    Settings::open(Arc::new(Disk), place, Clock::manual(Micros(1))).unwrap()
+}
+
 #[test]
-fn dead_letters_are_part_of_a_backup_and_of_a_salvaged_store() {
+fn settings_are_part_of_a_backup_and_of_a_salvaged_store() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
-    fs::create_dir(state.join("sinks")).unwrap();
-    for (name, text) in [
-        ("audit.dead", "one\n"),
-        ("a-b_c.dead", "two\n"),
-        ("audit.dead.tmp", "incomplete"),
-    ] {
-        fs::write(state.join("sinks").join(name), text).unwrap();
-    }
+    let set = |reason: &str| {
+        let settings = settings_of(&state);
+        let hold = Hold {
+            jid: "20261121030955000001".to_owned(),
+            since: Micros(1),
+            reason: reason.to_owned(),
+        };
+        settings.put(&hold.jid, &hold, Save::Durable).unwrap();
+        settings.put("x", &Moment(7), Save::Durable).unwrap();
+    };
+    set("older");
     back_up(&state, &to, false).unwrap();
-    fs::write(state.join("sinks/audit.dead"), "newer\n").unwrap();
+    set("newer");
     back_up(&state, &to, false).unwrap();
-    let copies = walk(&to)
-        .into_keys()
-        .filter(|path| path.to_string_lossy().contains(".dead-"))
-        .count();
-    assert_eq!(copies, 2, "superseded copies are removed");
+    let copies = || {
+        let paths = walk(&to).into_keys();
+        paths
+            .filter(|path| path.starts_with(to.join("log/settings")))
+            .count()
+    };
+    assert_eq!(copies(), 2, "superseded copies are removed");
+
     restore(&to, &new, &mut ()).unwrap();
-    let salvaged = dir.path().join("salvaged");
+    let [salvaged, of_backup] = ["salvaged", "of the backup"].map(|name| dir.path().join(name));
     salvage(&state, &salvaged, Micros(9), &mut ()).unwrap();
-    for dir in [new, salvaged] {
-        let read = |name: &str| fs::read_to_string(dir.join("sinks").join(name)).unwrap();
-        assert_eq!(
-            (read("audit.dead").as_str(), read("a-b_c.dead").as_str()),
-            ("newer\n", "two\n")
-        );
-        assert!(!dir.join("sinks/audit.dead.tmp").exists());
+    salvage(&to, &of_backup, Micros(9), &mut ()).unwrap();
+    for (dir, has_moment) in [(&new, false), (&salvaged, true), (&of_backup, true)] {
+        let settings = settings_of(dir);
+        assert_eq!(settings.loss(), None);
+        let holds = settings.all::<Hold>("");
+        assert_eq!(holds.len(), 1);
+        assert_eq!(holds[0].value.as_ref().unwrap().reason, "newer");
+        assert_eq!(settings.get::<Moment>("x").is_some(), has_moment);
     }
 }
 
@@ -767,17 +798,20 @@ fn a_backup_omits_preallocated_bytes() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let backed_up = || back_up(dir.path(), to.path(), false).unwrap();
     let on_disk = || -> u64 {
-        let logs = layout::segments(dir.path())
-            .unwrap()
-            .into_iter()
-            .map(|segment| segment.log());
+        let segments = layout::segments(dir.path()).unwrap().into_iter();
+        let logs = segments.map(|segment| segment.log());
+        logs.map(|log| fs::metadata(log).unwrap().len()).sum()
+    };
+    let of_settings = || -> u64 {
+        let segments = layout::settings_segments(dir.path()).unwrap();
+        let logs = segments.iter().map(|segment| segment.log());
         logs.map(|log| fs::metadata(log).unwrap().len()).sum()
     };
     let options = Options {
         limits: Limits::default(),
         ..options(dir.path())
     };
-    let (copied, running) = with_store_of(&options, |_, intake| {
+    let (copied, running, settings) = with_store_of(&options, |_, intake| {
         put(intake, 0..4);
         assert!(backed_up().segments_copied > 0);
         assert_eq!(backed_up().segments_copied, 0);
@@ -798,13 +832,13 @@ fn a_backup_omits_preallocated_bytes() {
             .iter()
             .zip(times)
             .for_each(|(file, time)| file.set_modified(time).unwrap());
-        (backed_up(), before)
+        (backed_up(), before, of_settings())
     });
     assert!(
         copied.segments_copied > 0 && copied.bytes < running,
         "{copied:?}"
     );
-    assert_eq!(copied.bytes, on_disk());
+    assert_eq!(copied.bytes, on_disk() + settings);
     let again = dir.path().join("again");
     restore(to.path(), &again, &mut ()).unwrap();
     assert_eq!(content(&again).len(), 5);

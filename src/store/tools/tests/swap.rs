@@ -34,7 +34,8 @@ fn in_the_middle_of_a_replacement() -> (tempfile::TempDir, PathBuf, impl FnOnce(
 fn a_backup_includes_a_segment_that_is_being_replaced() {
     let (dir, state, rest) = in_the_middle_of_a_replacement();
     let to = dir.path().join("backup");
-    let segments = layout::segments(&state).unwrap().len() as u64;
+    // Those of entries, and two of settings.
+    let segments = layout::segments(&state).unwrap().len() as u64 + 2;
     let options = backup::BackupOptions {
         delete: true,
         ..backup::BackupOptions::default()

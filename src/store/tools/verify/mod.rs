@@ -15,7 +15,7 @@ use super::known::{FoundNumbers, KnownSegment, known_segments};
 use super::layout::{self, DaemonWatch, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::limits::VERIFY_PROBLEMS_MAX;
-use crate::model::SeqNo;
+use crate::model::{SETTINGS, SeqNo};
 use crate::store::format;
 use crate::store::index::SegmentMetadata;
 use crate::store::index::sealed::SealedIndex;
@@ -27,6 +27,7 @@ use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
 use crate::store::segment::Segment;
 use crate::store::segment::removal::{left_in_trash, was_dropped};
+use crate::store::settings::{FoundSettings, INCOMPLETE, loss_text};
 use crate::store::stopped::Stopped;
 use crate::store::tools::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
@@ -234,6 +235,10 @@ fn verify_once(
             FileFault { path, what, .. } => report.damage(about(&path, what, UNREBUILDABLE)),
         }
     }
+    let position = stopped.as_ref().and_then(Option::as_ref);
+    let position = position.and_then(|stopped| stopped.settings);
+    settings((dir, store_id), position, &mut report)?;
+
     // After the logs are measured: their numbers were reserved before they were written.
     let numbers = SequenceFile::read(&Disk, dir)?.flatten();
 
@@ -287,6 +292,61 @@ fn verify_once(
     sequence(dir, check.seqs.last(), &mut report)?;
     report.indexes = indexes((dir, store_id), options, &scans, &mut report, watch)?;
     Ok(report)
+}
+
+/// Checks the settings. `position` is the last one at a clean stop.
+fn settings(
+    (dir, store_id): (&Path, u64),
+    position: Option<u64>,
+    report: &mut VerifyReport,
+) -> Result<(), ToolError> {
+    let class_dir = format::class_dir(dir, SETTINGS);
+    let mut found = FoundSettings::read(&Disk, dir, store_id, position)?;
+    // They are made before any other segment.
+    if !found.has_segments() && !layout::segments(dir)?.is_empty() {
+        found.lose_all();
+    }
+
+    if let Some(missing) = found.missing {
+        let what = match missing.records {
+            Some(records) => {
+                format!("{records} changes of the settings are missing in both copies")
+            }
+            None => "the settings are damaged in both copies".to_owned(),
+        };
+        let means = "they cannot be rebuilt: a backup may have them. Consumers continue at earlier positions, tokens are rejected, \
+                     and every job counts as held until `saltcellar store accept-loss`";
+        report.damage(about(&class_dir, what, means));
+    } else if let Some(loss) = found.loss() {
+        let what = "changes of the settings were lost, and the loss was not accepted";
+        report.damage(about(&class_dir, what, loss_text(&loss)));
+    }
+
+    let means = match found.missing {
+        Some(_) => "see below for what is lost",
+        None => "nothing is lost: the other copy has it, and the next start makes a new one",
+    };
+    let has_damage = !found.damage.is_empty();
+    for part in std::mem::take(&mut found.damage) {
+        report.damage(Problem {
+            offset: Some(part.offset),
+            bytes: Some(part.bytes),
+            ..about(&part.path, part.what, means)
+        });
+    }
+
+    // A running daemon is in the middle of a change, and a store that was just made has none.
+    let is_settled = report.holder.is_none() && found.has_segments();
+    if is_settled && !has_damage && found.missing.is_none() && !found.is_whole() {
+        let means = "nothing is lost; the next start makes them equal";
+        let problem = about(&class_dir, INCOMPLETE, means);
+        match position {
+            // After a clean stop they are equal.
+            Some(_) => report.damage(problem),
+            None => report.notes.push(problem),
+        }
+    }
+    Ok(())
 }
 
 /// Reopens a log that was not kept open; `None` if retention has dropped the segment.

@@ -4,9 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::store::StoreError;
 use crate::store::format::read_small;
-use crate::store::read::consumer::consumer_faults;
-use crate::store::retain::age_clock;
-use crate::store::retain::hold::hold_faults;
 use crate::store::stopped::{STOPPED, Stopped};
 use crate::store::tools::layout;
 use crate::store::vfs::Disk;
@@ -14,25 +11,14 @@ use crate::store::vfs::Disk;
 /// What is wrong with a part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The line, from 1.
-    pub(crate) line: Option<u64>,
     pub(crate) what: String,
     /// Whether it is what a crash leaves: an unfinished write at the end.
     pub(crate) is_unfinished: bool,
 }
 
 impl Fault {
-    pub(crate) fn at(line: u64, what: impl Into<String>) -> Self {
-        Self {
-            line: Some(line),
-            what: what.into(),
-            is_unfinished: false,
-        }
-    }
-
     pub(crate) fn of_file(what: impl Into<String>) -> Self {
         Self {
-            line: None,
             what: what.into(),
             is_unfinished: false,
         }
@@ -40,7 +26,6 @@ impl Fault {
 
     pub(crate) fn unfinished(what: impl Into<String>) -> Self {
         Self {
-            line: None,
             what: what.into(),
             is_unfinished: true,
         }
@@ -104,25 +89,18 @@ pub(crate) fn check(
         };
 
         let own = match name.as_str() {
-            "HOLDS" => hold_faults(&bytes),
-            "CONSUMERS" => consumer_faults(&bytes),
-            "CLOCK" if age_clock::is_malformed(&bytes) => vec![Fault::of_file("malformed")],
-            "CLOCK" | "FORMAT" | "SEQUENCE" => Vec::new(),
+            "FORMAT" | "SEQUENCE" => Vec::new(),
             // Files of modules above the store are checked by their own code, which the caller
             // passes.
             _ => of_others(&name, &path, &bytes, store_id),
         };
         for fault in own {
-            let what = match fault.line {
-                Some(line) => format!("line {line}: {}", fault.what),
-                None => fault.what,
-            };
-            add(path.clone(), what, fault.is_unfinished);
+            add(path.clone(), fault.what, fault.is_unfinished);
         }
     }
 
-    // After the content of the files: what changed since the stop explains nothing about a
-    // malformed line.
+    // After the content of the files: what changed since the stop explains nothing about what is
+    // malformed.
     for (name, what) in changed {
         add(dir.join(name), what, false);
     }
