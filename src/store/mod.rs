@@ -357,6 +357,14 @@ impl StoreInner {
 }
 
 impl Store {
+    /// Records the end of a clean stop. Nothing may change in the state directory any more.
+    pub(crate) fn note_stop(&self) -> Result<(), StoreError> {
+        // Closed before the files are listed, because that may still write.
+        let settings = self.0.settings.close()?;
+        let kept = tools::layout::irreplaceable(&self.0.dir)?;
+        self.note_stop_with(settings, kept)
+    }
+
     /// Why new entries are rejected; `None` while there is enough disk space.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.0.guard.refusal()

@@ -23,7 +23,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::error::{StoreError, io_at};
 use super::format::{read_small, segment_dir, sync_dir, with_sum, without_sum};
-use super::tools::layout;
 use super::vfs::{Disk, Fs};
 use super::{Store, StoreInner};
 use crate::model::SeqNo;
@@ -257,8 +256,13 @@ impl StoreInner {
 }
 
 impl Store {
-    /// Records the end of a clean stop. Nothing may change in the state directory any more.
-    pub(crate) fn note_stop(&self) -> Result<(), StoreError> {
+    /// Records the end of a clean stop: the position of the settings, and the files that cannot be rebuilt, by their names within
+    /// the state directory, and whether their content counts.
+    pub(super) fn note_stop_with(
+        &self,
+        settings: u64,
+        kept: Vec<(String, bool)>,
+    ) -> Result<(), StoreError> {
         let shared = &self.0;
         let mut stopped = Stopped::default();
         // The index of an active log is in memory. Sealed ones have a row in the catalogue.
@@ -273,8 +277,8 @@ impl Store {
                 });
             }
         }
-        stopped.settings = Some(shared.settings.close()?);
-        for (name, hashed) in layout::irreplaceable(&shared.dir)? {
+        stopped.settings = Some(settings);
+        for (name, hashed) in kept {
             stopped.files.extend(describe(&shared.dir, &name, hashed)?);
         }
 
