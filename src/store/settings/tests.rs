@@ -38,7 +38,7 @@ pub(crate) fn lose_last(state_dir: &Path) {
     for dir in segments(state_dir) {
         let frames = frames(&dir);
         let at = frames[frames.len() - 2];
-        flip(&dir.join("log"), at as usize);
+        flip(&dir.join("log"), usize::try_from(at).unwrap());
     }
 }
 
@@ -291,7 +291,8 @@ fn settings_that_are_all_gone_are_lost_and_not_new() {
     // Both snapshots damaged: of each key the latest value that is left, and all of it uncertain.
     let (dir, expected) = filled();
     for segment in segments(dir.path()) {
-        flip(&segment.join("log"), frames(&segment)[0] as usize);
+        let first = usize::try_from(frames(&segment)[0]).unwrap();
+        flip(&segment.join("log"), first);
     }
     let settings = Settings::for_tests(dir.path());
     assert_eq!(settings.loss().unwrap().records, None);

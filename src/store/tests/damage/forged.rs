@@ -189,7 +189,10 @@ fn verify_and_backup_ignore_forged_frames_behind_one_of_an_unknown_version() {
     .unwrap();
     assert_eq!(report.damaged.len(), 1, "{report:#?}");
     let settings = crate::store::tools::layout::settings_segments(&state).unwrap();
-    let logs = settings.iter().map(|segment| segment.log()).chain([log]);
+    let logs = settings
+        .iter()
+        .map(crate::store::tools::layout::SegmentFiles::log)
+        .chain([log]);
     let bytes: u64 = logs.map(|log| fs::metadata(log).unwrap().len()).sum();
     assert_eq!(report.bytes, bytes);
 }

@@ -804,7 +804,7 @@ fn a_backup_omits_preallocated_bytes() {
     };
     let of_settings = || -> u64 {
         let segments = layout::settings_segments(dir.path()).unwrap();
-        let logs = segments.iter().map(|segment| segment.log());
+        let logs = segments.iter().map(layout::SegmentFiles::log);
         logs.map(|log| fs::metadata(log).unwrap().len()).sum()
     };
     let options = Options {
