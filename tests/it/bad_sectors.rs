@@ -15,7 +15,7 @@ use saltcellar::testkit::usage::Process;
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map, serve_command, wait_for};
 
-const EVENTS: u64 = 60;
+pub(crate) const EVENTS: u64 = 60;
 
 /// Four events share a block in a sealed segment.
 const EVENT_BYTES: usize = 50_000;
@@ -58,22 +58,24 @@ impl Bad {
 }
 
 /// The directory of a store with every file that a store can have, and its configuration.
-struct Made {
+pub(crate) struct Made {
     dir: tempfile::TempDir,
     yaml: String,
+    /// The headers of a token that may read what is about minion `web1`.
+    pub(crate) token: String,
 }
 
 impl Made {
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.path().canonicalize().unwrap().join("state")
     }
 }
 
-fn filled(dir: tempfile::TempDir) -> Made {
+pub(crate) fn filled(dir: tempfile::TempDir) -> Made {
     let at = dir.path().to_str().unwrap().to_owned();
     let (port, _) = crate::sinks::service(|_, _| crate::sinks::status("400 Bad Request", ""));
     let yaml = YAML.replace("MADE", &at).replace("PORT", &port.to_string());
@@ -89,7 +91,7 @@ fn filled(dir: tempfile::TempDir) -> Made {
     wait_for("the bus", || {
         (cellar.counter("entries_stored") > 0).then_some(())
     });
-    crate::http::token(&cellar, &["ci", "--scope", "read"]);
+    let token = crate::http::token(&cellar, &["ci", "--scope", "read", "--minions", "web1"]);
     let keep = vec![("keep_jobs_seconds", (400 * 24 * 3600_u64).into())];
     cellar.ask("clean_old_jobs", keep);
     let event = map(vec![("tag", "dead/1".into()), ("data", map(vec![]))]);
@@ -127,7 +129,7 @@ fn filled(dir: tempfile::TempDir) -> Made {
     });
     assert!(cellar.terminate(), "{}", cellar.log());
     let Cellar { dir, .. } = cellar;
-    let made = Made { dir, yaml };
+    let made = Made { dir, yaml, token };
     let names: Vec<_> = files(&made.state())
         .into_iter()
         .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
@@ -142,7 +144,7 @@ fn filled(dir: tempfile::TempDir) -> Made {
 const SMALL: [&str; 4] = ["FORMAT", "SEQUENCE", "SEEN", "BUS"];
 
 /// All files below a directory.
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for item in std::fs::read_dir(dir).unwrap() {
         let path = item.unwrap().path();
@@ -156,7 +158,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn copy_of(made: &Made, with_bus: bool) -> tempfile::TempDir {
+pub(crate) fn copy_of(made: &Made, with_bus: bool) -> tempfile::TempDir {
     let from = made.path();
     let to = tempfile::tempdir().unwrap();
     let copied = Command::new("cp")
@@ -202,16 +204,16 @@ fn start(dir: tempfile::TempDir, bad: &Bad, library: &Path) -> Cellar {
     cellar
 }
 
-fn cellar_status(cellar: &Cellar) -> Option<Value> {
+pub(crate) fn cellar_status(cellar: &Cellar) -> Option<Value> {
     let mut client = saltcellar::api::client::Client::connect(&cellar.socket()).ok()?;
     client.call("status", map(vec![])).ok()
 }
 
-fn number(tag: &str) -> Option<u64> {
+pub(crate) fn number(tag: &str) -> Option<u64> {
     tag.strip_prefix("test/")?.parse().ok()
 }
 
-fn listed(cellar: &Cellar) -> BTreeSet<u64> {
+pub(crate) fn listed(cellar: &Cellar) -> BTreeSet<u64> {
     let (mut found, mut before) = (BTreeSet::new(), None);
     loop {
         let mut args = vec![("limit", 1000.into())];
@@ -277,7 +279,7 @@ fn sunk(cellar: &Cellar, last: u64) -> BTreeSet<u64> {
     })
 }
 
-fn reasons(cellar: &Cellar) -> String {
+pub(crate) fn reasons(cellar: &Cellar) -> String {
     let status = cellar_status(cellar).unwrap();
     let reasons = status["health"]["reasons"].as_array().unwrap().clone();
     let text = |reason: &Value| format!("{}: {}", reason["part"], reason["message"]);
@@ -288,7 +290,7 @@ fn is_of_settings(path: &Path) -> bool {
     path.starts_with("state/log/settings")
 }
 
-fn is_log(path: &Path) -> bool {
+pub(crate) fn is_log(path: &Path) -> bool {
     path.ends_with("log")
 }
 
@@ -315,7 +317,7 @@ fn store_tool(verb: &str, dir: &Path, bad: &Bad, library: &Path, more: &[&Path])
 }
 
 /// Entries of this test that one block may hold: how many are stored together depends on the load of the machine.
-const ENTRIES_PER_BLOCK_MAX: usize = 8;
+pub(crate) const ENTRIES_PER_BLOCK_MAX: usize = 8;
 
 #[test]
 fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {

@@ -53,6 +53,7 @@ mod jobs;
 
 /// Consumers of the event stream, and `events tail`.
 mod consumers;
+mod damage_matrix;
 
 /// Sinks: delivery to files, HTTP services and programs.
 mod sinks;
