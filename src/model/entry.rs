@@ -689,11 +689,11 @@ mod tests {
 
     #[test]
     fn numbers_on_disk_map_back_to_their_variants() {
-        for n in 0..=11 {
+        for n in 0..=12 {
             let kind = Kind::from_number(n).unwrap();
             assert_eq!((kind as u8, Kind::named(kind.name())), (n, Some(kind)));
         }
-        assert_eq!(Kind::from_number(12), None);
+        assert_eq!(Kind::from_number(13), None);
         for n in 0..8 {
             assert_eq!(Source::from_number(n).map(|s| s as u8), Some(n));
         }

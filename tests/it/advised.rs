@@ -276,6 +276,8 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("sinks show", Live, "hook", &[]),
     ("sinks test", Live, "file", &[]),
     ("status", Live, "", &[1]),
+    // Nothing is lost. That a loss is accepted is tested in `told.rs`.
+    ("store accept-loss", Live, "", &[1]),
     ("store backup", Live, "{dir}/backup", &[]),
     ("store hold", Live, "{jid}", &[]),
     ("store prune", Live, "", &[]),
@@ -285,6 +287,7 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("store stats", Live, "", &[]),
     ("store verify", Live, "", &[]),
     ("token create", Live, "{new} --scope read", &[]),
+    ("token list", Live, "", &[]),
     ("top", Help("it needs a terminal"), "", &[]),
     ("version", Live, "", &[]),
 ];

@@ -18,7 +18,7 @@ const NOBODY: u32 = 65534;
 const MASTER: u32 = 54_321;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 19] = [
+const ADMIN: [&str; 20] = [
     "save_reg",
     "zeromq_events",
     "zeromq_ignored",
@@ -26,6 +26,7 @@ const ADMIN: [&str; 19] = [
     "event_send",
     "store_prune",
     "store_hold",
+    "store_accept_loss",
     "reactor_replay",
     "reactor_lease",
     "token_create",

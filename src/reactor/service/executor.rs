@@ -253,7 +253,9 @@ mod tests {
         executor.fire("a", &Value::Null).unwrap();
 
         let (path, metrics) = (dir.path().join("minion"), Arc::default());
-        std::fs::write(&path, format!("sock_dir: {}\n", new.display())).unwrap();
+        // Salt takes another directory if that of the sockets is much longer than its cache's.
+        let text = format!("sock_dir: {0}\ncachedir: {0}\n", new.display());
+        std::fs::write(&path, text).unwrap();
         let config = crate::config::ReactorConfig::default();
         let master = SaltMaster::read_as(&path, Role::Minion);
         let mut said = super::super::build::Said::default();
