@@ -5,6 +5,10 @@
 //! there and receive all requests. The kernel knows the user that called `listen(2)`. Trusted are
 //! root, the user of this process, and the owner of the socket's directory, if no other user can
 //! replace that directory.
+//!
+//! # Invariant
+//!
+//! The command line sends nothing to a socket that another user serves.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,8 @@
 //! Merges flags, environment, files and defaults.
+//!
+//! # Invariant
+//!
+//! No file of the configuration overrides another.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -7,6 +7,10 @@
 //!
 //! The reactor needs to know whether a request contained the right key. So the key is first compared with the current key
 //! file, and the entry carries the result ([`Flags::MASTER_KEY`]).
+//!
+//! # Invariant
+//!
+//! No master's key reaches a queue, a spill or the log, from any source, without configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -8,6 +8,11 @@
 //!
 //! A socket that the service manager passed is used only if connections to the path reach it ([`Passed`]). A bound socket keeps its name
 //! when its file is removed or replaced, so the name proves nothing.
+//!
+//! # Invariant
+//!
+//! Only root, the daemon and the configured group can connect to a socket, and others cannot
+//! replace it. A passed socket is proved by a connection.
 
 use std::collections::VecDeque;
 use std::fs;

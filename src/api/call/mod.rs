@@ -3,6 +3,10 @@
 //! these types.
 //!
 //! Calls do not wait for the disk; the socket does.
+//!
+//! # Invariant
+//!
+//! No job id is made twice: the daemon uses even microseconds, the extension odd ones.
 
 mod accept;
 pub(crate) mod cache;

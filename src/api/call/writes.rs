@@ -5,6 +5,10 @@
 //! `save_load` is called again for every return, with the return as load (`salt/utils/job.py`).
 //! Such a load is stored only for an unknown job; `returner` stores all of its data again. The jids
 //! `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
+//!
+//! # Invariant
+//!
+//! No caller stores an entry with a time in the future or more than a year ago, except imports.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -19,6 +19,10 @@
 //! `Sec-Fetch-Site`. The same is true of the unix socket, which ssh can forward to a port of this
 //! machine. A link on another site may lead to a view: the answer is empty, and the browser loads
 //! the view again.
+//!
+//! # Invariant
+//!
+//! No request is carried out before its site, its token and its right are checked.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -3,6 +3,10 @@
 //!
 //! The data of a job is looked up by its jid and compared with the job's entries. Events are
 //! compared by tag and data with all stored events of a time range; each stored event matches once.
+//!
+//! # Invariant
+//!
+//! Nothing is imported twice, without a file of positions: an import compares with the store.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

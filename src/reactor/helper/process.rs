@@ -9,6 +9,10 @@
 //!
 //! Requests and responses are lines of JSON, over a socket that is the program's standard output.
 //! Values have the form of conformance cases.
+//!
+//! # Invariant
+//!
+//! Salt's Python runs as Salt's user, with no module of the current directory or the environment.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, Write as _};

@@ -1,4 +1,8 @@
 //! The entries of the log that the reactor reads, and the events in them.
+//!
+//! # Invariant
+//!
+//! Only events that the daemon read from a bus make the master act.
 
 use super::Event;
 use crate::model::{Flags, Kind, SeqNo, Source};

@@ -12,6 +12,11 @@
 //! A start compares with the time that was saved, a setting of the store (see `settings`), or, without
 //! one, with the newest entry or log of the store that is not in the future. The length of the downtime is unknown: up to
 //! [`CLOCK_OFF_MAX`] does not count as a step.
+//!
+//! # Invariant
+//!
+//! After a step of the system clock, deletion by age waits until the clock is trusted: it is back,
+//! a day has passed, or an administrator confirmed it.
 
 use std::path::Path;
 use std::sync::Arc;

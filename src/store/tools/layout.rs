@@ -1,4 +1,8 @@
 //! The content of a state directory, determined from file names only.
+//!
+//! # Invariant
+//!
+//! A tool beside a running daemon finds every segment, also while its sealed form replaces it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -9,6 +9,11 @@
 //! with a token is kept, but for the last [`HTTP_PEERS_RESERVED`]: beyond that, connections with a
 //! token make room like those without, so that peers without one, such as health checks, always
 //! get in.
+//!
+//! # Invariant
+//!
+//! No minion holds more than its share of connections. When all connections of an address are
+//! taken, one without authentication or an idle one of a minion is closed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};

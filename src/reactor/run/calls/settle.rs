@@ -1,4 +1,9 @@
 //! The outcome of calls whose response was lost.
+//!
+//! # Invariant
+//!
+//! A call without an answer is `found` only if the log proves it: a return or `publish` of the job,
+//! or an unclaimed start of the runner.
 
 use std::time::Duration;
 

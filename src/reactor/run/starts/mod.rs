@@ -4,6 +4,10 @@
 //! (`salt/run/<jid>/new`) proves that the call was executed. A start is claimed by one call: by the
 //! call whose response has its jid, or by an earlier call without a response that has the same
 //! function and arguments.
+//!
+//! # Invariant
+//!
+//! No two calls claim one start of a runner.
 
 use std::collections::VecDeque;
 

@@ -3,6 +3,10 @@
 //! Holds are set by an administrator, and are settings of the store (see `settings`). While a change
 //! of the settings may be lost, or a hold cannot be read, every job counts as held: a job whose hold
 //! is lost must not be deleted.
+//!
+//! # Invariant
+//!
+//! A held job outlives retention. While holds may be lost, every job counts as held.
 
 use std::sync::Arc;
 
