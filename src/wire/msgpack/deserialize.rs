@@ -181,7 +181,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, NotOfType> {
-        self.reader.value()?;
+        self.packed()?;
         visitor.visit_unit()
     }
 
