@@ -6,6 +6,7 @@ pub mod bus;
 pub mod load;
 pub mod master;
 pub mod minion;
+pub mod rights;
 pub mod usage;
 
 use std::fs;

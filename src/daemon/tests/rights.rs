@@ -5,52 +5,10 @@ use rmpv::Value;
 use crate::api::CALLS;
 use crate::api::client::{Client, ClientError};
 use crate::daemon::in_process::{Cellar, map};
+use crate::testkit::rights::{ADMIN, WRITE};
 
 /// A user without any files.
 const NOBODY: u32 = 65534;
-
-/// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 20] = [
-    "save_reg",
-    "zeromq_events",
-    "zeromq_ignored",
-    "clean_old_jobs",
-    "event_send",
-    "store_prune",
-    "store_hold",
-    "store_accept_loss",
-    "reactor_replay",
-    "reactor_lease",
-    "token_create",
-    "token_list",
-    "token_revoke",
-    "consumer_pin",
-    "sink_test",
-    "sink_pause",
-    "sink_resume",
-    "sink_seek",
-    "sink_retry",
-    "sink_drop",
-];
-/// Calls that add history.
-const WRITE: [&str; 16] = [
-    "prep_jid",
-    "save_load",
-    "save_minions",
-    "returner",
-    "update_endtime",
-    "event_return",
-    "consumer_create",
-    "consumer_next",
-    "consumer_ack",
-    "consumer_nack",
-    "consumer_release",
-    "consumer_seek",
-    "consumer_pause",
-    "consumer_resume",
-    "consumer_delete",
-    "sinks_check",
-];
 
 /// Makes a call without arguments, and returns the message if the right is missing.
 fn denied(client: &mut Client, call: &str) -> Option<String> {
