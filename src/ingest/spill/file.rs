@@ -342,7 +342,7 @@ impl DiskQueue {
 
         let scan = match scan {
             Ok(Scan::Log(scan)) => scan,
-            // Created just before a crash, or zeros after a power cut. Missing numbers show a loss.
+            // Created just before a crash, or zeros after a power loss. Missing numbers show a loss.
             Ok(_) => {
                 return self.fs.remove_file(&path).map_err(io_at("remove", &path));
             }
@@ -520,7 +520,7 @@ impl DiskQueue {
             let mut failure = None;
 
             while batch.bytes() < SPILL_READ_BYTES {
-                // Before its successors, so that a loss behind the last event is noticed, too.
+                // Before its successors, so that a loss behind the last event is noticed as well.
                 if let Some(range) = front.next_damaged() {
                     (file.damaged, self.damage, self.damage_open) = (true, self.damage + 1, true);
                     let path = front.scan.log.path().display();

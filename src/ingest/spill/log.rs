@@ -121,7 +121,7 @@ fn spilled(source: Source) -> Source {
 
 /// What a file with the name of a spill file is.
 pub(super) enum Scan {
-    /// A crash or a power cut came before its first batch was written.
+    /// A crash or a power loss came before its first batch was written.
     Blank,
     /// Another file, and why.
     Foreign(String),

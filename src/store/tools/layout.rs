@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! A tool beside a running daemon finds every segment, also while its sealed form replaces it.
+//! A tool that runs while the daemon does finds every segment, even while its sealed form replaces it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
