@@ -621,9 +621,6 @@ impl Store {
                     continue;
                 }
 
-                // The sync of the log's directory entry may have failed.
-                format::sync_dir(&**fs, segment.dir())?;
-
                 let (index, mut walked) = segment.walk(reserved_at_start)?;
                 if let Some((offset, version)) = walked.unknown_version {
                     let what = format!(
@@ -634,6 +631,10 @@ impl Store {
 
                 // An old index would lack the entries appended from here on.
                 segment.remove_index()?;
+                // Durable before anything is appended: `verify` takes a log with an index for finished,
+                // and an unfinished write at its end for damage. Also, the sync of the log's
+                // directory entry may have failed.
+                format::sync_dir(&**fs, segment.dir())?;
 
                 let grows = grows && !walked.is_closed;
                 let is_newest = Some(first_seq) == newest && !walked.is_closed;

@@ -222,6 +222,22 @@ fn a_read_that_failed_once_at_a_start_hides_nothing_after_a_power_cut() {
 }
 
 #[test]
+fn an_index_that_returns_with_a_power_cut_makes_no_unfinished_write_a_loss() {
+    // A start that cannot read the log seals it, without its entries. The next one removes this
+    // index, and appends to the log until the power is cut.
+    for (from, acts) in (1..6).flat_map(|from| (0..12).map(move |acts| (from, acts))) {
+        let mut simulated = Simulated::new(TINY);
+        simulated.put(&mixture(1, 4));
+        simulated.apply(&Op::FaultAtStart(Fault {
+            from,
+            ..Fault::lasting(Act::Read, Errno::IO)
+        }));
+        simulated.apply(&Op::Verify(mixture(2, 4), acts));
+        simulated.close();
+    }
+}
+
+#[test]
 fn a_power_cut_after_a_failed_seal_loses_no_entry() {
     for seed in 0..60 {
         let mut simulated = Simulated::new(TINY);

@@ -1,9 +1,11 @@
 //! Bodies that look like frames of a log: valid frames of this store, of other stores and of another version, and magics.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::model::SeqNo;
-use crate::store::log::file::{FILE_HEADER_LEN, LogFile};
+use crate::store::StoreError;
+use crate::store::log::file::{FILE_HEADER_LEN, Header, LogFile};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds};
 use crate::store::tests::damage::forged::{foreign_frame, of_unknown_version};
@@ -48,15 +50,7 @@ pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
 /// given up are a frame, too, without entries.
 pub(super) fn all_frames(path: &Path) -> (Vec<FrameAt>, u64) {
     let mut found: Vec<FrameAt> = Vec::new();
-    let unknown = LogId {
-        store_id: 0,
-        first_seq: SeqNo(0),
-    };
-    let header = LogFile::bare(&Disk, path, unknown)
-        .unwrap()
-        .header()
-        .unwrap();
-    let Some(header) = header else {
+    let Some(header) = header(path) else {
         return (found, 0);
     };
 
@@ -76,6 +70,19 @@ pub(super) fn all_frames(path: &Path) -> (Vec<FrameAt>, u64) {
     let damaged = walked.damaged.iter().chain(&walked.unfinished);
     let intact = damaged.map(|range| range.offset).min();
     (found, intact.unwrap_or(walked.end))
+}
+
+/// The header of a log; `None` if it is damaged, or if the sealer of a running store has replaced
+/// the log since it was listed.
+fn header(path: &Path) -> Option<Header> {
+    let unknown = LogId {
+        store_id: 0,
+        first_seq: SeqNo(0),
+    };
+    match LogFile::bare(&Disk, path, unknown) {
+        Err(StoreError::Io { why, .. }) if why.kind() == ErrorKind::NotFound => None,
+        log => log.unwrap().header().unwrap(),
+    }
 }
 
 pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
@@ -144,17 +151,8 @@ pub(super) fn blob(
 
 /// The magic of this store's frames; that of another store if there is no log yet.
 fn magic_of(state_dir: &Path) -> [u8; 4] {
-    let header = logs(state_dir).iter().find_map(|path| {
-        let unknown = LogId {
-            store_id: 0,
-            first_seq: SeqNo(0),
-        };
-        LogFile::bare(&Disk, path, unknown)
-            .unwrap()
-            .header()
-            .unwrap()
-    });
-    header
+    let found = logs(state_dir).iter().find_map(|path| header(path));
+    found
         .map_or_else(
             || LogId {
                 store_id: 77,
