@@ -292,9 +292,16 @@ impl Firer {
     /// spelled; `data` is a msgpack map with `_stamp`.
     pub(crate) fn fire_in(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), FireError> {
         let tag = FiredTag::new(tag)?;
-        let target = self
-            .target(Some(directory))
-            .or_else(|_| self.target(None))?;
+        let target = match self.target(Some(directory)) {
+            // Of several buses none is meant: the caller learns which name was not found.
+            Err(unknown @ FireError::UnknownBus { .. }) => {
+                self.target(None).map_err(|error| match error {
+                    FireError::WhichBus(_) => unknown,
+                    other => other,
+                })?
+            }
+            found => found?,
+        };
         let framing = self.framing(&target)?;
         self.fire(&target, framing, tag, data)
     }
@@ -481,6 +488,34 @@ mod tests {
                 "{tag:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_directory_that_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let [here, there, elsewhere] = ["here", "there", "elsewhere"].map(|n| dir.path().join(n));
+        let link = |dir: &Path| BusLink::new(dir.join("master_event_pub.ipc"));
+        let firer =
+            |dirs: &[&PathBuf]| Firer::new(dirs.iter().map(|d| link(d)).collect(), Clock::real());
+        let fire = |firer: &Firer, dir: &Path| firer.fire_in(dir.to_str().unwrap(), "t", &[0x80]);
+
+        let both = firer(&[&here, &there]);
+        let away = fire(&both, &there);
+        assert!(
+            matches!(&away, Err(FireError::Unreachable { path, .. }) if path.starts_with(&there)),
+            "{away:?}"
+        );
+        let unknown = fire(&both, &elsewhere);
+        assert!(
+            matches!(&unknown, Err(FireError::UnknownBus { asked, .. }) if asked.ends_with("elsewhere")),
+            "{unknown:?}"
+        );
+        // However it is spelled, the only bus is meant.
+        let only = fire(&firer(&[&here]), &elsewhere);
+        assert!(
+            matches!(&only, Err(FireError::Unreachable { path, .. }) if path.starts_with(&here)),
+            "{only:?}"
+        );
     }
 
     /// A socket of a master that accepts no connection, with a full backlog.
