@@ -15,15 +15,22 @@ where
     rkyv::to_bytes::<Error>(record).map_err(std::io::Error::other)
 }
 
-/// Reads an archive; `None` if it is malformed.
-pub(crate) fn read<T>(bytes: &[u8]) -> Option<T>
+/// Passes an archive to `look`, in place; `None` if it is malformed, or if `look` finds it so.
+pub(crate) fn look<T, R>(bytes: &[u8], look: impl FnOnce(&T::Archived) -> Option<R>) -> Option<R>
 where
     T: Archive,
     T::Archived: for<'a> CheckBytes<HighValidator<'a, Error>>,
-    T::Archived: Deserialize<T, HighDeserializer<Error>>,
 {
     // Bytes from a page or from sled lie at any address; an archive is read at an aligned one.
     let mut aligned = AlignedVec::<16>::with_capacity(bytes.len());
     aligned.extend_from_slice(bytes);
-    rkyv::from_bytes::<T, Error>(&aligned).ok()
+    look(rkyv::access::<T::Archived, Error>(&aligned).ok()?)
+}
+
+/// A record, or a part of one, as a value.
+pub(crate) fn value<T: Archive>(archived: &T::Archived) -> Option<T>
+where
+    T::Archived: Deserialize<T, HighDeserializer<Error>>,
+{
+    rkyv::deserialize::<T, Error>(archived).ok()
 }

@@ -100,7 +100,8 @@ impl SegmentMetadata {
 
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        archive::read::<Self>(bytes).filter(|metadata| metadata.jids.is_well_formed())
+        archive::look::<Self, _>(bytes, archive::value::<Self>)
+            .filter(|metadata| metadata.jids.is_well_formed())
     }
 }
 

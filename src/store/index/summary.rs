@@ -14,7 +14,7 @@
 use std::io;
 
 use rkyv::util::AlignedVec;
-use rkyv::{Archive, Deserialize, Serialize};
+use rkyv::{Archive, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{EntryPosition, archive};
@@ -85,11 +85,13 @@ impl TagTemplates {
 
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut names = Names::default();
-        for template in archive::read::<Vec<Vec<u8>>>(bytes)? {
-            names.number(&template).ok()?;
-        }
-        Some(Self(names))
+        archive::look::<Vec<Vec<u8>>, _>(bytes, |templates| {
+            let mut names = Names::default();
+            for template in templates.iter() {
+                names.number(template).ok()?;
+            }
+            Some(Self(names))
+        })
     }
 
     pub(crate) fn memory(&self) -> usize {
@@ -202,13 +204,16 @@ impl Blocks {
 
     /// Appends the blocks of a page; `None` if malformed.
     pub fn read(&mut self, page: &[u8]) -> Option<()> {
-        for BlockRow { meta, templates } in archive::read::<Vec<BlockRow>>(page)? {
-            // What an archive validates is its shape, not what the numbers mean.
-            meta.offset.checked_add(u64::from(meta.len))?;
-            (meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max).then_some(())?;
-            self.push(meta, templates);
-        }
-        Some(())
+        archive::look::<Vec<BlockRow>, _>(page, |rows| {
+            for row in rows.iter() {
+                let meta: BlockMeta = archive::value(&row.meta)?;
+                // What an archive validates is its shape, not what the numbers mean.
+                meta.offset.checked_add(u64::from(meta.len))?;
+                (meta.first_seq <= meta.last_seq && meta.at_min <= meta.at_max).then_some(())?;
+                self.push(meta, row.templates.to_native());
+            }
+            Some(())
+        })
     }
 
     pub(crate) fn memory(&self) -> usize {
@@ -219,7 +224,7 @@ impl Blocks {
 }
 
 /// A block, as archived.
-#[derive(Debug, Clone, Copy, Archive, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Archive, Serialize)]
 struct BlockRow {
     meta: BlockMeta,
     templates: u64,
