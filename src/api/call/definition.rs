@@ -225,8 +225,6 @@ pub(crate) struct RunForms {
     pub(in crate::api) msgpack: WithPacked<Vec<u8>>,
     /// The answer as JSON text.
     pub(in crate::api) text: WithJson<Vec<u8>>,
-    /// The answer in JSON.
-    pub(in crate::api) json: WithJson<Json>,
 }
 
 /// The forms of a call that waits, as those of [`RunForms`].
@@ -246,7 +244,6 @@ impl CallEntry {
         Self::of::<C>(CallHandler::Run(RunForms {
             msgpack: Forms::<C>::run_msgpack,
             text: Forms::<C>::run_text,
-            json: Forms::<C>::run_json,
         }))
     }
 
@@ -344,12 +341,6 @@ impl<C: Run> Forms<C> {
     fn run_text(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Vec<u8>, CallError> {
         let args = Self::unpacked(ctx, caller, args)?;
         Self::in_text(C::run(&C::Scope::enter(ctx, caller), args)?)
-    }
-
-    fn run_json(ctx: &Ctx, caller: &Caller, args: Json) -> Result<Json, CallError> {
-        let args = Self::unpacked(ctx, caller, args)?;
-        let answer = C::run(&C::Scope::enter(ctx, caller), args)?;
-        serde_json::to_value(&answer).map_err(|error| Self::no_json(&error))
     }
 }
 

@@ -19,6 +19,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use parking_lot::Mutex;
 use salt_sls::Glob;
+use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::access::{Access, Peer, TOKEN_HEADER};
@@ -27,13 +28,18 @@ use super::cookie::{with_session, without_session};
 use super::server::{HttpServer, Server, rejected};
 use super::v1;
 use crate::api::budget::Room;
+use crate::api::call::jobs::answers::{JobAnswer, JobRow, JobsPage, Return};
+use crate::api::call::jobs::{List, ListArgs, PageArgs, Show, ShowArgs};
+use crate::api::query::JobResult;
+use crate::base::clock::Micros;
 use crate::base::limits::{
     HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX, SALT_API_ACTIVE, SALT_API_ACTIVE_JOBS,
     SALT_API_BYTES, SALT_API_CHUNKS, SALT_API_EXPIRE, SALT_API_JOBS, SALT_API_PAGES,
 };
-use crate::wire::call::CallError;
+use crate::wire::call::{CallError, Id};
 use crate::wire::json::parse;
 use crate::wire::msgpack::json::as_python;
+use crate::wire::msgpack::{self, Stored, Time};
 
 const FUNCTIONS: &str = "jobs.list_jobs, jobs.list_job, jobs.lookup_jid, jobs.active";
 
@@ -490,7 +496,7 @@ fn too_large(what: &str) -> HttpError {
 }
 
 /// The length of a value as JSON.
-fn json_len(value: &Json) -> usize {
+fn json_len(value: &impl Serialize) -> usize {
     struct Count(usize);
 
     impl io::Write for Count {
@@ -505,7 +511,7 @@ fn json_len(value: &Json) -> usize {
     }
 
     let mut count = Count(0);
-    // Writing to it cannot fail, and a value has text as its keys.
+    // Writing to it cannot fail, and a value that has no form in JSON was rejected before.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
@@ -544,26 +550,22 @@ struct Jobs<'a> {
 }
 
 impl Jobs<'_> {
-    async fn get(
-        &self,
-        path: &str,
-        jid: Option<&str>,
-        fields: Vec<(String, Json)>,
-    ) -> Result<Json, HttpError> {
-        let of_path: Vec<_> = jid
-            .map(|jid| ("jid".to_owned(), jid.to_owned()))
-            .into_iter()
-            .collect();
-        let operation = ("GET", path);
-        v1::ask(
-            self.server,
-            self.access,
-            self.room,
-            operation,
-            &of_path,
-            fields,
-        )
-        .await
+    /// A page of the list of jobs.
+    async fn page(&self, args: ListArgs) -> Result<JobsPage, HttpError> {
+        v1::make::<List>(self.server, self.access, self.room, &[], args).await
+    }
+
+    /// A job with a page of its returns; none if it is not known.
+    async fn show(&self, jid: &str, after: Option<String>) -> Result<Option<JobAnswer>, HttpError> {
+        let args = ShowArgs {
+            jid: Id(jid.to_owned()),
+            page: PageArgs {
+                after,
+                ..PageArgs::default()
+            },
+            ..ShowArgs::default()
+        };
+        v1::make::<Show>(self.server, self.access, self.room, &[], args).await
     }
 
     /// The newest jobs by jid that pass all filters.
@@ -574,37 +576,38 @@ impl Jobs<'_> {
         );
         let metadata = given.map("search_metadata")?;
 
-        let mut filter = Vec::new();
-        if let Some(since) = given.time("start_time")? {
-            filter.push(("since".to_owned(), Json::from(since)));
-        }
-        if let Some(last) = given.time("end_time")? {
-            filter.push(("until".to_owned(), last.saturating_add(1).into()));
-        }
+        let args = ListArgs {
+            since: given.time("start_time")?.map(|at| Time(Micros(at))),
+            until: given
+                .time("end_time")?
+                .map(|last| Time(Micros(last.saturating_add(1)))),
+            // The API takes one glob; more are evaluated here.
+            fun: match funs.as_slice() {
+                [one] => Some(one.clone()),
+                _ => None,
+            },
+            limit: Some(SALT_API_JOBS),
+            ..ListArgs::default()
+        };
 
-        // The API takes one glob; more are evaluated here.
-        if let [one] = funs.as_slice() {
-            filter.push(("fun".to_owned(), one.as_str().into()));
-        }
-
-        filter.push(("limit".to_owned(), SALT_API_JOBS.into()));
-
-        let any = |globs: &[Glob], value: Option<&Json>| {
-            let one = value.and_then(Json::as_str);
-            let many = value.and_then(Json::as_array).into_iter().flatten();
-            let mut texts = one.into_iter().chain(many.filter_map(Json::as_str));
+        let any = |globs: &[Glob], value: &Json| {
+            let many = value.as_array().into_iter().flatten();
+            let mut texts = value
+                .as_str()
+                .into_iter()
+                .chain(many.filter_map(Json::as_str));
             globs.is_empty() || texts.any(|text| globs.iter().any(|glob| glob.matches(text)))
         };
 
-        let passes = |row: &Json| {
-            let of_row = row.get("metadata");
+        let passes = |job: &JobInstance| {
             let is_known = |(key, value): (&String, &Json)| {
-                of_row.and_then(|known| known.get(key)) == Some(value)
+                let of_job = job.metadata.as_ref().and_then(|known| known.get(key));
+                of_job == Some(value)
             };
             (metadata.is_empty() || metadata.iter().any(is_known))
-                && (funs.len() < 2 || any(&funs, row.get("fun")))
+                && (funs.len() < 2 || any(&funs, &job.function))
                 // As in Salt, the target that is shown, which a return can have instead of a load.
-                && any(&targets, described(row).get("Target"))
+                && any(&targets, &job.target)
         };
 
         // Filters that are evaluated here may leave few rows of each page: the number of pages
@@ -613,24 +616,27 @@ impl Jobs<'_> {
         let mut cursor = None;
         let before = self.room.lock().held();
         for _ in 0..SALT_API_PAGES {
-            let mut fields = filter.clone();
-            fields.extend(cursor.take().map(|next| ("cursor".to_owned(), next)));
-            let page = self.get("/jobs", None, fields).await?;
-            let rows = page.get("jobs").and_then(Json::as_array);
-            for row in rows.into_iter().flatten().filter(|row| passes(row)) {
-                if let Some(jid) = text(row, "jid").filter(|_| jobs.len() < SALT_API_JOBS) {
-                    let job = described(row);
+            let page = self
+                .page(ListArgs {
+                    cursor: cursor.take(),
+                    ..args.clone()
+                })
+                .await?;
+
+            for row in page.jobs {
+                let job = JobInstance::of(&row)?;
+                if passes(&job) && jobs.len() < SALT_API_JOBS {
+                    let job = Json::from(job.into_fields());
                     bytes += json_len(&job);
                     if bytes > self.bytes_max {
                         return Err(too_large("the jobs"));
                     }
-                    jobs.insert(jid.to_owned(), job);
+                    jobs.insert(row.jid, job);
                 }
             }
 
-            cursor = page.get("next").filter(|next| next.is_string()).cloned();
+            cursor = page.next;
             // The other rows of the page are free.
-            drop(page);
             let kept: usize = jobs.values().map(v1::tree_bytes).sum();
             self.room.lock().hold(before.saturating_add(kept))?;
 
@@ -646,40 +652,31 @@ impl Jobs<'_> {
         })
     }
 
-    /// A job with all its returns.
-    async fn whole(&self, jid: &str) -> Result<Json, HttpError> {
-        let mut job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
+    /// A job with all its returns; none if it is not known.
+    async fn whole(&self, jid: &str) -> Result<Option<JobAnswer>, HttpError> {
+        let Some(mut job) = self.show(jid, None).await? else {
+            return Ok(None);
+        };
         let mut bytes = json_len(&job);
+
         // The API answers a page of returns at a time.
-        while let Some(after) = job.get("next").and_then(Json::as_str).map(str::to_owned) {
+        while let Some(after) = job.next.take() {
             // Before the next page, which would be in memory in addition.
             self.check_bytes(bytes, jid)?;
 
-            let page = self
-                .get(
-                    "/jobs/{jid}",
-                    Some(jid),
-                    vec![("after".to_owned(), after.into())],
-                )
-                .await?;
+            let Some(page) = self.show(jid, Some(after)).await? else {
+                // Retention has dropped it since.
+                return Ok(None);
+            };
 
             // Salt's form of a job has no pages, so a job beyond this limit is an error.
             bytes += json_len(&page);
-
-            let Json::Object(mut page) = page else { break };
-            let more = page.remove("returns");
-            if let (Some(Json::Array(all)), Some(Json::Array(more))) =
-                (job.get_mut("returns"), more)
-            {
-                all.extend(more);
-            }
-            if let Some(job) = job.as_object_mut() {
-                job.insert("next".to_owned(), page.remove("next").unwrap_or_default());
-            }
+            job.returns.extend(page.returns);
+            job.next = page.next;
         }
 
         self.check_bytes(bytes, jid)?;
-        Ok(job)
+        Ok(Some(job))
     }
 
     fn check_bytes(&self, bytes: usize, jid: &str) -> Result<(), HttpError> {
@@ -692,73 +689,69 @@ impl Jobs<'_> {
     }
 
     async fn job(&self, jid: &str) -> Result<Json, HttpError> {
-        let mut job = match self.whole(jid).await {
+        let Some(job) = self.whole(jid).await? else {
             // As Salt answers.
-            Err(error) if error.status == StatusCode::NOT_FOUND => {
-                return Ok(json!({
-                    "Error": "Cannot contact returner or no job with this jid",
-                    "StartTime": start_time(jid).unwrap_or_default(), "jid": jid, "Result": {},
-                }));
-            }
-            job => job?,
+            return Ok(json!({
+                "Error": "Cannot contact returner or no job with this jid",
+                "StartTime": start_time(jid).unwrap_or_default(), "jid": jid, "Result": {},
+            }));
         };
 
-        let mut answer = described(&job);
+        let mut answer = JobInstance::of(&job.row)?.into_fields();
         let mut results = Map::new();
 
-        // Moved and not copied: they are most of the job.
-        for mut row in take_returns(&mut job) {
-            let minion = text(&row, "minion").unwrap_or_default().to_owned();
-            let fields = ["return", "retcode", "success", "out"].into_iter();
-            let kept = fields.filter_map(|name| {
-                let value = row.get_mut(name).map(Json::take);
-                Some((name.to_owned(), value.filter(|value| !value.is_null())?))
-            });
-            let mut result: Map<_, _> = kept.collect();
+        // One at a time: each has its stored form and that in JSON until the next.
+        for row in job.returns {
+            let Return {
+                minion,
+                value,
+                retcode,
+                success,
+                out,
+                ..
+            } = row;
             // Salt shows `return` for every minion, whatever it is.
-            result.entry("return").or_insert(Json::Null);
+            let mut result = Map::from_iter([("return".to_owned(), json_of(&value)?)]);
+            for (name, value) in [("retcode", retcode), ("success", success), ("out", out)] {
+                if !is_null(&value) {
+                    result.insert(name.to_owned(), json_of(&value)?);
+                }
+            }
 
             results.insert(minion, result.into());
         }
 
-        if let Some(answer) = answer.as_object_mut() {
-            answer.insert("jid".to_owned(), jid.into());
-            answer.insert("Result".to_owned(), results.into());
-            if let Some(minions) = job
-                .get("minions")
-                .filter(|minions| minions.as_array().is_some_and(|list| !list.is_empty()))
-            {
-                answer.insert("Minions".to_owned(), minions.clone());
-            }
+        answer.insert("jid".to_owned(), jid.into());
+        answer.insert("Result".to_owned(), results.into());
+        if !job.minions.is_empty() {
+            let minions: Vec<String> = job.minions.into_iter().collect();
+            answer.insert("Minions".to_owned(), minions.into());
         }
 
-        Ok(answer)
+        Ok(answer.into())
     }
 
     async fn returns(&self, given: &Arguments<'_>) -> Result<Json, HttpError> {
         let jid = given.jid()?;
         let (returned, missing) = (given.flag("returned", true)?, given.flag("missing", false)?);
-        let mut job = match self.whole(&jid).await {
-            Err(error) if error.status == StatusCode::NOT_FOUND => return Ok(json!({})),
-            job => job?,
+        let Some(job) = self.whole(&jid).await? else {
+            return Ok(json!({}));
         };
 
         // The outputter belongs to the function, so that of the first return is that of all.
-        let outputter = returns(&job).next().and_then(|row| text(row, "out"));
-        let outputter = outputter.map(str::to_owned);
+        let outputter = job.returns.first().and_then(|row| row.out.as_str());
+        let outputter = outputter.filter(|name| !name.is_empty()).map(str::to_owned);
 
         let mut data = Map::new();
         if returned {
-            data.extend(take_returns(&mut job).into_iter().map(|mut row| {
-                let value = row.get_mut("return").map(Json::take).unwrap_or_default();
-                (text(&row, "minion").unwrap_or_default().to_owned(), value)
-            }));
+            for row in job.returns {
+                data.insert(row.minion, json_of(&row.value)?);
+            }
         }
 
         if missing {
-            let ids = job.get("missing").and_then(Json::as_array);
-            let ids = ids.into_iter().flatten().filter_map(Json::as_str);
-            data.extend(ids.map(|id| (id.to_owned(), "Minion did not return".into())));
+            let ids = job.missing.into_iter();
+            data.extend(ids.map(|id| (id, "Minion did not return".into())));
         }
 
         Ok(match outputter {
@@ -770,34 +763,34 @@ impl Jobs<'_> {
     /// Recent jobs with missing returns. Salt asks the minions; a minion that is down counts here
     /// until the time is over.
     async fn active(&self) -> Result<Json, HttpError> {
-        let since = self
-            .server
-            .ctx
-            .archive
-            .clock
-            .now()
-            .0
-            .saturating_sub(SALT_API_ACTIVE);
-        let fields = [
-            ("result", Json::from("missing")),
-            ("since", since.into()),
-            ("limit", SALT_API_ACTIVE_JOBS.into()),
-        ];
+        let now = self.server.ctx.archive.clock.now();
+        let args = ListArgs {
+            result: Some(JobResult::Missing),
+            since: Some(Time(Micros(now.0.saturating_sub(SALT_API_ACTIVE)))),
+            limit: Some(SALT_API_ACTIVE_JOBS),
+            ..ListArgs::default()
+        };
 
         let mut active = Map::new();
         let mut cursor = None;
         let held = self.room.lock().held();
         // A page may end at its bytes.
         for _ in 0..SALT_API_PAGES {
-            let fields = fields.clone().into_iter();
-            let fields = fields.chain(cursor.take().map(|next| ("cursor", next)));
-            let fields = fields.map(|(name, value)| (name.to_owned(), value));
-            let page = self.get("/jobs", None, fields.collect()).await?;
+            let before = self.room.lock().held();
+            let page = self
+                .page(ListArgs {
+                    cursor: cursor.take(),
+                    ..args.clone()
+                })
+                .await?;
+            let page_bytes = self.room.lock().held().saturating_sub(before);
 
-            self.active_of(&page, held, &mut active).await?;
+            let held_with_page = held.saturating_add(page_bytes);
+            self.active_of(&page.jobs, held_with_page, &mut active)
+                .await?;
 
-            cursor = page.get("next").filter(|next| next.is_string()).cloned();
-            drop(page);
+            cursor = page.next;
+            drop(page.jobs);
             let kept: usize = active.values().map(v1::tree_bytes).sum();
             self.room.lock().hold(held.saturating_add(kept))?;
 
@@ -809,44 +802,31 @@ impl Jobs<'_> {
         Ok(active.into())
     }
 
-    /// Adds the active jobs of a page of the list, while there is room for more.
+    /// Adds the active jobs of a page of the list, while there is room for more. `held` are the
+    /// bytes in memory without those jobs.
     async fn active_of(
         &self,
-        page: &Json,
+        rows: &[JobRow],
         held: usize,
         active: &mut Map<String, Json>,
     ) -> Result<(), HttpError> {
-        let rows = page.get("jobs").and_then(Json::as_array);
-        let held = held.saturating_add(v1::tree_bytes(page));
-
-        for row in rows.into_iter().flatten() {
+        for row in rows {
             if active.len() >= SALT_API_ACTIVE_JOBS {
                 break;
             }
-            let Some(jid) = text(row, "jid") else {
+
+            // Retention may have dropped it since the list was made.
+            let Some(Progress { missing, returned }) = self.progress(&row.jid).await? else {
                 continue;
             };
-
-            let (job, returned) = match self.returned(jid).await {
-                // Retention has dropped it since the list was made.
-                Err(error) if error.status == StatusCode::NOT_FOUND => continue,
-                found => found?,
-            };
-            let missing = job
-                .get("missing")
-                .and_then(Json::as_array)
-                .into_iter()
-                .flatten()
-                .filter_map(Json::as_str);
             // A process id, which only the minion knows.
-            let running: Vec<Json> = missing.map(|minion| json!({ minion: 0 })).collect();
+            let running: Vec<Json> = missing.iter().map(|minion| json!({ minion: 0 })).collect();
 
-            let mut answer = described(row);
-            if let Some(answer) = answer.as_object_mut() {
-                answer.insert("Running".to_owned(), running.into());
-                answer.insert("Returned".to_owned(), json!(returned));
-            }
-            active.insert(jid.to_owned(), answer);
+            let mut answer = JobInstance::of(row)?.into_fields();
+            answer.insert("Running".to_owned(), running.into());
+            answer.insert("Returned".to_owned(), returned.into());
+            active.insert(row.jid.clone(), answer.into());
+
             // The returns of the job are free.
             let kept: usize = active.values().map(v1::tree_bytes).sum();
             self.room.lock().hold(held.saturating_add(kept))?;
@@ -855,65 +835,107 @@ impl Jobs<'_> {
         Ok(())
     }
 
-    /// A job, and the minions of all its returns. Their values are not kept: a job may have more of
-    /// them than fit into memory.
-    async fn returned(&self, jid: &str) -> Result<(Json, Vec<Json>), HttpError> {
-        let minions = |job: &Json| -> Vec<Json> {
-            let minions = returns(job).filter_map(|row| row.get("minion"));
-            minions.cloned().collect()
-        };
+    /// The minions of a job; none if it is not known. The values of its returns are not kept: a job
+    /// may have more of them than fit into memory.
+    async fn progress(&self, jid: &str) -> Result<Option<Progress>, HttpError> {
+        let minions = |returns: Vec<Return>| returns.into_iter().map(|row| row.minion);
 
-        let job = self.get("/jobs/{jid}", Some(jid), Vec::new()).await?;
-        let (mut all, mut next) = (minions(&job), text(&job, "next").map(str::to_owned));
+        let Some(job) = self.show(jid, None).await? else {
+            return Ok(None);
+        };
+        let mut returned: Vec<String> = minions(job.returns).collect();
+        let mut next = job.next;
+
         let held = self.room.lock().held();
         while let Some(after) = next {
-            let fields = vec![("after".to_owned(), after.into())];
-            let page = self.get("/jobs/{jid}", Some(jid), fields).await?;
-            all.extend(minions(&page));
-            next = text(&page, "next").map(str::to_owned);
-            drop(page);
+            let Some(page) = self.show(jid, Some(after)).await? else {
+                return Ok(None);
+            };
+            returned.extend(minions(page.returns));
+            next = page.next;
             self.room.lock().hold(held)?;
         }
-        Ok((job, all))
+
+        Ok(Some(Progress {
+            missing: job.missing,
+            returned,
+        }))
     }
 }
 
-/// The returns of a job, which has none afterwards.
-fn take_returns(job: &mut Json) -> Vec<Json> {
-    match job.get_mut("returns").map(Json::take) {
-        Some(Json::Array(returns)) => returns,
-        _ => Vec::new(),
-    }
-}
-
-fn returns(job: &Json) -> impl Iterator<Item = &Json> {
-    job.get("returns")
-        .and_then(Json::as_array)
-        .into_iter()
-        .flatten()
+/// The minions of a job that have not returned, and those that have.
+struct Progress {
+    missing: Vec<String>,
+    returned: Vec<String>,
 }
 
 /// A job as `salt.utils.jid.format_jid_instance` describes it, with its defaults for what is not
 /// known.
-fn described(row: &Json) -> Json {
-    let or = |name: &str, default: &str| {
-        let known = row.get(name).filter(|value| !value.is_null()).cloned();
-        known.unwrap_or_else(|| default.into())
-    };
+struct JobInstance {
+    function: Json,
+    arguments: Json,
+    target: Json,
+    target_type: Json,
+    user: Json,
+    start_time: String,
+    metadata: Option<Json>,
+}
 
-    let args = row.get("arg").filter(|arg| arg.is_array()).cloned();
-    let mut described = json!({
-        "Function": or("fun", "unknown-function"), "Arguments": args.unwrap_or_else(|| json!([])),
-        "Target": or("tgt", "unknown-target"), "Target-type": or("tgt_type", "list"), "User": or("user", "root"),
-        "StartTime": text(row, "jid").and_then(start_time).unwrap_or_default(),
-    });
+impl JobInstance {
+    fn of(row: &JobRow) -> Result<Self, HttpError> {
+        let or = |value: &Stored, default: &str| {
+            if is_null(value) {
+                Ok(default.into())
+            } else {
+                json_of(value)
+            }
+        };
 
-    let metadata = row.get("metadata").filter(|metadata| !metadata.is_null());
-    if let (Some(described), Some(metadata)) = (described.as_object_mut(), metadata) {
-        described.insert("Metadata".to_owned(), metadata.clone());
+        let arguments = json_of(&row.arg)?;
+        Ok(Self {
+            function: or(&row.fun, "unknown-function")?,
+            arguments: if arguments.is_array() {
+                arguments
+            } else {
+                json!([])
+            },
+            target: or(&row.tgt, "unknown-target")?,
+            target_type: or(&row.tgt_type, "list")?,
+            user: or(&row.user, "root")?,
+            start_time: start_time(&row.jid).unwrap_or_default(),
+            metadata: Some(json_of(&row.metadata)?).filter(|metadata| !metadata.is_null()),
+        })
     }
 
-    described
+    /// Its fields with the names of Salt.
+    fn into_fields(self) -> Map<String, Json> {
+        let fields = [
+            ("Function", self.function),
+            ("Arguments", self.arguments),
+            ("Target", self.target),
+            ("Target-type", self.target_type),
+            ("User", self.user),
+            ("StartTime", self.start_time.into()),
+        ];
+        let metadata = self.metadata.map(|metadata| ("Metadata", metadata));
+        fields
+            .into_iter()
+            .chain(metadata)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+}
+
+/// The JSON form of a stored value. Only damaged data has none.
+fn json_of(value: &Stored) -> Result<Json, HttpError> {
+    let form = value.json();
+    form.map_err(|error| {
+        CallError::Internal(format!("a stored value has no form in JSON: {error}")).into()
+    })
+}
+
+fn is_null(value: &Stored) -> bool {
+    msgpack::is_nil(value.packed())
 }
 
 /// The time in a jid, as Salt writes it: `2026, Nov 21 05:47:28.123456`.

@@ -133,7 +133,7 @@ async fn run(
     Ok(plain(StatusCode::OK, "application/json", body))
 }
 
-/// The answer of a reading or changing call for the page, after the checks of its operation.
+/// The answer of a reading or changing call for the page or salt-api, after the checks of its operation.
 /// `of_path` are the parts of the view's path. The room of the request grows by the answer.
 pub(super) async fn make<C: Run>(
     server: &Arc<HttpServer>,
@@ -189,34 +189,6 @@ fn operation_of<C: Run>() -> Result<&'static Operation, HttpError> {
                 C::NAME
             )))
         })
-}
-
-/// The result of an operation in JSON, for salt-api. The room of the request grows by it.
-pub(super) async fn ask(
-    server: &Arc<HttpServer>,
-    access: &Access,
-    room: &Mutex<Room>,
-    (method, path): (&str, &str),
-    of_path: &[(String, String)],
-    given: Vec<(String, Json)>,
-) -> Result<Json, HttpError> {
-    let operation = operation(method, path)?;
-    permit(operation, access, of_path)?;
-    let args = arguments(&operation.params, of_path, given)?;
-
-    let CallHandler::Run(call) = &operation.call.run else {
-        return Err(operation.cannot());
-    };
-    let answer = carry_out(server, access, args, call.json).await?;
-    if answer.is_null() {
-        return Err(operation.not_found());
-    }
-
-    // Its real size, before the next operation adds to it.
-    let mut room = room.lock();
-    let held = room.held().saturating_add(tree_bytes(&answer));
-    room.hold(held)?;
-    Ok(answer)
 }
 
 /// The memory of a decoded value, about.
@@ -364,13 +336,13 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes a call in one of its forms.
-async fn carry_out<T: Send + 'static>(
+/// Makes a call, for its answer as JSON text.
+async fn carry_out(
     server: &Arc<HttpServer>,
     access: &Access,
     args: Map<String, Json>,
-    call: fn(&Ctx, &Caller, Json) -> Result<T, CallError>,
-) -> Result<T, HttpError> {
+    call: fn(&Ctx, &Caller, Json) -> Result<Vec<u8>, CallError>,
+) -> Result<Vec<u8>, HttpError> {
     let (ctx, caller) = (server.ctx.clone(), access.caller.clone());
     let work = move || call(&ctx, &caller, Json::Object(args));
     Ok(server.carry_out(&access.budget, work).await??)
