@@ -54,6 +54,21 @@ pub(crate) struct StoredRecord {
     pub(crate) replay: Option<u64>,
 }
 
+/// What a search reads of a record: its event, its state, and the record that it replays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct RecordKey {
+    pub(crate) event: u64,
+    #[serde(default)]
+    pub(crate) state: State,
+    pub(crate) replay: Option<u64>,
+}
+
+impl RecordKey {
+    pub(crate) fn read(body: &[u8]) -> Result<Self, NotOfType> {
+        decode(body)
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct StoredFailure {

@@ -44,7 +44,7 @@ mod slots;
 mod starts;
 mod tasks;
 mod traces;
-mod watch;
+pub(crate) mod watch;
 mod worker;
 
 use std::sync::Arc;

@@ -134,19 +134,16 @@ impl Watch {
     }
 }
 
-#[derive(Debug, Clone, serde::Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct ShadowDifference {
     /// Time of the event, or of Salt's call.
     pub(crate) time: i64,
     pub(crate) kind: &'static str,
     /// The event; absent if only Salt's side is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) event: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tag: Option<String>,
     pub(crate) fun: String,
     /// The job of Salt's call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) jid: Option<String>,
     /// The fields that differ, the target, or the reason.
     pub(crate) details: String,

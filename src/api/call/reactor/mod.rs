@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use salt_sls::Glob;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
 
 mod shadow;
 
@@ -23,11 +22,15 @@ use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
 use crate::reactor::acting::{self, Actor, Assigned};
+use crate::reactor::master::Client;
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::replay::{ReplayError, Replayed};
+use crate::reactor::run::watch::ShadowDifference;
+use crate::reactor::stored::{RecordKey, StoredRecord};
+use crate::reactor::{CallOutcome, CallRecord};
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::CallError;
-use crate::wire::msgpack::{Stored, Time, as_bool, as_int, as_text, elements, get, or_absent};
+use crate::wire::msgpack::{Stored, Time, as_bool, as_text, get, or_absent};
 use crate::wire::salt_event::job_tag;
 
 answers! {
@@ -56,10 +59,29 @@ answers! {
         reactions: BTreeMap<String, u64>,
         /// Calls compared in shadow mode since the start, by result.
         compared: BTreeMap<String, u64>,
-        differences: Json,
+        /// The latest differences from Salt's reactor in shadow mode.
+        differences: Vec<ShadowDifferenceRow>,
         /// A call of another reactor.
         #[serde(skip_serializing_if = "Option::is_none")]
         foreign_call: Option<ForeignCall>,
+    }
+    /// A difference between the reactors, in shadow mode.
+    #[schemars(rename = "ShadowDifference")]
+    ShadowDifferenceRow {
+        /// Time of the event, or of the call of Salt's reactor: microseconds since 1970.
+        time: i64,
+        kind: String,
+        /// The event; absent if only the side of Salt's reactor is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        event: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tag: Option<String>,
+        fun: String,
+        /// The job of the call of Salt's reactor.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        jid: Option<String>,
+        /// The fields that differ, the target, or the reason.
+        details: String,
     }
     /// A refusal with its time.
     Refusal {
@@ -105,10 +127,10 @@ answers! {
         seen: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         took_us: Option<i64>,
-        #[serde(skip_serializing_if = "Stored::is_none")]
-        success: Stored,
-        #[serde(skip_serializing_if = "Stored::is_none")]
-        retcode: Stored,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        success: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        retcode: Option<i64>,
         #[serde(rename = "return", skip_serializing_if = "Stored::is_none")]
         value: Stored,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,7 +266,7 @@ impl Run for List {
             }),
             reactions: ended.collect(),
             compared: compared(&ctx.archive.metrics),
-            differences: json!(handle.differences()),
+            differences: handle.differences().into_iter().map(difference).collect(),
             foreign_call: handle.foreign_call().map(|(at, fun)| ForeignCall {
                 time: Time(at),
                 fun,
@@ -258,6 +280,18 @@ impl Run for List {
             salts_reactor: salts.runs,
             rules,
         })
+    }
+}
+
+fn difference(found: ShadowDifference) -> ShadowDifferenceRow {
+    ShadowDifferenceRow {
+        time: found.time,
+        kind: found.kind.to_owned(),
+        event: found.event,
+        tag: found.tag,
+        fun: found.fun,
+        jid: found.jid,
+        details: found.details,
     }
 }
 
@@ -420,10 +454,16 @@ impl Run for History {
         // The state is in the record and no index has it. A search for a rare one ends early, as a
         // search of events does, and states where it continues.
         let is_wanted = |row: &StoredEntry| {
-            let of_row = get(&row.body, "state").and_then(as_text);
-            let has_state = |wanted: &str| wanted.split(',').any(|one| of_row == Some(one));
-            args.state.as_deref().is_none_or(has_state)
-                && (!args.replays || get(&row.body, "replay").is_some())
+            // Without a filter the record is not read, and one of another release is found too.
+            if args.state.is_none() && !args.replays {
+                return true;
+            }
+            let Ok(RecordKey { state, replay, .. }) = RecordKey::read(&row.body) else {
+                return false;
+            };
+
+            let has_state = |wanted: &str| wanted.split(',').any(|one| one == state.name());
+            args.state.as_deref().is_none_or(has_state) && (!args.replays || replay.is_some())
         };
 
         // One more than requested shows whether more follow.
@@ -475,10 +515,9 @@ fn find(ctx: &Archive, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
             .store
             .follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
                 searched += row.body.len();
-                let event = get(row.body, "event")
-                    .and_then(as_int)
-                    .and_then(|n| u64::try_from(n).ok());
-                if found.is_none() && event == Some(seq.0) {
+                let is_of_event =
+                    || RecordKey::read(row.body).is_ok_and(|record| record.event == seq.0);
+                if found.is_none() && is_of_event() {
                     found = Some(row.seq);
                 }
             })?;
@@ -528,8 +567,11 @@ impl Run for Show {
     fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<ReactionRow, CallError> {
         let record = found(ctx, args.seq)?;
 
-        let calls = elements(get(&record.body, "calls").unwrap_or_default());
+        // A record of another release may have calls that this one cannot read. It is shown as it
+        // is, without their results.
+        let calls = StoredRecord::read(&record.body).map_or_else(|_| Vec::new(), |read| read.calls);
         let results = calls
+            .iter()
             .map(|call| result(ctx, call))
             .collect::<Result<_, _>>()
             .map_err(failed)?;
@@ -542,31 +584,34 @@ impl Run for Show {
 
 /// The current result of a call: of a job, or of a function that had finished when the record was
 /// written.
-fn result(ctx: &Archive, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
-    let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
-    let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
-    let (client, jid) = (text("client"), text("jid"));
+fn result(ctx: &Archive, made: &CallRecord) -> Result<Option<CallResult>, StoreError> {
     // The record itself has the result of a function that was over when it was written.
-    if text("outcome") == "ran" {
-        let stored = |key| Stored::of(get(call, key));
+    if let CallOutcome::Ran {
+        success,
+        retcode,
+        result,
+    } = &made.outcome
+    {
         return Ok(Some(CallResult {
             seen: true,
-            took_us: get(call, "took_us").and_then(as_int),
-            success: stored("success"),
-            retcode: stored("retcode"),
-            value: stored("result"),
+            took_us: Some(made.took_us),
+            success: Some(*success),
+            retcode: *retcode,
+            value: result.clone().or_nil(),
             ..CallResult::default()
         }));
     }
+
+    let (client, jid, sent) = (made.call.client, made.jid.as_str(), made.sent.0);
     // Nothing in the log belongs to a call without a jid, or to one on the minion itself.
-    if jid.is_empty() || !matches!(client, "local" | "runner") {
+    if jid.is_empty() || !matches!(client, Client::Local | Client::Runner) {
         return Ok(None);
     }
 
     let entries = ctx.store.job_entries(jid)?;
     let seen = !entries.is_empty();
     // A runner returns once, as an event; it has no minions.
-    if client == "runner" {
+    if client == Client::Runner {
         let is_ret =
             |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
         let Some(ret) = entries.iter().find(is_ret) else {
@@ -578,12 +623,12 @@ fn result(ctx: &Archive, call: &[u8]) -> Result<Option<CallResult>, StoreError> 
         // A large value is left out; the event has it.
         let value =
             get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
-        let success = get(&ret.body, "success").filter(|success| as_bool(success).is_some());
+        let success = get(&ret.body, "success").and_then(as_bool);
 
         return Ok(Some(CallResult {
             seen,
             took_us: Some(ret.at.0 - sent),
-            success: Stored::of(success),
+            success,
             value: Stored::of(value).or_nil(),
             ..CallResult::default()
         }));
@@ -718,10 +763,7 @@ impl Run for ReplayCalls {
         let (replayed, number) = if render {
             // A number of a record leads to its event; another number is that of the event.
             let event = match find(&ctx.archive, SeqNo(seq)).map_err(failed)? {
-                Some(record) => get(&record.body, "event")
-                    .and_then(as_int)
-                    .and_then(|n| u64::try_from(n).ok())
-                    .unwrap_or(seq),
+                Some(record) => RecordKey::read(&record.body).map_or(seq, |record| record.event),
                 None => seq,
             };
             (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
