@@ -154,6 +154,7 @@ impl Made<'_> {
                 sessions: Sessions::new(config.http.tls.is_some()),
                 page: http.clone(),
                 clock: archive.clock.clone(),
+                store: archive.store.clone(),
             },
             process: Process {
                 started: self.started,

@@ -84,6 +84,7 @@ parts! {
     Engines: ctx => &ctx.engines;
     SignIn: ctx => &ctx.sign_in;
     RunningConfig: ctx => &ctx.process.config;
-    // For the status of all.
+    // For `status` alone: it shows six of the eight parts, so a part of its own would be this
+    // struct again. What each of its rows reads is named at the row.
     Ctx: ctx => ctx;
 }

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::status::{ClockStep, per_1000_s};
-use super::{Archive, Call, Changing, Ctx, In, NoArgs, Run, Whole, failed};
+use super::{Archive, Call, Changing, In, NoArgs, Run, Whole, failed};
+use crate::api::sign_in::SignIn;
 use crate::base::limits::HOURS_SHOWN;
 use crate::base::named::named;
 use crate::model::word::Word as _;
@@ -414,20 +415,19 @@ impl Call for AcceptLoss {
     const NAME: &'static str = "store_accept_loss";
     const DOC: &'static str = "Count lost settings as gone";
     const RIGHT: Right = Right::Admin;
-    type Scope = Changing<Ctx>;
+    type Scope = Changing<SignIn>;
     type Args<'a> = NoArgs;
     type Answer = LossAccepted;
 }
 
 impl Run for AcceptLoss {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<LossAccepted, CallError> {
-        let store = &ctx.archive.store;
-        let loss = store.settings().loss();
-        let accepted = store.accept_loss().map_err(refused)?;
+        let loss = ctx.store.settings().loss();
+        let accepted = ctx.store.accept_loss().map_err(refused)?;
         if accepted {
             tracing::info!(target: "audit", action = "store_accept_loss", "loss of settings accepted");
             // Those from before are valid again.
-            ctx.sign_in.tokens.reload();
+            ctx.tokens.reload();
         }
         Ok(LossAccepted {
             accepted,

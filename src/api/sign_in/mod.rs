@@ -9,6 +9,7 @@ use self::sessions::Sessions;
 use self::tokens::Tokens;
 use super::monitor::ListenerMonitor;
 use crate::base::clock::Clock;
+use crate::store::Store;
 
 /// Signs clients of the HTTP listener in.
 pub(crate) struct SignIn {
@@ -17,4 +18,6 @@ pub(crate) struct SignIn {
     /// The listener that has the page, if `http.listen` is set.
     pub(crate) page: Option<ListenerMonitor>,
     pub(crate) clock: Clock,
+    /// The store whose settings the tokens are.
+    pub(crate) store: Store,
 }

@@ -14,24 +14,25 @@ use std::path::Path;
 
 use self::growth::{ClassGrowth, days_left};
 use super::config::Reload;
-use super::{Call, Ctx, In, NoArgs, Run, Whole, failed, no_events};
+use super::{Archive, Call, Ctx, In, NoArgs, Process, Reacting, Run, Whole, failed, no_events};
 use crate::api::monitor::{
     ListenerMonitor, ListenerState, ListenerStatus, ZmqKind, ZmqSocketStatus,
 };
+use crate::api::sign_in::SignIn;
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::DAMAGE_ROWS_MAX;
 use crate::base::named::named;
-use crate::engines::runtime::{Phase, SinkStatus};
+use crate::engines::runtime::{Engines, Phase, SinkStatus};
 use crate::engines::script::{ScriptPhase, ScriptStatus};
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
-use crate::policy::RuleList;
+use crate::policy::{Policy, RuleList};
 use crate::store::damage::Damage;
 use crate::store::free_space::SpaceLevel;
 use crate::store::read::ClassTotals;
 use crate::store::stats::{ClassStats, StoreStats};
-use crate::store::{ConsumerStatus, Step, StoreError};
+use crate::store::{ConsumerStatus, Step, Store, StoreError};
 use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::Time;
@@ -375,80 +376,80 @@ impl Run for Show {
 
 /// Collects the status, with its health.
 pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
-    let now = ctx.archive.clock.now();
-    let stats = ctx.archive.store.stats()?;
-    let (known, unreadable) = ctx.acceptor.policy.master_keys().counts();
+    // Each row below gets the part that it is about. A part that is added to the daemon has to be
+    // named here, and then is shown or not by choice.
+    let Ctx {
+        archive,
+        acceptor,
+        reacting,
+        engines,
+        sign_in,
+        process,
+        firing: _,
+        rights: _,
+    } = ctx;
+    let store = &archive.store;
+
+    let now = archive.clock.now();
+    let stats = store.stats()?;
+    let (known, unreadable) = acceptor.policy.master_keys().counts();
 
     // The fields of the parts that are not configured are empty or absent.
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        uptime_s: u64::try_from(now.0.saturating_sub(ctx.process.started.0) / 1_000_000)
-            .unwrap_or(0),
-        state_dir: ctx.archive.state_dir.to_string_lossy().into_owned(),
-        socket: ctx.process.socket.to_string_lossy().into_owned(),
+        uptime_s: u64::try_from(now.0.saturating_sub(process.started.0) / 1_000_000).unwrap_or(0),
+        state_dir: archive.state_dir.to_string_lossy().into_owned(),
+        socket: process.socket.to_string_lossy().into_owned(),
         head: stats.head.0,
         durable: stats.durable.0,
-        appender_seen_s: ctx.archive.store.appender_seen_ago().as_secs(),
+        appender_seen_s: store.appender_seen_ago().as_secs(),
         health: None,
         rates: rates(&stats),
         disk: disk(&stats, now),
-        last_failure: ctx
-            .archive
-            .store
-            .last_failed_return()
-            .map(|failed| LastFailure {
-                time: Time(failed.at),
-                jid: failed.jid,
-                minion: failed.minion,
-                fun: failed.fun,
-                retcode: failed.retcode,
-            }),
+        last_failure: store.last_failed_return().map(|failed| LastFailure {
+            time: Time(failed.at),
+            jid: failed.jid,
+            minion: failed.minion,
+            fun: failed.fun,
+            retcode: failed.retcode,
+        }),
         clock_step: stats.clock_step.map(ClockStep::from),
-        bus: ctx.reacting.buses.iter().map(bus).collect(),
-        unread_bus: ctx
-            .process
+        bus: reacting.buses.iter().map(bus).collect(),
+        unread_bus: process
             .unread_bus
             .as_ref()
             .map(|dir| dir.to_string_lossy().into_owned()),
-        reactor: ctx.reacting.handle.is_some(),
-        reactions: reactor(ctx),
-        consumers: ctx
-            .archive
-            .store
-            .consumers()?
-            .iter()
-            .map(consumer)
-            .collect(),
-        sinks: ctx.engines.list().iter().map(sink).collect(),
-        scripts: scripts(ctx),
-        rules: rules(ctx),
+        reactor: reacting.handle.is_some(),
+        reactions: reactor(reacting),
+        consumers: store.consumers()?.iter().map(consumer).collect(),
+        sinks: engines.list().iter().map(sink).collect(),
+        scripts: scripts(process, archive),
+        rules: rules(&acceptor.policy),
         master_keys: MasterKeys {
             known: known as u64,
             unreadable,
         },
-        damage: damage(ctx),
-        spools: ctx
-            .process
+        damage: damage(store),
+        spools: process
             .spools
             .iter()
             .filter_map(|dir| Some(spool(dir, Spool::inspect(dir).transpose()?)))
             .collect(),
-        https: ctx.process.https.as_ref().map(listener),
-        http: ctx.process.http.as_ref().map(listener),
-        reload: reload(ctx.process.config.last_reload()),
-        zeromq: zeromq(ctx),
-        counters: ctx
-            .archive
+        https: process.https.as_ref().map(listener),
+        http: process.http.as_ref().map(listener),
+        reload: reload(process.config.last_reload()),
+        zeromq: process.zeromq.iter().map(zeromq).collect(),
+        counters: archive
             .metrics
             .all()
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
-        classes: classes(ctx, &stats)?,
-        files: files(ctx),
-        shares: shares(ctx),
-        minion_share: ctx.archive.store.share_percent(),
+        classes: classes(store, &stats)?,
+        files: files(store, sign_in, engines),
+        shares: shares(store),
+        minion_share: store.share_percent(),
     };
 
     // Last, from the fields above: nothing is looked up twice, so the health fits the rest.
@@ -456,7 +457,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     Ok(status)
 }
 
-fn damage(ctx: &Ctx) -> Vec<DamageRow> {
+fn damage(store: &Store) -> Vec<DamageRow> {
     let row = |known: Damage| DamageRow {
         path: known.path.to_string_lossy().into_owned(),
         offset: known.offset,
@@ -464,7 +465,7 @@ fn damage(ctx: &Ctx) -> Vec<DamageRow> {
         what: known.what,
         entries: known.entries,
     };
-    let known = ctx.archive.store.damage().into_iter();
+    let known = store.damage().into_iter();
     known.take(DAMAGE_ROWS_MAX).map(row).collect()
 }
 
@@ -508,7 +509,7 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
     }
 }
 
-fn files(ctx: &Ctx) -> Vec<FileRow> {
+fn files(store: &Store, sign_in: &SignIn, engines: &Engines) -> Vec<FileRow> {
     let row = |FileFault {
                    path,
                    problem,
@@ -523,16 +524,16 @@ fn files(ctx: &Ctx) -> Vec<FileRow> {
         },
     };
 
-    let of_store = ctx.archive.store.file_faults().into_iter();
+    let of_store = store.file_faults().into_iter();
     of_store
-        .chain(ctx.sign_in.tokens.fault())
-        .chain(ctx.engines.file_faults())
+        .chain(sign_in.tokens.fault())
+        .chain(engines.file_faults())
         .map(row)
         .collect()
 }
 
-fn shares(ctx: &Ctx) -> Vec<ShareRow> {
-    let over = ctx.archive.store.over_share().into_iter();
+fn shares(store: &Store) -> Vec<ShareRow> {
+    let over = store.over_share().into_iter();
     over.map(|(class, minion, over)| ShareRow {
         class: class.to_string(),
         minion,
@@ -553,7 +554,7 @@ fn reload(last: Reload) -> Option<ReloadRow> {
     })
 }
 
-fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
+fn classes(store: &Store, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
     // Usage and limits are of two sources, so a class that is new may be in one of them only.
     let row = |class: ClassTotals| {
         let limits = stats.classes.iter().find(|one| one.name == class.name);
@@ -573,7 +574,7 @@ fn classes(ctx: &Ctx, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
         }
     };
 
-    Ok(ctx.archive.store.classes()?.into_iter().map(row).collect())
+    Ok(store.classes()?.into_iter().map(row).collect())
 }
 
 fn bus(bus: &BusMonitor) -> BusRow {
@@ -595,10 +596,10 @@ fn bus(bus: &BusMonitor) -> BusRow {
     }
 }
 
-fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
-    let handle = ctx.reacting.handle.as_ref()?;
+fn reactor(reacting: &Reacting) -> Option<ReactorRow> {
+    let handle = reacting.handle.as_ref()?;
     let status = handle.status();
-    let buses: Vec<_> = ctx.reacting.buses.iter().map(BusMonitor::status).collect();
+    let buses: Vec<_> = reacting.buses.iter().map(BusMonitor::status).collect();
 
     let failed = handle.recently_failed();
 
@@ -614,7 +615,7 @@ fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
         open: status.open as u64,
         blocked: handle
             .blocked_by()
-            .or_else(|| no_events(&ctx.archive, &buses)),
+            .or_else(|| no_events(&reacting.archive, &buses)),
         shadow: status.shadow,
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),
@@ -672,7 +673,7 @@ fn sink(status: &SinkStatus) -> SinkRow {
     }
 }
 
-fn scripts(ctx: &Ctx) -> Vec<ScriptRow> {
+fn scripts(process: &Process, archive: &Archive) -> Vec<ScriptRow> {
     let row = |(name, status): (String, ScriptStatus)| ScriptRow {
         name,
         state: status.phase.into(),
@@ -680,12 +681,12 @@ fn scripts(ctx: &Ctx) -> Vec<ScriptRow> {
         error: status.error,
         rejected_lines: status.rejected_lines,
     };
-    let now = ctx.archive.clock.monotonic();
-    ctx.process.scripts.all(now).into_iter().map(row).collect()
+    let now = archive.clock.monotonic();
+    process.scripts.all(now).into_iter().map(row).collect()
 }
 
-fn rules(ctx: &Ctx) -> Vec<RuleRow> {
-    let rows = ctx.acceptor.policy.counts().into_iter();
+fn rules(policy: &Policy) -> Vec<RuleRow> {
+    let rows = policy.counts().into_iter();
     rows.map(|rule| RuleRow {
         name: rule.name.clone(),
         list: rule.list,
@@ -737,15 +738,12 @@ fn listener(monitor: &ListenerMonitor) -> ListenerRow {
     }
 }
 
-fn zeromq(ctx: &Ctx) -> Vec<ZeromqRow> {
-    let row = |socket: &ZmqSocketStatus| {
-        let process = socket.process();
-        ZeromqRow {
-            source: socket.kind,
-            path: socket.path.to_string_lossy().into_owned(),
-            process: process.pid,
-            restarts: process.restarts,
-        }
-    };
-    ctx.process.zeromq.iter().map(row).collect()
+fn zeromq(socket: &ZmqSocketStatus) -> ZeromqRow {
+    let process = socket.process();
+    ZeromqRow {
+        source: socket.kind,
+        path: socket.path.to_string_lossy().into_owned(),
+        process: process.pid,
+        restarts: process.restarts,
+    }
 }
