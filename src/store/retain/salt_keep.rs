@@ -235,6 +235,34 @@ mod tests {
     }
 
     #[test]
+    fn the_age_of_a_class_is_never_less_than_salts_where_both_count() {
+        let days = |days: u64| Duration::from_secs(days * DAY);
+        let keep_with = |age| Keep {
+            age,
+            bytes: None,
+            entries: None,
+        };
+        let reports = [None, Some(1), Some(200), Some(0)];
+
+        // Per report: none, a day, 200 days, forever.
+        for (age, expected) in [
+            (
+                Age::AtLeastSalt(days(90)),
+                [Some(90), Some(90), Some(200), None],
+            ),
+            (Age::For(days(90)), [Some(90); 4]),
+            (Age::Salt, [None, Some(1), Some(200), None]),
+            (Age::Forever, [None; 4]),
+        ] {
+            let ages = reports.map(|reported: Option<u64>| {
+                let salt = reported.map(|days| SaltKeep::reported(days * DAY));
+                age_with(keep_with(age), salt)
+            });
+            assert_eq!(ages, expected.map(|n| n.map(days)), "{age:?}");
+        }
+    }
+
+    #[test]
     fn a_longer_time_applies_and_a_shorter_one_waits_until_it_is_accepted() {
         let rig = Rig::new();
         let keeps = rig.open();

@@ -376,6 +376,49 @@ fn a_reported_keep_jobs_seconds_deletes_nothing_unless_the_configuration_asks_fo
 }
 
 #[test]
+fn by_default_jobs_and_events_are_kept_for_90_days_and_jobs_as_long_as_salt_keeps_them() {
+    /// Whether (jobs, events) are all still there after a number of days.
+    type AfterDays = (i64, (bool, bool));
+
+    let check = |reported_days: Option<u64>, expected: &[AfterDays]| {
+        let dir = tempfile::tempdir().unwrap();
+        let options = with(dir.path(), &[]);
+        let rig = Rig::open_with(&options);
+        fill(&rig, 0..300);
+        rig.store
+            .set_salt_keep(reported_days.map(|days| days * 86_400));
+
+        let entries = || ["jobs", "events"].map(|class| entries_of(&rig, class).unwrap());
+        let all = entries();
+        assert_eq!(all, [200, 100]);
+
+        let mut day = 0;
+        for (until, (jobs, events)) in expected {
+            options.clock.wind((until - day) * 24 * HOUR);
+            day = *until;
+            rig.store.0.round();
+            for ((left, all), stay) in entries().into_iter().zip(all).zip([*jobs, *events]) {
+                // An active segment stays.
+                let is_expected = if stay { left == all } else { left < all / 5 };
+                assert!(
+                    is_expected,
+                    "{reported_days:?} reported, day {day}: {left} of {all} entries"
+                );
+            }
+        }
+    };
+    let (both, jobs, none) = ((true, true), (true, false), (false, false));
+    check(None, &[(89, both), (91, none)]);
+    check(Some(1), &[(89, both), (91, none)]);
+    check(
+        Some(200),
+        &[(89, both), (100, jobs), (199, jobs), (201, none)],
+    );
+    // 0 is forever.
+    check(Some(0), &[(89, both), (91, jobs), (1000, jobs)]);
+}
+
+#[test]
 fn a_shorter_keep_jobs_seconds_waits_until_an_administrator_accepts_it() {
     let dir = tempfile::tempdir().unwrap();
     let salt = Keep {
