@@ -19,11 +19,11 @@
 //!         +--> engines: sinks -> files, HTTP services, programs
 //! ```
 //!
-//! A file imports only from layers above its own in the list below; modules of a layer do not import each other.
-//! `tests/tidy.rs` enforces this, `docs/ARCHITECTURE.md` describes the modules.
+//! What needs nothing of the daemon is in packages of its own, below `crates/`; those that it is made of have the names of modules here.
+//! A file imports only from them, and from layers above its own in the list below; modules of a layer do not import each other.
+//! `tests/tidy.rs` enforces this, `docs/ARCHITECTURE.md` describes the packages and modules.
 
-// foundation
-pub mod base;
+pub use saltcellar_base as base;
 
 // nouns
 pub mod model;

@@ -1,6 +1,6 @@
 """
 Programs that were found in ``PATH``, and that this process may run all the same: nobody but root and the user of this
-process can replace them. The daemon has the same check (``src/base/trusted.rs``).
+process can replace them. The daemon has the same check (``crates/base/src/trusted.rs``).
 """
 
 import os

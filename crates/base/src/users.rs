@@ -5,25 +5,32 @@ use std::fs;
 
 /// A line of `/etc/passwd`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct User {
-    pub(crate) name: String,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) home: String,
-    pub(crate) shell: String,
+pub struct User {
+    /// The login name.
+    pub name: String,
+    /// Its number.
+    pub uid: u32,
+    /// The number of the primary group.
+    pub gid: u32,
+    /// The home directory.
+    pub home: String,
+    /// The login shell.
+    pub shell: String,
 }
 
 impl User {
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    /// The user with this login name.
+    pub fn named(name: &str) -> Option<Self> {
         Self::find(&read("/etc/passwd"), |user| user.name == name)
     }
 
-    pub(crate) fn numbered(uid: u32) -> Option<Self> {
+    /// The user with this number.
+    pub fn numbered(uid: u32) -> Option<Self> {
         Self::find(&read("/etc/passwd"), |user| user.uid == uid)
     }
 
     /// The first such user in a text of the format of `/etc/passwd`. Malformed lines are skipped.
-    pub(crate) fn find(passwd: &str, wanted: impl Fn(&Self) -> bool) -> Option<Self> {
+    pub fn find(passwd: &str, wanted: impl Fn(&Self) -> bool) -> Option<Self> {
         passwd
             .lines()
             .filter_map(Self::of)
@@ -48,7 +55,7 @@ impl User {
     }
 
     /// The ids of all its groups.
-    pub(crate) fn gids(&self) -> Vec<u32> {
+    pub fn gids(&self) -> Vec<u32> {
         self.gids_in(&read("/etc/group"))
     }
 
@@ -65,7 +72,7 @@ impl User {
 }
 
 /// Whether a group is known, and no user but these is in it.
-pub(crate) fn has_no_members_but(gid: u32, uids: &[u32]) -> bool {
+pub fn has_no_members_but(gid: u32, uids: &[u32]) -> bool {
     members(gid, &read("/etc/group"), &read("/etc/passwd"))
         .is_some_and(|members| members.iter().all(|uid| uids.contains(uid)))
 }
@@ -90,7 +97,7 @@ fn members(gid: u32, groups: &str, passwd: &str) -> Option<Vec<u32>> {
 }
 
 /// The id of a group.
-pub(crate) fn group_id(name: &str) -> Option<u32> {
+pub fn group_id(name: &str) -> Option<u32> {
     read("/etc/group")
         .lines()
         .filter_map(group)
@@ -99,7 +106,7 @@ pub(crate) fn group_id(name: &str) -> Option<u32> {
 }
 
 /// The name of a group.
-pub(crate) fn group_name(gid: u32) -> Option<String> {
+pub fn group_name(gid: u32) -> Option<String> {
     read("/etc/group")
         .lines()
         .filter_map(group)

@@ -11,7 +11,8 @@ use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use jiff::{SignedDuration, Timestamp};
 
-pub(crate) fn micros(span: Duration) -> i64 {
+/// A time span in whole microseconds, at most `i64::MAX`.
+pub fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -38,9 +39,7 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 impl Micros {
     /// The instant of a UTC `[year, month, day, hour, minute, second, microsecond]`; `None` if it does not exist. There are no leap seconds.
-    pub(crate) fn of_utc(
-        [year, month, day, hour, minute, second, micros]: [u32; 7],
-    ) -> Option<Self> {
+    pub fn of_utc([year, month, day, hour, minute, second, micros]: [u32; 7]) -> Option<Self> {
         let small = |n: u32| i8::try_from(n).ok();
         let nanos = i32::try_from(micros.checked_mul(1_000)?).ok()?;
         let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
@@ -62,7 +61,7 @@ impl Micros {
     }
 
     /// The instant of a `_stamp` of Salt, `2026-11-21T03:03:57.899729` with or without a fraction and `+00:00`; `None` for other text.
-    pub(crate) fn of_stamp(stamp: &str) -> Option<Self> {
+    pub fn of_stamp(stamp: &str) -> Option<Self> {
         let at: DateTime = stamp.strip_suffix("+00:00").unwrap_or(stamp).parse().ok()?;
         i64::try_from(at.duration_since(EPOCH).as_micros())
             .ok()
@@ -82,7 +81,7 @@ impl Micros {
     }
 
     /// The UTC date and time; `None` outside of the years 0 to 9999.
-    pub(crate) fn utc(self) -> Option<DateTime> {
+    pub fn utc(self) -> Option<DateTime> {
         // Cheaper than a sum of civil time and duration, but jiff's timestamps end a day before its years.
         let at = Timestamp::from_microsecond(self.0).map(|at| Offset::UTC.to_datetime(at));
         let at = at
@@ -151,7 +150,7 @@ impl Clock {
     }
 
     /// Time since a fixed instant of this process, independent of wall clock changes. It stops while the system is suspended.
-    pub(crate) fn monotonic(&self) -> Duration {
+    pub fn monotonic(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         match &self.0 {
             Some(manual) => Duration::from_micros(manual.monotonic.load(Ordering::Relaxed)),

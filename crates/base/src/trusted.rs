@@ -16,8 +16,7 @@ use std::process::Command;
 use super::users;
 
 /// The directories of programs, in which a command of this module finds further ones.
-pub(crate) const PROGRAM_PATH: &str =
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Links on the way to a file, as in Linux.
 const LINKS_MAX: usize = 40;
 const STICKY: u32 = 0o1000;
@@ -164,7 +163,7 @@ impl TrustedProgram {
 }
 
 /// Removes the caller's environment from a command: only `PATH`, the locale and the directory of the user remain.
-pub(crate) fn clean_environment(command: &mut Command, home: Option<&Path>) {
+pub fn clean_environment(command: &mut Command, home: Option<&Path>) {
     command
         .env_clear()
         .env("PATH", PROGRAM_PATH)
@@ -175,7 +174,7 @@ pub(crate) fn clean_environment(command: &mut Command, home: Option<&Path>) {
 }
 
 /// Each directory, link and file that the kernel passes on the way to an absolute path, and what the path names at last.
-pub(crate) fn steps(path: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
+pub fn steps(path: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
     let mut here = PathBuf::from("/");
     let mut passed = vec![(here.clone(), fs::symlink_metadata(&here)?)];
     let mut links = 0;

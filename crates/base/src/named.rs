@@ -1,7 +1,8 @@
 //! Enumerations whose variants have names in answers and tables.
 
 /// An enumeration whose variants have names.
-pub(crate) trait Named: Sized + Copy + 'static {
+pub trait Named: Sized + Copy + 'static {
+    /// The names in the order of the definition, for a schema and for messages.
     const NAMES: &'static [&'static str];
 
     /// The variant with this name.
@@ -9,18 +10,19 @@ pub(crate) trait Named: Sized + Copy + 'static {
 }
 
 /// Gives the variants of an enumeration their names: `name`, [`Named`], serde and the JSON schema.
+#[macro_export]
 macro_rules! named {
     ($($type:ty { $($variant:ident: $text:literal,)+ })+) => {$(
         impl $type {
             /// The name in answers and tables.
-            pub(crate) fn name(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
                 }
             }
         }
 
-        impl $crate::base::named::Named for $type {
+        impl $crate::named::Named for $type {
             const NAMES: &'static [&'static str] = &[$($text),+];
 
             fn named(name: &str) -> Option<Self> {
@@ -40,10 +42,10 @@ macro_rules! named {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
-                <Self as $crate::base::named::Named>::named(&text).ok_or_else(|| {
+                <Self as $crate::named::Named>::named(&text).ok_or_else(|| {
                     serde::de::Error::unknown_variant(
                         &text,
-                        <Self as $crate::base::named::Named>::NAMES,
+                        <Self as $crate::named::Named>::NAMES,
                     )
                 })
             }
@@ -59,10 +61,10 @@ macro_rules! named {
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                let names = <Self as $crate::base::named::Named>::NAMES;
+                let names = <Self as $crate::named::Named>::NAMES;
                 schemars::json_schema!({ "type": "string", "enum": names })
             }
         }
     )+};
 }
-pub(crate) use named;
+pub use named;

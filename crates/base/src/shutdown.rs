@@ -9,27 +9,27 @@ use parking_lot::{Condvar, Mutex};
 
 /// A shared request to stop. Clones share one state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Drain(Arc<(Mutex<bool>, Condvar)>);
+pub struct Drain(Arc<(Mutex<bool>, Condvar)>);
 
 impl Drain {
     /// A state without a request.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Requests all threads to stop. Idempotent.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         *self.0.0.lock() = true;
         self.0.1.notify_all();
     }
 
     /// Whether a stop was requested.
-    pub(crate) fn is_stopping(&self) -> bool {
+    pub fn is_stopping(&self) -> bool {
         *self.0.0.lock()
     }
 
     /// Sleeps for `pause` or until a stop is requested; returns whether it was.
-    pub(crate) fn wait(&self, pause: Duration) -> bool {
+    pub fn wait(&self, pause: Duration) -> bool {
         let mut asked = self.0.0.lock();
         self.0.1.wait_while_for(&mut asked, |asked| !*asked, pause);
         *asked

@@ -4,14 +4,14 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 /// The pause after this many failures before the last one.
-pub(crate) fn doubled(first: Duration, max: Duration, before: u32) -> Duration {
+pub fn doubled(first: Duration, max: Duration, before: u32) -> Duration {
     // A shift of 31 is the most that fits, and `max` bounds the rest.
     first.saturating_mul(1 << before.min(31)).min(max)
 }
 
 /// The pauses of one run of failures.
 #[derive(Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     max: Duration,
     /// Percentage by which a pause varies at random.
@@ -20,7 +20,8 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    pub(crate) fn new(first: Duration, max: Duration) -> Self {
+    /// Pauses from `first` up to `max`, without variation.
+    pub fn new(first: Duration, max: Duration) -> Self {
         Self {
             first,
             max,
@@ -30,7 +31,8 @@ impl Backoff {
     }
 
     /// Varies the pauses in both directions: clients that failed together must not return together.
-    pub(crate) fn with_jitter(self, percent: u32) -> Self {
+    #[must_use]
+    pub fn with_jitter(self, percent: u32) -> Self {
         Self {
             jitter: percent,
             ..self
@@ -38,7 +40,8 @@ impl Backoff {
     }
 
     /// The pause after one more failure.
-    pub(crate) fn next(&mut self) -> Duration {
+    #[expect(clippy::should_implement_trait, reason = "an endless sequence")]
+    pub fn next(&mut self) -> Duration {
         // The keys of a `RandomState` are random.
         let random = RandomState::new().hash_one(self.failures) % 2_001;
         self.pause(u32::try_from(random).unwrap_or(1_000))
@@ -54,54 +57,57 @@ impl Backoff {
     }
 
     /// True if no pause of this run of failures has been taken yet.
-    pub(crate) fn is_reset(&self) -> bool {
+    pub fn is_reset(&self) -> bool {
         self.failures == 0
     }
 
-    pub(crate) fn reset(&mut self) {
+    /// Ends the run of failures: the next pause is the first one again.
+    pub fn reset(&mut self) {
         self.failures = 0;
     }
 }
 
 /// When something that failed may be tried again, for a loop that has other work meanwhile.
 #[derive(Debug)]
-pub(crate) struct Retry {
+pub struct Retry {
     backoff: Backoff,
     /// The time of the next attempt, and the pause before it.
     next: Option<(Instant, Duration)>,
 }
 
 impl Retry {
-    pub(crate) fn new(backoff: Backoff) -> Self {
+    /// Due now, for the first attempt.
+    pub fn new(backoff: Backoff) -> Self {
         Self {
             backoff,
             next: None,
         }
     }
 
-    pub(crate) fn is_due(&self) -> bool {
+    /// Whether the pause after the last failure is over.
+    pub fn is_due(&self) -> bool {
         self.next.is_none_or(|(at, _)| Instant::now() >= at)
     }
 
-    pub(crate) fn failed(&mut self) {
+    /// The attempt failed: a pause begins.
+    pub fn failed(&mut self) {
         let pause = self.backoff.next();
         self.next = Some((Instant::now() + pause, pause));
     }
 
-    pub(crate) fn succeeded(&mut self) {
+    /// The attempt succeeded: the next one is due, and pauses begin with the shortest again.
+    pub fn succeeded(&mut self) {
         self.backoff.reset();
         self.next = None;
     }
 
-    /// The pause after the last failure; `None` after a success.
-    #[cfg(test)]
-    pub(crate) fn pause(&self) -> Option<Duration> {
+    /// The pause after the last failure; `None` after a success. For tests, as [`Self::come_due`].
+    pub fn pause(&self) -> Option<Duration> {
         self.next.map(|(_, pause)| pause)
     }
 
     /// Ends the current pause; the next one is as long as it would have been.
-    #[cfg(test)]
-    pub(crate) fn come_due(&mut self) {
+    pub fn come_due(&mut self) {
         if let Some((at, _)) = &mut self.next {
             *at = Instant::now();
         }

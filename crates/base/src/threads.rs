@@ -5,10 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub(crate) fn spawn(
-    name: &str,
-    work: impl FnOnce() + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
+/// Starts a named thread. If it panics, the rest goes on, and [`join`] reports it.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     // The kernel cuts longer names.
     debug_assert!(name.len() <= 15 && name.starts_with("sc-"), "{name}");
     Builder::new().name(name.to_owned()).spawn(work)
@@ -16,7 +14,7 @@ pub(crate) fn spawn(
 
 /// Starts a named critical thread: if it panics, the process exits, so that
 /// systemd can restart it.
-pub(crate) fn spawn_critical(
+pub fn spawn_critical(
     name: &'static str,
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
@@ -30,7 +28,7 @@ pub(crate) fn spawn_critical(
 }
 
 /// Waits for a thread. A panic has been printed to standard error.
-pub(crate) fn join(handle: JoinHandle<()>) {
+pub fn join(handle: JoinHandle<()>) {
     let name = handle.thread().name().unwrap_or("sc-?").to_owned();
     if handle.join().is_err() {
         tracing::error!(thread = name, "thread panicked");
@@ -39,7 +37,7 @@ pub(crate) fn join(handle: JoinHandle<()>) {
 
 /// Waits for a thread until a deadline: `JoinHandle` has no join with one. Returns the handle of a
 /// thread that still works.
-pub(crate) fn join_until(handle: JoinHandle<()>, until: Instant) -> Option<JoinHandle<()>> {
+pub fn join_until(handle: JoinHandle<()>, until: Instant) -> Option<JoinHandle<()>> {
     while !handle.is_finished() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 
 /// A file with content that is ignored, and what that means.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FileFault {
-    pub(crate) path: PathBuf,
+pub struct FileFault {
+    /// The file.
+    pub path: PathBuf,
     /// A sentence: what is ignored, the consequence, and the remedy.
-    pub(crate) problem: String,
+    pub problem: String,
     /// Whether a part of the daemon does not work because of it.
-    pub(crate) is_serious: bool,
+    pub is_serious: bool,
 }
 
 impl FileFault {
-    pub(crate) fn new(path: &Path, problem: impl Into<String>) -> Self {
+    /// A fault without which all parts of the daemon work.
+    pub fn new(path: &Path, problem: impl Into<String>) -> Self {
         Self {
             path: path.to_owned(),
             problem: problem.into(),
@@ -25,7 +27,7 @@ impl FileFault {
     }
 
     /// As [`Self::new`], for a part of the daemon that does not work because of it.
-    pub(crate) fn serious(path: &Path, problem: impl Into<String>) -> Self {
+    pub fn serious(path: &Path, problem: impl Into<String>) -> Self {
         Self {
             is_serious: true,
             ..Self::new(path, problem)

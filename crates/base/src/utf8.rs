@@ -1,7 +1,7 @@
 //! Text from the bytes of a file, with the line of what is no text.
 
 /// The text; the error is the line, from 1, of the first byte that is not UTF-8.
-pub(crate) fn text_of(bytes: Vec<u8>) -> Result<String, usize> {
+pub fn text_of(bytes: Vec<u8>) -> Result<String, usize> {
     String::from_utf8(bytes).map_err(|error| {
         let before = error.as_bytes().get(..error.utf8_error().valid_up_to());
         1 + memchr::memchr_iter(b'\n', before.unwrap_or_default()).count()

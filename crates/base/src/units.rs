@@ -1,7 +1,7 @@
 //! Bytes, durations and rates in few characters.
 
 /// Formats bytes in at most six characters: `1023B`, `47.2K`, `9.81G`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     let mut unit = 0_usize;
     let mut scaled = n;
     let mut rest = 0;
@@ -26,7 +26,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// Formats a duration in one unit: `59s`, `47h`, `400d`.
-pub(crate) fn span(seconds: u64) -> String {
+pub fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
@@ -36,7 +36,7 @@ pub(crate) fn span(seconds: u64) -> String {
 }
 
 /// Formats a number per 1000 s as a number per second with one decimal.
-pub(crate) fn rate(per_1000_s: u64) -> String {
+pub fn rate(per_1000_s: u64) -> String {
     format!("{}.{}", per_1000_s / 1000, per_1000_s % 1000 / 100)
 }
 

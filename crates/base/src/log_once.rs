@@ -8,14 +8,15 @@ use parking_lot::Mutex;
 
 /// Permits one line of each kind in an interval. What happened in between is in a counter.
 #[derive(Debug)]
-pub(crate) struct LogOnce<K = ()> {
+pub struct LogOnce<K = ()> {
     interval: Duration,
     /// When each kind was logged last, by the monotonic clock.
     logged: Mutex<HashMap<K, Duration>>,
 }
 
 impl<K: Eq + Hash> LogOnce<K> {
-    pub(crate) fn every(interval: Duration) -> Self {
+    /// At most one line of a kind in this time.
+    pub fn every(interval: Duration) -> Self {
         Self {
             interval,
             logged: Mutex::default(),
@@ -24,7 +25,7 @@ impl<K: Eq + Hash> LogOnce<K> {
 
     /// True if a line of this kind is to be logged; then the next one is after the interval. No lock
     /// is held while the caller writes it.
-    pub(crate) fn is_due(&self, kind: K, now: Duration) -> bool {
+    pub fn is_due(&self, kind: K, now: Duration) -> bool {
         let mut logged = self.logged.lock();
         let is_due = logged
             .get(&kind)
@@ -36,7 +37,7 @@ impl<K: Eq + Hash> LogOnce<K> {
     }
 
     /// Makes the next line of each kind due, because what was logged is over.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.logged.lock().clear();
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// Connects to a stream socket, and leaves `timeout` as the limit of each write. [`io::ErrorKind::TimedOut`] if the backlog stays full.
-pub(crate) fn unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+pub fn unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,

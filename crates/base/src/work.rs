@@ -97,7 +97,6 @@ impl Work {
 
 /// Whether the work of this thread goes on. Cheap enough for each block of a search: below a microsecond.
 pub fn check() -> Result<(), Ended> {
-    #[cfg(test)]
     STEPS.set(STEPS.get() + 1);
     RUNNING.with_borrow(|running| {
         let Some(Running { work, until }) = running else {
@@ -117,14 +116,13 @@ pub fn check() -> Result<(), Ended> {
     })
 }
 
-#[cfg(test)]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How often this thread called [`check`]: how many blocks and indexes its searches looked at.
-#[cfg(test)]
-pub(crate) fn steps() -> u64 {
+/// How often this thread called [`check`]: how many blocks and indexes its searches looked at. For tests; a package above this one
+/// compiles this one without its `cfg(test)`.
+pub fn steps() -> u64 {
     STEPS.get()
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 /// Escapes the control characters that JSON permits unescaped. They occur only within strings,
 /// where the escape is equivalent.
-pub(crate) fn json_plain(text: &str) -> Cow<'_, str> {
+pub fn json_plain(text: &str) -> Cow<'_, str> {
     escape(
         text,
         |c| is_unsafe(c) && c > ' ',
@@ -23,7 +23,7 @@ pub(crate) fn json_plain(text: &str) -> Cow<'_, str> {
 
 /// Escapes all characters that move the cursor, start a line, change the text direction, or are
 /// invisible.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     escape(text, is_unsafe, |out, c| match c {
         '\n' => out.write_str("\\n"),
         '\r' => out.write_str("\\r"),
