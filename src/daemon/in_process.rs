@@ -3,19 +3,23 @@
 //! threads but those of its store and its sinks.
 
 use std::fmt;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt as _;
 use rmpv::Value;
 use tempfile::TempDir;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::{Made, engines, policy, store_options};
 use crate::api::call::Ctx;
 use crate::api::client::{Client, ClientError};
 pub(crate) use crate::api::http::in_process::Answer;
-use crate::api::http::in_process::{HOST, Visitor, routes, visit};
+use crate::api::http::in_process::{HOST, Visitor, open, routes, visit};
 use crate::api::socket::Pairs;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
@@ -23,6 +27,9 @@ use crate::bus::fire::Firer;
 use crate::config::{CliOverrides, Config, Environment};
 use crate::engines::settings::of_config;
 use crate::store::{FreeSpace, Intake, Options, Store};
+use crate::testkit::DEADLINE;
+use crate::testkit::entries::Asks;
+pub(crate) use crate::testkit::entries::{list, map};
 pub(crate) use crate::testkit::wait_for;
 
 /// A daemon in process; it ends when it is dropped.
@@ -123,11 +130,6 @@ impl Cellar {
         self.client().call(name, map(args))
     }
 
-    /// Makes a call that must succeed.
-    pub(crate) fn ask(&self, name: &str, args: Vec<(&str, Value)>) -> Value {
-        self.call(name, args).unwrap()
-    }
-
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let all = self.ctx().archive.metrics.all();
         let found = all.iter().find(|(known, _)| *known == name);
@@ -140,6 +142,12 @@ impl Cellar {
             running.stop();
         }
         true
+    }
+}
+
+impl Asks for Cellar {
+    fn ask(&self, call: &str, args: Vec<(&str, Value)>) -> Value {
+        self.call(call, args).unwrap()
     }
 }
 
@@ -172,6 +180,49 @@ pub(crate) fn request(to: &Http, method: &str, path: &str, headers: &str, body: 
 
 pub(crate) fn get(to: &Http, path: &str, headers: &str) -> Answer {
     request(to, "GET", path, headers, b"")
+}
+
+/// An answer that is read while it is made.
+pub(crate) struct Stream {
+    /// Without the body.
+    pub(crate) answer: Answer,
+    body: Body,
+    runtime: Handle,
+    /// Of the latest piece, for [`Read`].
+    rest: Bytes,
+}
+
+/// A request with GET whose answer is read while it is made.
+pub(crate) fn stream(to: &Http, path: &str, headers: &str) -> Stream {
+    let from = Visitor::Network;
+    let opened = open(to.routes.clone(), from, "GET", path, headers, b"");
+    let (answer, body) = to.runtime.block_on(opened);
+    Stream {
+        answer,
+        body,
+        runtime: to.runtime.clone(),
+        rest: Bytes::new(),
+    }
+}
+
+impl Stream {
+    /// The next piece; none at the end.
+    pub(crate) fn piece(&mut self) -> Option<Bytes> {
+        let frame = async { timeout(DEADLINE, self.body.frame()).await };
+        let frame = self.runtime.block_on(frame).expect("a piece in time")?;
+        Some(frame.unwrap().into_data().unwrap())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.rest.is_empty() {
+            self.rest = self.piece().unwrap_or_default();
+        }
+        let count = to.len().min(self.rest.len());
+        to[..count].copy_from_slice(&self.rest.split_to(count));
+        Ok(count)
+    }
 }
 
 /// A request of this user over the unix socket.
@@ -260,7 +311,7 @@ impl Running {
         });
 
         let store = ctx.archive.store.clone();
-        runtime.shutdown_timeout(crate::testkit::DEADLINE);
+        runtime.shutdown_timeout(DEADLINE);
         drop((ctx, intake, pairs, routes));
         store.note_stop().unwrap();
         drop(store);
@@ -268,15 +319,4 @@ impl Running {
             thread.join().unwrap();
         }
     }
-}
-
-/// A map of arguments.
-pub(crate) fn map(pairs: Vec<(&str, Value)>) -> Value {
-    let pairs = pairs.into_iter();
-    Value::Map(pairs.map(|(key, value)| (key.into(), value)).collect())
-}
-
-/// An array.
-pub(crate) fn list<const N: usize>(items: [&str; N]) -> Value {
-    Value::Array(items.into_iter().map(Value::from).collect())
 }

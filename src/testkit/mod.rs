@@ -1,8 +1,10 @@
-//! Shared by benchmarks and tests: the load generator, the baseline, a fake master, a fake bus, a signing minion, random numbers, the resources
-//! of processes, executable files, and waiting with a deadline.
+//! Shared by benchmarks and tests: the load generator, the baseline, a fake master, a fake bus, a signing minion, entries, random numbers, the
+//! resources of processes, executable files, and waiting with a deadline.
 
 pub mod baseline;
 pub mod bus;
+pub mod entries;
+pub mod limited;
 pub mod load;
 pub mod master;
 pub mod minion;

@@ -13,9 +13,8 @@ use saltcellar::testkit::program as executable;
 use serde_json::json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
 use crate::http::LISTENER;
-use crate::jobs::{answer, publish};
 use crate::reactor::{FakeMaster, Lab, lab};
 use crate::sinks::{service, status};
 
@@ -332,8 +331,8 @@ impl Machine {
 
         let cellar = &lab.cellar;
         for jid in [EARLIER, JID] {
-            publish(cellar, jid, "test.ping", &["web1"]);
-            answer(cellar, jid, "web1", "test.ping", &json!(true), 0);
+            cellar.publish(jid, "test.ping", &["web1"]);
+            cellar.answer(jid, "web1", "test.ping", &json!(true), 0);
         }
         let event = map(vec![("tag", "test/1".into()), ("data", map(vec![]))]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);

@@ -5,7 +5,7 @@
 use rmpv::Value;
 use saltcellar::api::client::ClientError;
 
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
 
 fn jid(n: u64) -> String {
     format!("20261121030955{n:06}")

@@ -13,7 +13,7 @@ use saltcellar::testkit::Random;
 use saltcellar::testkit::usage::Process;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map, serve_command, wait_for};
+use crate::harness::{Asks as _, Cellar, map, serve_command, wait_for};
 
 pub(crate) const EVENTS: u64 = 60;
 

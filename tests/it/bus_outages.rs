@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rmpv::Value;
 use saltcellar::testkit::Random;
 
-use crate::harness::{Cellar, FakeBus, master_bus, publish, recording, wait_for};
+use crate::harness::{Asks as _, Cellar, FakeBus, master_bus, publish, recording, wait_for};
 
 pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
     let mut body = format!("{tag}\n\n").into_bytes();

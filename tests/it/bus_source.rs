@@ -5,7 +5,7 @@ use std::fs;
 use rmpv::Value;
 use saltcellar::wire::{frame, salt_event};
 
-use crate::harness::{Cellar, FakeBus, master_bus, publish, recording, wait_for};
+use crate::harness::{Asks as _, Cellar, FakeBus, master_bus, publish, recording, wait_for};
 
 const RELEASES: [&str; 3] = ["3006.28", "3007.15", "3008.3"];
 

@@ -9,26 +9,7 @@ use saltcellar::testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr};
-use crate::harness::{Cellar, ended, map, master_bus, publish, wait_for};
-
-/// Stores events `n` with the tag `test/<n>`, one call each.
-fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
-    let mut client = cellar.client();
-    for n in numbers {
-        let data = map(vec![
-            ("n", n.into()),
-            ("fun", "state.apply".into()),
-            ("retcode", (n % 2).into()),
-        ]);
-        let event = map(vec![("tag", format!("test/{n}").into()), ("data", data)]);
-        client
-            .call(
-                "event_return",
-                map(vec![("events", Value::Array(vec![event]))]),
-            )
-            .unwrap();
-    }
-}
+use crate::harness::{Asks as _, Cellar, ended, map, master_bus, publish, wait_for};
 
 fn next(cellar: &Cellar, limit: u64, wait_ms: u64) -> Vec<(u64, u64, String)> {
     let args = vec![
@@ -75,7 +56,7 @@ fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated()
     let mut random = Random::new(18);
     let (mut processed, mut acked, mut ids) = (Vec::new(), 0, std::collections::HashMap::new());
     for round in 0..6_u64 {
-        put(&cellar, round * 20..round * 20 + 20);
+        cellar.store_numbered(round * 20..round * 20 + 20);
         let batch = next(&cellar, 13, 0);
         assert!(
             batch[0].1 >= acked,
@@ -128,7 +109,7 @@ fn a_waiting_call_is_answered_by_the_next_event_that_matches_and_occupies_no_thr
             );
         }
         let asked = std::time::Instant::now();
-        put(&cellar, 0..10);
+        cellar.store_numbered(0..10);
         for one in waiting {
             let events = one.join().unwrap();
             assert_eq!(
@@ -190,11 +171,11 @@ fn tail(cellar: &Cellar, args: &[&str]) -> Tail {
 #[test]
 fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
     let cellar = Cellar::start();
-    put(&cellar, 0..300);
+    cellar.store_numbered(0..300);
     std::thread::scope(|scope| {
         // Stored while the tail reads history and passes over to live events.
         let writes = Builder::new()
-            .spawn_scoped(scope, || put(&cellar, 300..900))
+            .spawn_scoped(scope, || cellar.store_numbered(300..900))
             .unwrap();
         let since = tail(&cellar, &["--since", "1h", "--limit", "900"]);
         let found: Vec<u64> = (0..900)
@@ -215,7 +196,7 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
         (cellar.ask("status", vec![])["counters"]["calls"].as_u64() > Some(900)).then_some(())
     });
     let first = wait_for("an event", || {
-        put(&cellar, 1000..1002);
+        cellar.store_numbered(1000..1002);
         live.lines
             .recv_timeout(std::time::Duration::from_millis(200))
             .ok()
@@ -226,7 +207,7 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
 #[test]
 fn a_tail_continues_at_its_position_after_the_daemon_was_killed() {
     let mut cellar = Cellar::start();
-    put(&cellar, 0..3);
+    cellar.store_numbered(0..3);
     let tail = tail(&cellar, &["--since", "1h"]);
     let next = || {
         saltcellar::testkit::receive(&tail.lines)["data"]["n"]
@@ -236,7 +217,7 @@ fn a_tail_continues_at_its_position_after_the_daemon_was_killed() {
     assert_eq!([next(), next(), next()], [0, 1, 2]);
     cellar.kill();
     cellar.restart();
-    put(&cellar, 3..6);
+    cellar.store_numbered(3..6);
     assert_eq!([next(), next(), next()], [3, 4, 5]);
 }
 
@@ -269,7 +250,7 @@ fn cursors_are_part_of_a_backup_and_survive_a_rebuild() {
         "consumer_create",
         vec![("name", "audit".into()), ("to", "oldest".into())],
     );
-    put(&cellar, 0..20);
+    cellar.store_numbered(0..20);
     let batch = next(&cellar, 10, 0);
     ack(&cellar, batch[9].0);
     let state = cellar.state_dir();

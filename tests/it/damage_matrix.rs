@@ -20,7 +20,7 @@ use crate::bad_sectors::{
     reasons,
 };
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, serve_command, wait_for};
+use crate::harness::{Asks as _, Cellar, serve_command, wait_for};
 
 /// Events of the consumer that are acknowledged before the damage.
 const ACKNOWLEDGED: usize = 20;

@@ -3,7 +3,7 @@
 use rmpv::Value;
 
 use crate::fake_daemon::{map, program, stderr, stdout};
-use crate::harness::Cellar;
+use crate::harness::{Asks as _, Cellar};
 
 /// The checks of `doctor`, as `(check, verdict, words)`.
 fn checks(output: &std::process::Output) -> Vec<(String, String, String)> {

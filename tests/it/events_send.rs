@@ -13,7 +13,7 @@ use saltcellar::wire::frame::{FrameSplitter, Framing, body, fired};
 use saltcellar::wire::salt_event::split;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, wait_for};
+use crate::harness::{Asks as _, Cellar, wait_for};
 use saltcellar::testkit::{missing, receive};
 
 /// A master's bus, which publishes fired events to its subscribers.

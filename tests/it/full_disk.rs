@@ -9,7 +9,7 @@ use rmpv::Value;
 use saltcellar::api::client::ClientError;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
 use saltcellar::testkit::{Random, missing};
 
 /// An ext4 in a file, mounted as the state directory of a daemon; unmounted when dropped.

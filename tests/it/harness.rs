@@ -11,6 +11,7 @@ use saltcellar::api::client::{Client, ClientError};
 use saltcellar::testkit::DEADLINE;
 pub(crate) use saltcellar::testkit::bus::FakeBus;
 use saltcellar::testkit::bus::read_recording;
+pub(crate) use saltcellar::testkit::entries::{Asks, list, map};
 use saltcellar::testkit::usage::Process;
 pub(crate) use saltcellar::testkit::wait_for;
 
@@ -156,11 +157,6 @@ impl Cellar {
         self.client().call(name, map(args))
     }
 
-    /// Makes a call that must succeed.
-    pub(crate) fn ask(&self, name: &str, args: Vec<(&str, Value)>) -> Value {
-        self.call(name, args).unwrap()
-    }
-
     pub(crate) fn counter(&self, name: &str) -> u64 {
         self.ask("status", vec![])["counters"][name]
             .as_u64()
@@ -189,6 +185,12 @@ impl Cellar {
 
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+}
+
+impl Asks for Cellar {
+    fn ask(&self, call: &str, args: Vec<(&str, Value)>) -> Value {
+        self.call(call, args).unwrap()
     }
 }
 
@@ -227,16 +229,6 @@ pub(crate) fn serve_command(dir: &Path) -> Command {
         .arg("--socket")
         .arg(dir.join("s.sock"));
     command
-}
-
-/// A map of arguments.
-pub(crate) fn map(pairs: Vec<(&str, Value)>) -> Value {
-    Value::Map(pairs.into_iter().map(|(k, v)| (k.into(), v)).collect())
-}
-
-/// An array.
-pub(crate) fn list<const N: usize>(items: [&str; N]) -> Value {
-    Value::Array(items.into_iter().map(Value::from).collect())
 }
 
 /// A recorded bus: its framing and its frames.

@@ -7,7 +7,7 @@ use rmpv::Value;
 use saltcellar::base::limits::{HTTP_CALLS_OF_ONE, SOCKET_CALLS_OF_ONE, WIRE_FRAME_BYTES_MAX};
 use saltcellar::wire::call::{preamble, request_frame};
 
-use crate::harness::{Cellar, map, read_to_end, wait_for};
+use crate::harness::{Asks as _, Cellar, map, read_to_end, wait_for};
 
 /// Sends bytes and returns the last message before the connection is closed.
 fn last_message(cellar: &Cellar, words: &[&[u8]]) -> String {

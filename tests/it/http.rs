@@ -9,7 +9,7 @@ use saltcellar::testkit::DEADLINE;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, wait_for};
+use crate::harness::{Asks as _, Cellar, wait_for};
 
 pub(crate) const LISTENER: &str = "http: {listen: '127.0.0.1:0', unix: DIR/http.sock}\n";
 

@@ -8,7 +8,7 @@ use saltcellar::wire::frame::Framing;
 use serde_json::{Value as Json, json};
 
 use crate::events_send::{FakeMaster, connected};
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
 use crate::http::{Answer, LISTENER, address, connect, get, local, receive, request, token};
 
 /// Stores events `n` with the tag `test/<n>`.

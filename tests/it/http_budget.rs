@@ -8,7 +8,7 @@ use saltcellar::base::limits::{HTTP_PEERS_OF_ONE, HTTP_STREAMS_OF_ONE};
 
 use rmpv::Value;
 
-use crate::harness::{Cellar, in_dir, map, wait_for};
+use crate::harness::{Asks as _, Cellar, in_dir, map, wait_for};
 use crate::http::{LISTENER, address, connect, get, receive, request, token};
 
 /// Sends the head of a GET request on an open connection.

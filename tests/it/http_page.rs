@@ -4,7 +4,7 @@ use rmpv::Value;
 use serde_json::{Value as Json, json};
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::Cellar;
+use crate::harness::{Asks as _, Cellar};
 use crate::http::{Answer, LISTENER, address, get, request, token};
 
 const JID: &str = "20261121054728123456";

@@ -10,7 +10,7 @@ use saltcellar::testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer}
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
 
-use crate::harness::{Cellar, in_dir, map, wait_for};
+use crate::harness::{Asks as _, Cellar, in_dir, map, wait_for};
 
 const JID: &str = "20241121031733650863";
 const HOUR: i64 = 3_600_000_000;

@@ -4,47 +4,14 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
 use rmpv::Value;
+use saltcellar::testkit::entries::value;
 use serde_json::{Value as Json, json};
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map};
+use crate::harness::{Asks as _, Cellar, map};
 
 const JID: &str = "20261121054728123456";
 const LATER: &str = "20261121064728123456";
-
-/// A value of Salt, written as JSON.
-pub(crate) fn value(json: &Json) -> Value {
-    saltcellar::wire::msgpack::json::from_json(json).unwrap()
-}
-
-fn save_load(cellar: &Cellar, jid: &str, load: &Json, minions: &[&str]) {
-    let minions = Value::Array(minions.iter().map(|id| Value::from(*id)).collect());
-    cellar.ask(
-        "save_load",
-        vec![
-            ("jid", jid.into()),
-            ("load", value(load)),
-            ("minions", minions),
-        ],
-    );
-}
-
-pub(crate) fn publish(cellar: &Cellar, jid: &str, fun: &str, minions: &[&str]) {
-    let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": ["web"], "tgt_type": "glob", "ret": "",
-                      "jid": jid, "kwargs": {"metadata": {"ticket": "OPS-7", "nodes": 3}}, "user": "root"});
-    save_load(cellar, jid, &load, minions);
-}
-
-pub(crate) fn answer(cellar: &Cellar, jid: &str, minion: &str, fun: &str, ret: &Json, code: i64) {
-    let load = json!({"cmd": "_return", "id": minion, "jid": jid, "fun": fun, "fun_args": [], "return": ret,
-                      "retcode": code, "success": code == 0});
-    returned(cellar, &load);
-}
-
-/// A returner call with this return.
-pub(crate) fn returned(cellar: &Cellar, load: &Json) {
-    cellar.ask("returner", vec![("load", value(load))]);
-}
 
 pub(crate) fn cli(cellar: &Cellar, args: &[&str]) -> std::process::Output {
     program()
@@ -68,13 +35,13 @@ fn store_runner(cellar: &Cellar, load: &Json) {
         "save_load",
         vec![("jid", jid.into()), ("load", value(load))],
     );
-    cellar.ask("returner", vec![("load", value(load))]);
+    cellar.store_return(load);
 }
 
 /// `jobs watch` of a job of two minions, of which the first has returned, and the lines after that.
 fn watched(cellar: &Cellar) -> (Child, impl Iterator<Item = String> + use<>) {
-    publish(cellar, JID, "cmd.run", &["web1", "web2"]);
-    answer(cellar, JID, "web1", "cmd.run", &json!("x"), 0);
+    cellar.publish(JID, "cmd.run", &["web1", "web2"]);
+    cellar.answer(JID, "web1", "cmd.run", &json!("x"), 0);
     let mut child = program()
         .arg("--socket")
         .arg(cellar.socket())
@@ -100,7 +67,7 @@ fn a_watch_continues_after_the_daemon_was_restarted() {
 
     cellar.kill();
     cellar.restart();
-    answer(&cellar, JID, "web2", "cmd.run", &json!("x"), 0);
+    cellar.answer(JID, "web2", "cmd.run", &json!("x"), 0);
     // Nothing is printed twice.
     assert!(lines.next().unwrap().ends_with("2/2  web2: ok, retcode 0"));
     assert_eq!(lines.next().unwrap(), "2/2 returned, 0 failed");
@@ -121,7 +88,7 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     ]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     assert!(lines.next().unwrap().ends_with("web2 step: ok"));
-    answer(&cellar, JID, "web2", "cmd.run", &json!("x"), 5);
+    cellar.answer(JID, "web2", "cmd.run", &json!("x"), 5);
     assert!(
         lines
             .next()
@@ -134,8 +101,8 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     assert_eq!(stderr(&output), "saltcellar: 1 of 2 minions failed\n");
 
     // Not all minions return.
-    publish(&cellar, LATER, "cmd.run", &["web1", "web2"]);
-    answer(&cellar, LATER, "web1", "cmd.run", &json!("x"), 0);
+    cellar.publish(LATER, "cmd.run", &["web1", "web2"]);
+    cellar.answer(LATER, "web1", "cmd.run", &json!("x"), 0);
     let output = cli(
         &cellar,
         &[

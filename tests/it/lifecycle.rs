@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use rmpv::Value;
 
 use crate::fake_daemon::stderr;
-use crate::harness::{Cellar, ended, map, serve_command, wait_for};
+use crate::harness::{Asks as _, Cellar, ended, map, serve_command, wait_for};
 use saltcellar::testkit::DEADLINE;
 
 fn a_return(n: u64) -> Value {

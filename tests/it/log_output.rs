@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use saltcellar::api::client::Client;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, ended, map, serve_command, wait_for};
+use crate::harness::{Asks as _, Cellar, ended, map, serve_command, wait_for};
 
 /// A daemon with that standard error, which logs a line for each call.
 fn serve_to(dir: &std::path::Path, stderr: Stdio) -> Child {

@@ -144,8 +144,6 @@ mod http_api;
 
 /// What one client of the HTTP listener may hold.
 mod http_budget;
-/// Limited tokens over HTTP: nothing that they may not read has an effect.
-mod http_limits;
 
 /// The web page.
 mod http_page;

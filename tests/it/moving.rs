@@ -11,7 +11,7 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{FakeDaemon, program, stderr, stdout};
-use crate::harness::{Cellar, list, map, wait_for};
+use crate::harness::{Asks as _, Cellar, list, map, wait_for};
 
 const JID: &str = "20261101120000000001";
 /// 2026-11-01 12:00:07.5 UTC, microseconds.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rmpv::Value;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map};
+use crate::harness::{Asks as _, Cellar, map};
 
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777

@@ -6,7 +6,7 @@ use rmpv::Value;
 
 use crate::bus_outages::{Bus, frame, unpacked};
 use crate::fake_daemon::{program, stderr};
-use crate::harness::{map, publish, wait_for};
+use crate::harness::{Asks as _, map, publish, wait_for};
 use crate::https_source::{Server, call, post, signer};
 use crate::zeromq_sockets::{Peer, message};
 

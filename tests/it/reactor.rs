@@ -12,7 +12,7 @@ use saltcellar::model::{Entry, Flags, Kind, Source};
 use saltcellar::testkit::master::serve;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, FakeBus, map, master_bus, publish, wait_for};
+use crate::harness::{Asks as _, Cellar, FakeBus, map, master_bus, publish, wait_for};
 use crate::salt_codec::store_unchecked;
 
 /// A request to the master: `cmd`, `fun`, the first argument, `jid`, `user`.

@@ -6,7 +6,7 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
 use saltcellar::testkit::{missing, python3};
 

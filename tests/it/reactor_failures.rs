@@ -7,7 +7,7 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, map, master_bus, wait_for};
+use crate::harness::{Asks as _, Cellar, map, master_bus, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
 
 /// The program's combined output and its exit code.

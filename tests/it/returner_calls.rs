@@ -4,43 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use rmpv::Value;
+use saltcellar::testkit::entries::{ping, pong};
 
-use crate::harness::{Cellar, list, map};
+use crate::harness::{Asks as _, Cellar, list, map};
 
 const JID: &str = "20261121030955505683";
 
-fn publish() -> Value {
-    map(vec![
-        ("cmd", "publish".into()),
-        ("tgt", "*".into()),
-        ("fun", "test.ping".into()),
-        ("arg", list(["a"])),
-        ("tgt_type", "glob".into()),
-        ("ret", "".into()),
-        ("jid", JID.into()),
-        (
-            "kwargs",
-            map(vec![("metadata", map(vec![("why", "test".into())]))]),
-        ),
-        ("user", "root".into()),
-    ])
-}
-
 fn answer(minion: &str, value: Value) -> Value {
-    answer_to(JID, minion, value)
-}
-
-fn answer_to(jid: &str, minion: &str, value: Value) -> Value {
-    map(vec![
-        ("cmd", "_return".into()),
-        ("id", minion.into()),
-        ("success", true.into()),
-        ("return", value),
-        ("retcode", 0.into()),
-        ("jid", jid.into()),
-        ("fun", "test.ping".into()),
-        ("_stamp", "2026-11-21T03:09:55.600000+00:00".into()),
-    ])
+    pong(JID, minion, value)
 }
 
 #[test]
@@ -50,7 +21,7 @@ fn syndics_add_minions_endtimes_and_registers_are_kept() {
         "save_load",
         vec![
             ("jid", JID.into()),
-            ("load", publish()),
+            ("load", ping(JID)),
             ("minions", list(["web1"])),
         ],
     );
@@ -146,7 +117,7 @@ fn a_return_of_an_unknown_job_is_listed_once_in_each_order_of_its_calls() {
             .enumerate()
         {
             let jid = format!("202611210309555056{n}{m}");
-            let load = answer_to(&jid, "web1", "while away".into());
+            let load = pong(&jid, "web1", "while away".into());
             let event = map(vec![
                 ("tag", format!("salt/job/{jid}/ret/web1").into()),
                 ("data", load.clone()),

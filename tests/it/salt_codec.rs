@@ -10,7 +10,7 @@ use saltcellar::wire::salt_event::event_entry;
 
 use crate::bus_outages::frame;
 use crate::fake_daemon::{program, stdout};
-use crate::harness::{Cellar, list, map, master_bus, publish, wait_for};
+use crate::harness::{Asks as _, Cellar, list, map, master_bus, publish, wait_for};
 
 const JID: &str = "20261121030955505683";
 

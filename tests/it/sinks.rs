@@ -14,7 +14,7 @@ use saltcellar::testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, in_dir, map, wait_for};
+use crate::harness::{Asks as _, Cellar, in_dir, map, wait_for};
 use crate::http::LISTENER;
 
 /// Stores events with these numbers and the tag `test/<n>`, in one call.

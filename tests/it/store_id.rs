@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmpv::Value;
+use saltcellar::testkit::limited::{OUT, World, chunks, fill, paths, views};
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, map, wait_for};
-use crate::http::{address, connect, get, local, request, token};
-use crate::http_limits::{chunks, paths, start_full, views};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
+use crate::http::{LISTENER, address, connect, get, local, request, token};
 use crate::sinks::{service, status};
 
 /// The forms in which the id could be shown: hexadecimal in both byte orders, decimal, and its bytes.
@@ -50,7 +50,8 @@ fn no_answer_contains_the_store_id() {
     let sink = format!(
         "  hook: {{encoder: json, batch: {{count: 1, time: 0s}}, transport: {{http: {{url: 'http://127.0.0.1:{port}/'}}}}}}\n"
     );
-    let mut cellar = start_full(&sink);
+    let mut cellar = Cellar::start_configured(&format!("{LISTENER}{OUT}{sink}"), &[]);
+    fill(&cellar, World::Full);
     cellar.ask(
         "consumer_create",
         vec![("name", "audit".into()), ("to", "oldest".into())],

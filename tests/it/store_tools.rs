@@ -10,7 +10,7 @@ use saltcellar::testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map, wait_for};
+use crate::harness::{Asks as _, Cellar, map, wait_for};
 use crate::http::{LISTENER, address, get, token};
 
 fn store(args: &[&str], paths: &[&Path]) -> Output {

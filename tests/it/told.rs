@@ -10,7 +10,7 @@ use std::process::Output;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, wait_for};
+use crate::harness::{Asks as _, Cellar, wait_for};
 
 /// The reasons of `status`: level, part, message.
 fn reasons(cellar: &Cellar) -> Vec<[String; 3]> {

@@ -11,7 +11,7 @@ use zeromq::{
     PushSocket, ReqSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocket, ZmqMessage,
 };
 
-use crate::harness::{Cellar, wait_for};
+use crate::harness::{Asks as _, Cellar, wait_for};
 use crate::zeromq_sockets::hello;
 
 #[tokio::test]

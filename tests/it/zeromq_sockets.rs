@@ -10,7 +10,7 @@ use saltcellar::testkit::Random;
 use saltcellar::wire::zmtp;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, read_to_end, wait_for};
+use crate::harness::{Asks as _, Cellar, read_to_end, wait_for};
 
 const SOCKETS: &str = "zeromq: {pull: 'ipc://DIR/z/in.sock', pub: 'ipc://DIR/z/out.sock'}\n";
 

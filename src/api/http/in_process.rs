@@ -62,13 +62,29 @@ pub(crate) fn routes(config: &Config, ctx: Arc<Ctx>, stop: watch::Receiver<bool>
 
 /// Makes a request, and reads the whole answer.
 pub(crate) async fn visit(
-    mut routes: Router,
+    routes: Router,
     from: Visitor,
     method: &str,
     path: &str,
     headers: &str,
     body: &[u8],
 ) -> Answer {
+    let (answer, body) = open(routes, from, method, path, headers, body).await;
+    Answer {
+        body: body.collect().await.unwrap().to_bytes().to_vec(),
+        ..answer
+    }
+}
+
+/// Makes a request, and returns the head of its answer and the body, which may have no end.
+pub(crate) async fn open(
+    mut routes: Router,
+    from: Visitor,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &[u8],
+) -> (Answer, Body) {
     let peer = match from {
         Visitor::Network => Peer::Network {
             from: "127.0.0.1:2".parse().unwrap(),
@@ -96,9 +112,10 @@ pub(crate) async fn visit(
         format!("{name}: {value}\r\n")
     });
 
-    Answer {
+    let answer = Answer {
         status: head.status.as_u16(),
         head: lines.collect(),
-        body: body.collect().await.unwrap().to_bytes().to_vec(),
-    }
+        body: Vec::new(),
+    };
+    (answer, body)
 }

@@ -2,27 +2,9 @@
 
 use crate::cli::in_process::{cli, stderr, stdout};
 use crate::daemon::in_process::{Cellar, list, map};
+use crate::testkit::entries::Asks as _;
 use rmpv::Value;
 use serde_json::Value as Json;
-
-/// Stores events `n` with the tag `test/<n>`, one call each.
-fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
-    let mut client = cellar.client();
-    for n in numbers {
-        let data = map(vec![
-            ("n", n.into()),
-            ("fun", "state.apply".into()),
-            ("retcode", (n % 2).into()),
-        ]);
-        let event = map(vec![("tag", format!("test/{n}").into()), ("data", data)]);
-        client
-            .call(
-                "event_return",
-                map(vec![("events", Value::Array(vec![event]))]),
-            )
-            .unwrap();
-    }
-}
 
 fn next(cellar: &Cellar, limit: u64, wait_ms: u64) -> Vec<(u64, u64, String)> {
     let args = vec![
@@ -143,7 +125,7 @@ fn invalid_filters_names_and_positions_are_refused_with_the_reason() {
 fn two_holders_of_one_name_conflict_with_a_clear_error() {
     let cellar = Cellar::start();
     cellar.ask("consumer_create", vec![("name", "audit".into())]);
-    put(&cellar, 0..3);
+    cellar.store_numbered(0..3);
     assert_eq!(next(&cellar, 1, 0).len(), 1);
     let output = cli(
         &cellar,
@@ -247,7 +229,7 @@ fn the_verbs_control_a_consumer() {
         &cellar,
         &[&["consumers", "create", "audit"][..], &filter].concat(),
     );
-    put(&cellar, 0..10);
+    cellar.store_numbered(0..10);
     let lines = done(
         &cellar,
         &[
@@ -333,7 +315,7 @@ fn the_verbs_control_a_consumer() {
 #[test]
 fn lists_and_counts_take_the_same_filter() {
     let cellar = Cellar::start();
-    put(&cellar, 0..40);
+    cellar.store_numbered(0..40);
     let tags = |args: &[&str]| {
         let lines = done(
             &cellar,

@@ -2,6 +2,7 @@
 
 use crate::cli::in_process::{LISTENER, token};
 use crate::daemon::in_process::{Answer, Cellar, address, get, local, map};
+use crate::testkit::entries::Asks as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 

@@ -3,6 +3,7 @@
 use crate::base::limits::{LIST_BYTES_MAX, SALT_API_BYTES, SALT_API_CHUNKS};
 use crate::cli::in_process::{LISTENER, token};
 use crate::daemon::in_process::{Answer, Cellar, Http, address, map, request};
+use crate::testkit::entries::Asks as _;
 use crate::wire::msgpack::json::from_json;
 use rmpv::Value;
 use serde_json::{Value as Json, json};

@@ -3,45 +3,12 @@
 use crate::base::limits::LIST_BYTES_MAX;
 use crate::cli::in_process::{cli, document, stderr, stdout, text};
 use crate::daemon::in_process::{Cellar, map, wait_for};
+use crate::testkit::entries::{Asks as _, value};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
 const JID: &str = "20261121054728123456";
 const LATER: &str = "20261121064728123456";
-
-/// A value of Salt, written as JSON.
-pub(crate) fn value(json: &Json) -> Value {
-    crate::wire::msgpack::json::from_json(json).unwrap()
-}
-
-fn save_load(cellar: &Cellar, jid: &str, load: &Json, minions: &[&str]) {
-    let minions = Value::Array(minions.iter().map(|id| Value::from(*id)).collect());
-    cellar.ask(
-        "save_load",
-        vec![
-            ("jid", jid.into()),
-            ("load", value(load)),
-            ("minions", minions),
-        ],
-    );
-}
-
-pub(crate) fn publish(cellar: &Cellar, jid: &str, fun: &str, minions: &[&str]) {
-    let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": ["web"], "tgt_type": "glob", "ret": "",
-                      "jid": jid, "kwargs": {"metadata": {"ticket": "OPS-7", "nodes": 3}}, "user": "root"});
-    save_load(cellar, jid, &load, minions);
-}
-
-pub(crate) fn answer(cellar: &Cellar, jid: &str, minion: &str, fun: &str, ret: &Json, code: i64) {
-    let load = json!({"cmd": "_return", "id": minion, "jid": jid, "fun": fun, "fun_args": [], "return": ret,
-                      "retcode": code, "success": code == 0});
-    returned(cellar, &load);
-}
-
-/// A returner call with this return.
-pub(crate) fn returned(cellar: &Cellar, load: &Json) {
-    cellar.ask("returner", vec![("load", value(load))]);
-}
 
 fn state(num: u64, result: bool, changes: &Json, comment: &str) -> Json {
     json!({"name": "nginx", "changes": changes, "result": result, "comment": comment, "__sls__": "web",
@@ -77,9 +44,9 @@ fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
 #[test]
 fn a_job_is_summarised_with_its_missing_minions() {
     let cellar = Cellar::start();
-    publish(&cellar, JID, "cmd.run", &["web1", "web2", "web3"]);
-    answer(&cellar, JID, "web1", "cmd.run", &json!("fine"), 0);
-    answer(&cellar, JID, "web2", "cmd.run", &json!("no"), 2);
+    cellar.publish(JID, "cmd.run", &["web1", "web2", "web3"]);
+    cellar.answer(JID, "web1", "cmd.run", &json!("fine"), 0);
+    cellar.answer(JID, "web2", "cmd.run", &json!("no"), 2);
     let job = show(&cellar, JID);
     let fields = [
         "expected",
@@ -107,8 +74,8 @@ fn a_job_is_summarised_with_its_missing_minions() {
     assert!(first <= last && first.ends_with('Z'), "{first} {last}");
     assert!(job["duration_us"].as_i64().unwrap() >= 0);
     assert_eq!(text(&cellar, &["jobs", "missing", JID]), "web3\n");
-    publish(&cellar, LATER, "cmd.run", &["web1"]);
-    answer(&cellar, LATER, "web1", "cmd.run", &json!("all there"), 0);
+    cellar.publish(LATER, "cmd.run", &["web1"]);
+    cellar.answer(LATER, "web1", "cmd.run", &json!("all there"), 0);
     let rows = text(&cellar, &["jobs", "missing"]);
     assert!(
         rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"),
@@ -148,32 +115,18 @@ fn jobs_are_found_by_result() {
         "20261121000000000004",
         "20261121000000000005",
     ];
-    publish(&cellar, jids[0], "cmd.run", &["web1"]);
-    answer(&cellar, jids[0], "web1", "cmd.run", &json!("x"), 1);
-    publish(&cellar, jids[1], "cmd.run", &["web1", "db1"]);
-    answer(&cellar, jids[1], "web1", "cmd.run", &json!("x"), 0);
-    publish(&cellar, jids[2], "state.apply", &["web1"]);
-    answer(
-        &cellar,
-        jids[2],
-        "web1",
-        "state.apply",
-        &run_states(true, true),
-        0,
-    );
+    cellar.publish(jids[0], "cmd.run", &["web1"]);
+    cellar.answer(jids[0], "web1", "cmd.run", &json!("x"), 1);
+    cellar.publish(jids[1], "cmd.run", &["web1", "db1"]);
+    cellar.answer(jids[1], "web1", "cmd.run", &json!("x"), 0);
+    cellar.publish(jids[2], "state.apply", &["web1"]);
+    cellar.answer(jids[2], "web1", "state.apply", &run_states(true, true), 0);
     let load = json!({"cmd": "publish", "fun": "state.apply", "tgt": "db1", "tgt_type": "glob", "user": "jane",
                       "arg": [{"__kwarg__": true, "metadata": {"ticket": "OPS-8", "tags": ["a", "b"]}}]});
-    save_load(&cellar, jids[3], &load, &["db1"]);
-    answer(
-        &cellar,
-        jids[3],
-        "db1",
-        "state.apply",
-        &run_states(false, true),
-        0,
-    );
+    cellar.save_load(jids[3], &load, &["db1"]);
+    cellar.answer(jids[3], "db1", "state.apply", &run_states(false, true), 0);
     // Salt polls running jobs with this function; it is listed only on request.
-    publish(&cellar, jids[4], "saltutil.find_job", &["web1"]);
+    cellar.publish(jids[4], "saltutil.find_job", &["web1"]);
     for (flags, expected) in [
         (&[][..], &[3, 2, 1, 0][..]),
         (&["--find-job", "--result", "missing"], &[4, 1]),
@@ -266,7 +219,7 @@ fn a_page_of_jobs_ends_at_its_bytes_and_the_next_one_continues() {
     let arg = "x".repeat(LIST_BYTES_MAX / 2 + 1);
     for jid in jids {
         let load = json!({ "fun": "test.echo", "jid": jid, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": [arg], "cmd": "publish" });
-        save_load(&cellar, jid, &load, &["web1"]);
+        cellar.save_load(jid, &load, &["web1"]);
     }
     let page = |cursor: Option<Value>| {
         let cursor = cursor.map(|cursor| ("cursor", cursor));
@@ -294,14 +247,14 @@ fn a_page_of_jobs_ends_at_its_bytes_and_the_next_one_continues() {
 fn jobs_of_every_kind_are_shown() {
     let cellar = Cellar::start();
     // A syndic reports additional minions.
-    publish(&cellar, JID, "test.ping", &["web1"]);
+    cellar.publish(JID, "test.ping", &["web1"]);
     let named = vec![
         ("jid", JID.into()),
         ("minions", value(&json!(["far1"]))),
         ("syndic_id", "syndic".into()),
     ];
     cellar.ask("save_minions", named);
-    answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
+    cellar.answer(JID, "far1", "test.ping", &json!(true), 0);
     let job = show(&cellar, JID);
     assert_eq!(
         (&job["minions"], &job["missing"]),
@@ -309,8 +262,8 @@ fn jobs_of_every_kind_are_shown() {
     );
 
     // A minion returns again with another value.
-    answer(&cellar, JID, "far1", "test.ping", &json!(true), 0);
-    answer(&cellar, JID, "far1", "test.ping", &json!("later"), 3);
+    cellar.answer(JID, "far1", "test.ping", &json!(true), 0);
+    cellar.answer(JID, "far1", "test.ping", &json!("later"), 3);
     let job = show(&cellar, JID);
     let far = &job["returns"][0];
     assert_eq!(
@@ -331,11 +284,11 @@ fn jobs_of_every_kind_are_shown() {
     // Several functions, of which one failed: `fun` is a list, `retcode` and `success` are maps.
     let load = json!({"cmd": "publish", "fun": ["test.ping", "cmd.run"], "arg": [[], ["false"]], "tgt": "web1",
                       "tgt_type": "glob", "user": "root"});
-    save_load(&cellar, "20261121100000000001", &load, &["web1"]);
+    cellar.save_load("20261121100000000001", &load, &["web1"]);
     let ret = json!({"id": "web1", "jid": "20261121100000000001", "fun": ["test.ping", "cmd.run"],
                      "return": {"test.ping": true, "cmd.run": ""}, "retcode": {"test.ping": 0, "cmd.run": 1},
                      "success": {"test.ping": true, "cmd.run": false}});
-    cellar.ask("returner", vec![("load", value(&ret))]);
+    cellar.store_return(&ret);
     let job = show(&cellar, "20261121100000000001");
     assert_eq!(
         (&job["failed"], &job["retcodes"]),
@@ -346,7 +299,7 @@ fn jobs_of_every_kind_are_shown() {
     // Returns excluded from the job cache are known from the bus.
     let jid = cellar.ask("prep_jid", vec![("nocache", true.into())]);
     let jid = jid.as_str().unwrap();
-    answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
+    cellar.answer(jid, "web1", "test.ping", &json!(true), 0);
     let job = show(&cellar, jid);
     assert_eq!(
         (&job["nocache"], &job["returned"]),
@@ -357,11 +310,11 @@ fn jobs_of_every_kind_are_shown() {
     // salt-ssh: a load without `cmd`.
     let load = json!({"jid": "20261121100000000002", "tgt_type": "glob", "tgt": "box*", "user": "root",
                       "fun": "test.ping", "arg": []});
-    save_load(&cellar, "20261121100000000002", &load, &[]);
+    cellar.save_load("20261121100000000002", &load, &[]);
     assert_eq!(show(&cellar, "20261121100000000002")["tgt"], json!("box*"));
 
     // A custom jid with only a return.
-    answer(&cellar, "nightly-7", "web1", "cmd.run", &json!("x"), 0);
+    cellar.answer("nightly-7", "web1", "cmd.run", &json!("x"), 0);
     let job = show(&cellar, "nightly-7");
     assert_eq!(
         (&job["jid"], &job["tgt"], &job["arg"]),
@@ -393,7 +346,7 @@ fn store_runner(cellar: &Cellar, load: &Json) {
         "save_load",
         vec![("jid", jid.into()), ("load", value(load))],
     );
-    cellar.ask("returner", vec![("load", value(load))]);
+    cellar.store_return(load);
 }
 
 #[test]
@@ -426,8 +379,8 @@ fn an_orchestration_and_its_jobs_are_linked() {
         &of_runner(nested, "runner.state.orchestrate", &args, &inner, true),
     );
     for jid in [LATER, deep, alone] {
-        publish(&cellar, jid, "test.ping", &["web1"]);
-        answer(&cellar, jid, "web1", "test.ping", &json!(true), 0);
+        cellar.publish(jid, "test.ping", &["web1"]);
+        cellar.answer(jid, "web1", "test.ping", &json!(true), 0);
     }
 
     let job = show(&cellar, JID);
@@ -489,75 +442,32 @@ fn states_are_rows_and_runs_are_compared() {
         (JID, ["db1", "web1", "web2", "web3", "web4"]),
         (LATER, ["mail1", "web1", "web2", "web3", "web4"]),
     ] {
-        publish(&cellar, jid, "state.apply", &minions);
+        cellar.publish(jid, "state.apply", &minions);
     }
-    answer(
-        &cellar,
-        JID,
-        "db1",
-        "state.apply",
-        &run_states(false, true),
-        0,
-    );
-    answer(
-        &cellar,
-        JID,
-        "web1",
-        "state.apply",
-        &run_states(false, true),
-        0,
-    );
-    answer(
-        &cellar,
-        JID,
-        "web2",
-        "state.apply",
-        &run_states(true, true),
-        0,
-    );
-    answer(
-        &cellar,
-        JID,
-        "web3",
-        "state.apply",
-        &run_states(true, true),
-        0,
-    );
-    answer(
-        &cellar,
+    cellar.answer(JID, "db1", "state.apply", &run_states(false, true), 0);
+    cellar.answer(JID, "web1", "state.apply", &run_states(false, true), 0);
+    cellar.answer(JID, "web2", "state.apply", &run_states(true, true), 0);
+    cellar.answer(JID, "web3", "state.apply", &run_states(true, true), 0);
+    cellar.answer(
         LATER,
         "mail1",
         "state.apply",
         &json!(["Rendering SLS 'base:web' failed"]),
         1,
     );
-    answer(
-        &cellar,
-        LATER,
-        "web1",
-        "state.apply",
-        &run_states(false, false),
-        2,
-    );
-    answer(
-        &cellar,
-        LATER,
-        "web2",
-        "state.apply",
-        &run_states(false, true),
-        0,
-    );
+    cellar.answer(LATER, "web1", "state.apply", &run_states(false, false), 2);
+    cellar.answer(LATER, "web2", "state.apply", &run_states(false, true), 0);
     let mut other = run_states(true, true);
     // Values that differ in every run, and the pid of a command.
     for (jid, pid) in [(JID, 7), (LATER, 8)] {
         let ret = json!({"cmd_|-date_|-date_|-run": state(0, true, &json!({"pid": pid, "stdout": ""}), "ran")});
-        answer(&cellar, jid, "web4", "state.apply", &ret, 0);
+        cellar.answer(jid, "web4", "state.apply", &ret, 0);
     }
     other["pkg_|-nginx_|-nginx_|-installed"]["duration"] = json!(99.0);
     other["pkg_|-nginx_|-nginx_|-installed"]["comment"] = json!("Everything is there");
-    answer(&cellar, LATER, "web3", "state.apply", &other, 0);
+    cellar.answer(LATER, "web3", "state.apply", &other, 0);
     // Other jobs in between are not runs of this job.
-    publish(&cellar, "20261121060000000000", "test.ping", &["web1"]);
+    cellar.publish("20261121060000000000", "test.ping", &["web1"]);
 
     let rows = document(&cellar, &["jobs", "states", JID]);
     let rows = rows["states"].as_array().unwrap();
@@ -667,8 +577,7 @@ fn states_are_rows_and_runs_are_compared() {
 fn a_job_of_many_minions_is_read_in_pages() {
     let cellar = Cellar::start();
     let minions: Vec<String> = (0..2_500).map(|n| format!("web{n:04}")).collect();
-    publish(
-        &cellar,
+    cellar.publish(
         JID,
         "test.ping",
         &minions.iter().map(String::as_str).collect::<Vec<_>>(),
@@ -733,7 +642,7 @@ fn a_job_of_many_minions_is_read_in_pages() {
 #[test]
 fn waiting_for_a_job_does_not_delay_a_stop() {
     let mut cellar = Cellar::start();
-    publish(&cellar, JID, "cmd.run", &["web1"]);
+    cellar.publish(JID, "cmd.run", &["web1"]);
     let next = cellar.ask("job_watch", vec![("jid", JID.into())])["next"]
         .as_u64()
         .unwrap();
@@ -767,15 +676,8 @@ fn waiting_for_a_job_does_not_delay_a_stop() {
 #[test]
 fn returns_are_shown_in_the_forms_of_salt() {
     let cellar = Cellar::start();
-    publish(&cellar, JID, "state.apply", &["web1"]);
-    answer(
-        &cellar,
-        JID,
-        "web1",
-        "state.apply",
-        &run_states(true, true),
-        0,
-    );
+    cellar.publish(JID, "state.apply", &["web1"]);
+    cellar.answer(JID, "web1", "state.apply", &run_states(true, true), 0);
     let highstate = text(&cellar, &["jobs", "show", JID, "--output", "highstate"]);
     assert!(
         highstate
@@ -787,8 +689,8 @@ fn returns_are_shown_in_the_forms_of_salt() {
         highstate.ends_with("Total states run:     2\nTotal run time:   4.000 ms\n"),
         "{highstate}"
     );
-    publish(&cellar, LATER, "test.ping", &["web1"]);
-    answer(&cellar, LATER, "web1", "test.ping", &json!(true), 0);
+    cellar.publish(LATER, "test.ping", &["web1"]);
+    cellar.answer(LATER, "web1", "test.ping", &json!(true), 0);
     assert_eq!(
         text(&cellar, &["jobs", "show", LATER, "--output", "nested"]),
         "web1:\n    True\n"

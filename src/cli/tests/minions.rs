@@ -1,8 +1,9 @@
 //! `minions list` and `minions show` against a running daemon.
 
-use super::jobs::{answer, publish, run_states};
+use super::jobs::run_states;
 use crate::cli::in_process::{cli, document, stderr, text};
 use crate::daemon::in_process::{Cellar, map};
+use crate::testkit::entries::Asks as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
@@ -15,28 +16,17 @@ fn cellar() -> Cellar {
     let cellar = Cellar::start();
     let load = |fun: &str, jid: &str, arg: Json| {
         let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": arg, "tgt_type": "glob", "jid": jid});
-        let minions = ["web1", "web2", "web3"].map(Value::from).to_vec();
-        let load = crate::wire::msgpack::json::from_json(&load).unwrap();
-        cellar.ask(
-            "save_load",
-            vec![
-                ("jid", jid.into()),
-                ("load", load),
-                ("minions", Value::Array(minions)),
-            ],
-        );
+        cellar.save_load(jid, &load, &["web1", "web2", "web3"]);
     };
     load("state.highstate", HIGHSTATE, json!([]));
-    answer(
-        &cellar,
+    cellar.answer(
         HIGHSTATE,
         "web1",
         "state.highstate",
         &run_states(true, false),
         2,
     );
-    answer(
-        &cellar,
+    cellar.answer(
         HIGHSTATE,
         "web2",
         "state.highstate",
@@ -44,16 +34,8 @@ fn cellar() -> Cellar {
         0,
     );
     load("test.ping", PING, json!([]));
-    answer(&cellar, PING, "web1", "test.ping", &json!(true), 0);
+    cellar.answer(PING, "web1", "test.ping", &json!(true), 0);
     cellar
-}
-
-fn event(cellar: &Cellar, tag: &str, minion: &str) {
-    let event = map(vec![
-        ("tag", tag.into()),
-        ("data", map(vec![("id", minion.into())])),
-    ]);
-    cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
 }
 
 #[test]
@@ -112,7 +94,7 @@ fn pages_of_minions_continue_after_the_last_one() {
 #[test]
 fn minions_that_need_attention_are_listed_alone() {
     let cellar = cellar();
-    answer(&cellar, PING, "web2", "test.ping", &json!(true), 0);
+    cellar.answer(PING, "web2", "test.ping", &json!(true), 0);
     let ids = |args: Vec<(&str, Value)>| -> Vec<String> {
         let page = cellar.ask("minions_list", args);
         let rows = page["minions"].as_array().unwrap().iter();
@@ -131,8 +113,7 @@ fn minions_that_need_attention_are_listed_alone() {
     );
     assert_eq!(ids(vec![("attention", true.into())]), expected);
     // A further, different return does not count; a later highstate does.
-    answer(
-        &cellar,
+    cellar.answer(
         HIGHSTATE,
         "web1",
         "state.highstate",
@@ -140,8 +121,7 @@ fn minions_that_need_attention_are_listed_alone() {
         0,
     );
     assert_eq!(ids(vec![("attention", true.into())]), expected);
-    answer(
-        &cellar,
+    cellar.answer(
         HIGHSTATE,
         "web2",
         "state.highstate",
@@ -149,25 +129,17 @@ fn minions_that_need_attention_are_listed_alone() {
         2,
     );
     assert_eq!(ids(vec![("attention", true.into())]), expected);
-    answer(
-        &cellar,
+    cellar.answer(
         HIGHSTATE,
         "web3",
         "state.highstate",
         &run_states(false, false),
         0,
     );
-    answer(&cellar, PING, "web3", "test.ping", &json!(true), 0);
+    cellar.answer(PING, "web3", "test.ping", &json!(true), 0);
     assert_eq!(ids(vec![("attention", true.into())]), ["web1"]);
-    publish(&cellar, LATEST, "state.apply", &["web2"]);
-    answer(
-        &cellar,
-        LATEST,
-        "web2",
-        "state.apply",
-        &run_states(true, false),
-        2,
-    );
+    cellar.publish(LATEST, "state.apply", &["web2"]);
+    cellar.answer(LATEST, "web2", "state.apply", &run_states(true, false), 2);
     assert_eq!(ids(vec![("attention", true.into())]), ["web1", "web2"]);
     let limited = cellar.ask(
         "minions_list",
@@ -184,7 +156,7 @@ fn minions_that_need_attention_are_listed_alone() {
 #[test]
 fn an_event_counts_as_a_sign_of_life() {
     let cellar = cellar();
-    event(&cellar, "salt/minion/new1/start", "new1");
+    cellar.store_event("salt/minion/new1/start", &json!({ "id": "new1" }));
     let all = document(&cellar, &["minions", "list", "new*"]);
     assert!(all["minions"][0]["last_seen"]["time"].is_string(), "{all}");
     let one = document(&cellar, &["minions", "show", "new1"]);

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod http_api;
+mod http_limits;
 mod http_page;
 mod http_salt_api;
 mod jobs;

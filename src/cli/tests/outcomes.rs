@@ -1,8 +1,8 @@
 //! What counts as a failure, and as a minion's state: the same in lists, filters, metrics, sinks and rules, in each form of a return.
 
-use super::jobs::{publish, returned, value};
 use crate::cli::in_process::{LISTENER, cli, document, stdout, text, token};
 use crate::daemon::in_process::{Cellar, address, get, map, wait_for};
+use crate::testkit::entries::{Asks as _, value};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
@@ -27,7 +27,7 @@ fn ret(jid: &str, minion: &str, fun: &Json, args: &Json, ret: &Json, rest: &Json
 fn highstate(cellar: &Cellar, jid: &str, fun: &str, args: &Json, ok: bool) {
     let rest = json!({ "retcode": if ok { 0 } else { 2 }, "success": ok });
     let load = ret(jid, "web1", &json!(fun), args, &states(ok), &rest);
-    returned(cellar, &load);
+    cellar.store_return(&load);
 }
 
 /// Asserts in which views web1 has failed its last highstate.
@@ -180,13 +180,13 @@ fn every_view_agrees_on_what_failed() {
     let cellar = Cellar::start_configured(config);
     let mut names = vec!["one", "many"];
     names.extend(failures().iter().map(|(name, _)| *name));
-    publish(&cellar, FIRST, "test.ping", &names);
+    cellar.publish(FIRST, "test.ping", &names);
     // As on a bus, which the filters of events show.
     for (name, load) in failures().into_iter().chain(successes()) {
         let tag = format!("salt/job/{FIRST}/ret/{name}");
         let event = map(vec![("tag", tag.into()), ("data", value(&load))]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
-        returned(&cellar, &load);
+        cellar.store_return(&load);
     }
     let mut expected: Vec<_> = failures().iter().map(|(name, _)| *name).collect();
     expected.sort_unstable();
@@ -302,7 +302,7 @@ fn an_event_of_a_job_that_is_not_cached_has_no_job() {
     // The extension's return of the same startup state: with the jid that it has got for it.
     let jid = cellar.ask("prep_jid", vec![]).as_str().unwrap().to_owned();
     let load = json!({ "id": "web1", "jid": jid, "fun": "test.ping", "fun_args": [], "return": true, "retcode": 0, "success": true });
-    returned(&cellar, &load);
+    cellar.store_return(&load);
     let jobs = document(&cellar, &["jobs", "list"]);
     let rows = jobs["jobs"].as_array().unwrap();
     assert_eq!(rows.len(), 1, "{jobs}");
@@ -343,7 +343,7 @@ fn a_return_that_came_with_its_load_is_not_missing() {
     cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     for with_returner in [false, true] {
         if with_returner {
-            returned(&cellar, &fired);
+            cellar.store_return(&fired);
         }
         let job = document(&cellar, &["jobs", "show", FIRST]);
         assert_eq!(
@@ -371,7 +371,7 @@ fn jobs_without_a_published_load_have_salts_placeholders_or_their_own_minion() {
     let cellar = Cellar::start();
     // `salt-call --return saltcellar test.echo hi`
     let own = json!({ "id": "web1", "jid": FIRST, "fun": "test.echo", "fun_args": ["hi"], "return": "hi", "retcode": 0, "success": true });
-    returned(&cellar, &own);
+    cellar.store_return(&own);
     let jobs = cellar.ask("get_jids", vec![]);
     let of = |jid: &str, key: &str| jobs[jid][key].to_string();
     assert_eq!(of(FIRST, "Target"), "\"web1\"");
@@ -379,10 +379,7 @@ fn jobs_without_a_published_load_have_salts_placeholders_or_their_own_minion() {
     assert_eq!(of(FIRST, "Arguments"), "[\"hi\"]");
 
     // A return without a function, as a returner may get it from a script.
-    returned(
-        &cellar,
-        &json!({ "id": "web1", "jid": SECOND, "return": 1 }),
-    );
+    cellar.store_return(&json!({ "id": "web1", "jid": SECOND, "return": 1 }));
     let jobs = cellar.ask("get_jids", vec![]);
     let of = |key: &str| jobs[SECOND][key].to_string();
     assert_eq!(of("Function"), "\"unknown-function\"", "{jobs}");
@@ -399,7 +396,7 @@ fn nested(levels: usize) -> Value {
 #[test]
 fn a_deep_value_of_one_minion_fails_no_view() {
     let cellar = Cellar::start_configured(LISTENER);
-    publish(&cellar, FIRST, "test.echo", &["web1", "web2"]);
+    cellar.publish(FIRST, "test.echo", &["web1", "web2"]);
     for (minion, levels) in [("web1", 510), ("web2", 1_000)] {
         let load = map(vec![
             ("cmd", "_return".into()),
@@ -461,7 +458,7 @@ fn a_deep_value_of_one_minion_fails_no_view() {
 #[test]
 fn a_return_that_is_too_large_is_stored_without_its_value() {
     let cellar = Cellar::start_configured("store: {entry_bytes_max: 64 KiB}\n");
-    publish(&cellar, FIRST, "test.echo", &["web1", "web2"]);
+    cellar.publish(FIRST, "test.echo", &["web1", "web2"]);
     let rest = json!({ "retcode": 2, "success": false });
     let load = |minion: &str, fun: &str| {
         ret(
@@ -473,7 +470,7 @@ fn a_return_that_is_too_large_is_stored_without_its_value() {
             &rest,
         )
     };
-    returned(&cellar, &load("web1", "cmd.run"));
+    cellar.store_return(&load("web1", "cmd.run"));
     let fired = load("web2", "cmd.run");
     let tag = format!("salt/job/{FIRST}/ret/web2");
     let event = map(vec![("tag", tag.into()), ("data", value(&fired))]);

@@ -2,42 +2,13 @@
 
 use crate::api::client::ClientError;
 use crate::daemon::in_process::{Cellar, list, map};
+use crate::testkit::entries::{Asks as _, ping, pong};
 use rmpv::Value;
 
 const JID: &str = "20261121030955505683";
 
-fn publish() -> Value {
-    map(vec![
-        ("cmd", "publish".into()),
-        ("tgt", "*".into()),
-        ("fun", "test.ping".into()),
-        ("arg", list(["a"])),
-        ("tgt_type", "glob".into()),
-        ("ret", "".into()),
-        ("jid", JID.into()),
-        (
-            "kwargs",
-            map(vec![("metadata", map(vec![("why", "test".into())]))]),
-        ),
-        ("user", "root".into()),
-    ])
-}
-
 fn answer(minion: &str, value: Value) -> Value {
-    answer_to(JID, minion, value)
-}
-
-fn answer_to(jid: &str, minion: &str, value: Value) -> Value {
-    map(vec![
-        ("cmd", "_return".into()),
-        ("id", minion.into()),
-        ("success", true.into()),
-        ("return", value),
-        ("retcode", 0.into()),
-        ("jid", jid.into()),
-        ("fun", "test.ping".into()),
-        ("_stamp", "2026-11-21T03:09:55.600000+00:00".into()),
-    ])
+    pong(JID, minion, value)
 }
 
 fn code(result: Result<Value, ClientError>) -> String {
@@ -64,7 +35,7 @@ fn return_loads_never_replace_the_published_load() {
         "save_load",
         vec![
             ("jid", JID.into()),
-            ("load", publish()),
+            ("load", ping(JID)),
             ("minions", minions),
         ],
     );
@@ -109,7 +80,7 @@ fn a_job_without_publish_is_listed_by_its_return() {
         "save_load",
         vec![
             ("jid", JID.into()),
-            ("load", publish()),
+            ("load", ping(JID)),
             ("minions", Value::Nil),
         ],
     );
@@ -218,7 +189,7 @@ fn calls_without_a_job_id_are_rejected_and_counted() {
     );
     for jid in ["req", "nocache", ""] {
         assert_eq!(
-            code(cellar.call("save_load", vec![("jid", jid.into()), ("load", publish())])),
+            code(cellar.call("save_load", vec![("jid", jid.into()), ("load", ping(JID))])),
             "refused"
         );
     }
@@ -228,7 +199,7 @@ fn calls_without_a_job_id_are_rejected_and_counted() {
         "bad_args"
     );
     assert_eq!(
-        code(cellar.call("save_load", vec![("jid", true.into()), ("load", publish())])),
+        code(cellar.call("save_load", vec![("jid", true.into()), ("load", ping(JID))])),
         "bad_args"
     );
     assert_eq!(code(cellar.call("make_tea", vec![])), "unknown_call");
@@ -295,7 +266,7 @@ fn a_job_with_nocache_keeps_its_load_and_shows_no_returns() {
         "save_load",
         vec![
             ("jid", JID.into()),
-            ("load", publish()),
+            ("load", ping(JID)),
             ("minions", list(["web1"])),
         ],
     );
@@ -393,7 +364,7 @@ fn a_batch_of_events_is_stored_and_its_malformed_elements_are_counted() {
 fn an_entry_over_the_limit_is_refused_and_counted() {
     let cellar = Cellar::start();
     let giant = Value::Binary(vec![0; 64 * 1024 * 1024 + 1]);
-    let mut load = publish();
+    let mut load = ping(JID);
     if let Value::Map(pairs) = &mut load {
         pairs.push(("big".into(), giant.clone()));
     }

@@ -4,189 +4,22 @@
 //! API, each view of the page and the part of salt-api is asked with many parameters, among them filters that search for the secret.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::sync::LazyLock;
 
 use regex::Regex;
-use saltcellar::wire::msgpack::json::from_json;
 use serde_json::{Value as Json, json};
 
-use crate::harness::Cellar;
-use crate::http::{LISTENER, address, connect, get, local, request, token};
-
-/// In every value of the other minion.
-const SECRET: &str = "s3cret";
-/// In every value of the entries of the other minion alone.
-const ALONE: &str = "s3cret-alone";
-
-/// A job of both minions, and a later run of it.
-const SHARED: [&str; 2] = ["20261121054728123456", "20261121055728123456"];
-/// Jobs of the allowed minion alone.
-const OWN: [&str; 2] = ["20261121064728123456", "20261121074728123456"];
-/// Jobs of the other minion alone: one with a load, one that is known by its return.
-const FOREIGN: [&str; 2] = ["20261122054728123456", "20261122064728123456"];
-/// An orchestration.
-const ORCHESTRATION: &str = "20261122074728123456";
-
-/// What a store has beside the entries that every token may read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum World {
-    /// Everything.
-    Full,
-    /// No trace of the other minion.
-    WithoutMinion,
-    /// No entry of the other minion alone, whose function and tags are its own; but its part of shared jobs.
-    WithoutOwnOfMinion,
-}
-
-fn put(cellar: &Cellar, call: &str, args: Vec<(&str, Json)>) {
-    let args = args
-        .into_iter()
-        .map(|(name, value)| (name, from_json(&value).unwrap()))
-        .collect();
-    cellar.ask(call, args);
-}
-
-fn event(cellar: &Cellar, tag: &str, data: &Json) {
-    put(
-        cellar,
-        "event_return",
-        vec![("events", json!([{ "tag": tag, "data": data }]))],
-    );
-}
-
-fn states(text: &str, result: bool) -> Json {
-    let key = format!("file_|-{text}_|-{text}_|-managed");
-    json!({ key: {
-        "result": result, "changes": { text: text }, "comment": text, "name": text, "__id__": text, "__sls__": text,
-        "duration": 1.5, "start_time": "05:47:28.123456", "__run_num__": 0,
-    } })
-}
-
-fn answer(cellar: &Cellar, jid: &str, minion: &str, fun: &str, text: &str, retcode: i64) {
-    let is_done = retcode == 0;
-    let load = json!({
-        "jid": jid, "id": minion, "fun": fun, "fun_args": [text], "return": states(text, is_done), "retcode": retcode,
-        "success": is_done, "out": text,
-    });
-    put(cellar, "returner", vec![("load", load.clone())]);
-    event(cellar, &format!("salt/job/{jid}/ret/{minion}"), &load);
-}
-
-/// A job of the two minions; the other one has failed, and a third one is missing.
-fn shared_job(cellar: &Cellar, jid: &str, world: World) {
-    let is_full = world != World::WithoutMinion;
-    let (minions, text) = if is_full {
-        (json!(["db1", "db2", "web1"]), SECRET)
-    } else {
-        (json!(["web1"]), "web")
-    };
-    let load = json!({
-        "fun": "state.apply", "jid": jid, "tgt": minions, "tgt_type": text, "user": "root", "arg": [text],
-        "metadata": { text: text }, "kwargs": { text: text }, "cmd": "publish",
-    });
-    let args = vec![
-        ("jid", json!(jid)),
-        ("load", load),
-        ("minions", minions.clone()),
-    ];
-    put(cellar, "save_load", args);
-    let new = json!({ "fun": "state.apply", "jid": jid, "user": "root", "minions": minions, "arg": [text], "tgt": text });
-    event(cellar, &format!("salt/job/{jid}/new"), &new);
-    if is_full {
-        answer(cellar, jid, "db1", "state.apply", SECRET, 7);
-        let syndic = vec![
-            ("jid", json!(jid)),
-            ("minions", json!(["db3"])),
-            ("syndic_id", json!(SECRET)),
-        ];
-        put(cellar, "save_minions", syndic);
-    } else {
-        let syndic = vec![
-            ("jid", json!(jid)),
-            ("minions", json!([])),
-            ("syndic_id", json!("x")),
-        ];
-        put(cellar, "save_minions", syndic);
-    }
-    answer(cellar, jid, "web1", "state.apply", "web", 0);
-    if is_full {
-        let end = json!("2026, Nov 21 06:00:00.000000");
-        put(
-            cellar,
-            "update_endtime",
-            vec![("jid", json!(jid)), ("endtime", end)],
-        );
-    }
-}
-
-fn own_job(cellar: &Cellar, jid: &str, minion: &str, fun: &str, text: &str, retcode: i64) {
-    let load = json!({
-        "fun": fun, "jid": jid, "tgt": minion, "tgt_type": "glob", "user": text, "arg": [text],
-        "metadata": { text: text }, "cmd": "publish",
-    });
-    let args = vec![
-        ("jid", json!(jid)),
-        ("load", load),
-        ("minions", json!([minion])),
-    ];
-    put(cellar, "save_load", args);
-    answer(cellar, jid, minion, fun, text, retcode);
-}
-
-/// Entries of the other minion alone.
-fn foreign(cellar: &Cellar, world: World, count: usize) {
-    if world != World::Full {
-        return;
-    }
-    for n in 0..count {
-        let data = json!({ "id": "db1", "fun": "secret.fun", "text": ALONE, "retcode": 7, "n": n });
-        event(cellar, &format!("secret/{ALONE}/{n}"), &data);
-        event(cellar, &format!("salt/minion/db1/{ALONE}"), &data);
-    }
-}
+use crate::cli::in_process::{LISTENER, token};
+use crate::daemon::in_process::{Cellar, Http, Stream, address, get, local, request, stream};
+use crate::testkit::entries::Asks as _;
+use crate::testkit::limited::{
+    ALONE, FOREIGN, ORCHESTRATION, OUT, OWN, SECRET, SHARED, World, chunks, fill, foreign, paths,
+    views,
+};
 
 fn start(world: World) -> Cellar {
-    start_with(world, "")
-}
-
-/// A store with every kind of entry, and this sink besides `out`.
-pub(crate) fn start_full(sink: &str) -> Cellar {
-    start_with(World::Full, sink)
-}
-
-fn start_with(world: World, sink: &str) -> Cellar {
-    let sinks = format!(
-        "sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n{sink}"
-    );
-    let cellar = Cellar::start_configured(&format!("{LISTENER}{sinks}"), &[]);
-    foreign(&cellar, world, 3);
-    own_job(&cellar, OWN[0], "web1", "state.apply", "web", 1);
-    shared_job(&cellar, SHARED[0], world);
-    foreign(&cellar, world, 3);
-    shared_job(&cellar, SHARED[1], world);
-    own_job(&cellar, OWN[1], "web1", "state.apply", "own", 0);
-    event(
-        &cellar,
-        "salt/minion/web1/start",
-        &json!({ "id": "web1", "text": "web" }),
-    );
-    if world == World::Full {
-        own_job(&cellar, FOREIGN[0], "db1", "secret.fun", ALONE, 7);
-        answer(&cellar, FOREIGN[1], "db1", "secret.fun", ALONE, 7);
-        // Of the master, whose id the token's glob matches; it names the other minion.
-        let fun = "runner.state.orch";
-        let load = json!({
-            "jid": ORCHESTRATION, "id": "web_master", "fun": fun, "fun_args": [ALONE], "return": {
-                "fun": fun, "jid": ORCHESTRATION, "fun_args": [ALONE], "success": true,
-                "return": { "data": { "web_master": states(ALONE, true) }, "retcode": 0 },
-            },
-        });
-        put(&cellar, "returner", vec![("load", load.clone())]);
-        event(&cellar, &format!("salt/run/{ORCHESTRATION}/ret"), &load);
-    }
-    foreign(&cellar, world, 3);
+    let cellar = Cellar::start_configured(&format!("{LISTENER}{OUT}"));
+    fill(&cellar, world);
     cellar
 }
 
@@ -304,37 +137,6 @@ fn encoded(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// All values of the parameters in a path.
-pub(crate) fn paths(path: &str) -> Vec<String> {
-    let mut found = vec![path.to_owned()];
-    for (part, values) in [
-        (
-            "{jid}",
-            &[
-                SHARED[0],
-                SHARED[1],
-                OWN[0],
-                OWN[1],
-                FOREIGN[0],
-                FOREIGN[1],
-                ORCHESTRATION,
-                "20200101000000000000",
-            ][..],
-        ),
-        ("{minion}", &["web1", "db1", "web_master", "web9"][..]),
-        ("{name}", &["out", "none"][..]),
-        ("{seq}", &["1", "20"][..]),
-    ] {
-        if path.contains(part) {
-            found = values
-                .iter()
-                .flat_map(|value| found.iter().map(|path| path.replace(part, value)))
-                .collect();
-        }
-    }
-    found
-}
-
 /// The position after which a list continues names nothing that the token may not read: an event or a minion that the page
 /// shows, a job of the allowed minion, or a whole second. It is another one in another store, so it is not compared.
 fn assert_allowed(path: &str, page: &Json, next: &str) {
@@ -374,7 +176,7 @@ fn assert_allowed(path: &str, page: &Json, next: &str) {
 }
 
 /// An answer, and those of the pages after it.
-fn pages(address: &str, token: &str, path: &str, secret: &str) -> Vec<(u16, String)> {
+fn pages(address: &Http, token: &str, path: &str, secret: &str) -> Vec<(u16, String)> {
     let mut found = Vec::new();
     let mut next = path.to_owned();
     loop {
@@ -437,52 +239,6 @@ fn requests(cellar: &Cellar) -> Vec<(String, String)> {
     }
     assert!(found.len() > 300, "{}", found.len());
     found
-}
-
-/// The views of the page.
-pub(crate) fn views() -> Vec<String> {
-    let views = ["/", "/jobs", "/events", "/minions", "/reactor", "/engines"];
-    let more = [
-        "/minions/web1",
-        "/minions/db1",
-        "/events/4",
-        "/engines/out",
-        "/jobs?result=failed",
-        "/events?where=true",
-    ];
-    let jobs = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION]
-        .map(|jid| format!("/jobs/{jid}"));
-    let diff = format!("/jobs/{}/diff", SHARED[1]);
-    let all = views.into_iter().chain(more).map(str::to_owned);
-    all.chain(jobs).chain([diff]).collect()
-}
-
-/// What salt-api is asked.
-pub(crate) fn chunks() -> Vec<Json> {
-    let jids = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION];
-    let mut chunks = vec![
-        json!({ "fun": "jobs.list_jobs" }),
-        json!({ "fun": "jobs.active" }),
-    ];
-    for fun in ["jobs.list_job", "jobs.lookup_jid"] {
-        chunks.extend(jids.map(|jid| json!({ "fun": fun, "jid": jid })));
-    }
-    for filter in [
-        json!({ "search_target": "db1" }),
-        json!({ "search_function": "secret.*" }),
-        json!({ "search_metadata": { SECRET: "*" } }),
-    ] {
-        let mut chunk = json!({ "fun": "jobs.list_jobs" });
-        chunk
-            .as_object_mut()
-            .unwrap()
-            .extend(filter.as_object().unwrap().clone());
-        chunks.push(chunk);
-    }
-    for chunk in &mut chunks {
-        chunk["client"] = "runner".into();
-    }
-    chunks
 }
 
 /// Compares all answers of two stores for tokens with the same limits. These operations apply them, and all others reject the token.
@@ -598,21 +354,20 @@ fn a_token_limited_to_functions_or_tags_reads_as_if_there_were_no_others() {
     );
 }
 
-/// Reads a stream until `done`, without the signs of life.
-fn read_stream(stream: &mut TcpStream, done: impl Fn(&str) -> bool) -> String {
-    let mut text = String::new();
-    let mut piece = [0; 4096];
+/// The pieces of a stream until `done`, which gets the text of all of them.
+fn read_stream(stream: &mut Stream, done: impl Fn(&str) -> bool) -> (String, usize) {
+    let (mut text, mut beats) = (String::new(), 0);
     while !done(&text) {
-        let got = stream.read(&mut piece).unwrap();
-        assert!(got > 0, "closed: {text}");
-        text += &String::from_utf8_lossy(&piece[..got]);
+        let piece = stream.piece().unwrap_or_else(|| panic!("closed: {text}"));
+        beats += usize::from(&*piece == b"\n");
+        text += &String::from_utf8_lossy(&piece);
     }
-    text
+    (text, beats)
 }
 
 #[test]
 fn a_stream_sends_nothing_when_others_entries_are_stored() {
-    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let cellar = Cellar::start_configured(LISTENER);
     let address = address(&cellar);
     // Conditions that others' entries meet, too.
     let both = format!(
@@ -637,20 +392,22 @@ fn a_stream_sends_nothing_when_others_entries_are_stored() {
     }
 }
 
-/// A stream with its answer's head read.
-fn opened_stream(address: &str, token: &str, query: &str) -> TcpStream {
-    let mut stream = connect(address);
-    let head = format!(
-        "GET /api/v1/events/stream{query} HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n{token}\r\n"
+/// A stream whose position is fixed: its answer has started.
+fn opened_stream(address: &Http, token: &str, query: &str) -> Stream {
+    let path = format!("/api/v1/events/stream{query}");
+    let mut stream = stream(
+        address,
+        &path,
+        &format!("accept: application/x-ndjson\n{token}"),
     );
-    stream.write_all(head.as_bytes()).unwrap();
-    read_stream(&mut stream, |text| text.contains("\r\n\r\n1\r\n\n\r\n"));
+    assert_eq!(stream.answer.status, 200);
+    assert_eq!(&*stream.piece().unwrap(), b"\n");
     stream
 }
 
 /// Stores entries of the other minion, and returns when a stream without limits has told of all of them: the others
 /// have passed them, too.
-fn foreign_passed(cellar: &Cellar, witness: &mut TcpStream) {
+fn foreign_passed(cellar: &Cellar, witness: &mut Stream) {
     foreign(cellar, World::Full, 10);
     let newest = cellar.ask("events_list", vec![("limit", 1.into())]);
     let newest = newest["events"][0]["seq"].as_u64().unwrap();
@@ -664,23 +421,23 @@ fn foreign_passed(cellar: &Cellar, witness: &mut TcpStream) {
 }
 
 /// Asserts that a stream sends web1's events, and nothing when entries of the other minion are stored.
-fn assert_alone(cellar: &Cellar, address: &str, tokens: [&str; 2], query: &str, limit: &str) {
+fn assert_alone(cellar: &Cellar, address: &Http, tokens: [&str; 2], query: &str, limit: &str) {
     let begun = std::time::Instant::now();
     let [mut stream, mut witness] = tokens.map(|token| opened_stream(address, token, query));
     for n in 0..3 {
         foreign_passed(cellar, &mut witness);
         let tag = format!("salt/minion/web1/{n}");
         let data = json!({ "id": "web1", "fun": "state.apply", "text": "web" });
-        event(cellar, &tag, &data);
+        cellar.store_event(&tag, &data);
         foreign_passed(cellar, &mut witness);
         // With a rate, it is sent in another second than the one before, or counted.
         let counted = |text: &str| text.matches("{\"count\":1,").count();
-        let text = read_stream(&mut stream, |text| text.contains(&tag) || counted(text) > 0);
+        let (text, beats) =
+            read_stream(&mut stream, |text| text.contains(&tag) || counted(text) > 0);
         assert!(!text.contains(SECRET), "{limit} {query}: {text}");
         let events = text.matches("\"tag\":").count() + counted(&text);
         assert_eq!(text.matches("skipped").count(), counted(&text), "{text}");
         // A sign of life comes by the clock only, every 10 s.
-        let beats = text.matches("\r\n\n\r\n").count();
         let most = usize::try_from(begun.elapsed().as_secs() / 10).unwrap();
         assert!(
             events == 1 && beats <= most,

@@ -7,7 +7,7 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Cellar, map};
+use crate::harness::{Asks as _, Cellar, map};
 use crate::http::{LISTENER, address, connect, get, token};
 use crate::http_api::put;
 
