@@ -152,6 +152,7 @@ impl Asks for Cellar {
 }
 
 /// The routes of a daemon, without a listener.
+#[derive(Clone)]
 pub(crate) struct Http {
     routes: axum::Router,
     runtime: Handle,

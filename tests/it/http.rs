@@ -197,6 +197,32 @@ fn health_needs_no_token_and_everything_else_does() {
 }
 
 #[test]
+fn the_log_has_who_reads_what_and_no_token() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let line = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let secret = line.trim().rsplit(' ').next().unwrap();
+    let job = "/api/v1/jobs/20261121054728123456";
+    assert_eq!(get(&address, job, &line).status, 404);
+
+    // In a form, and in an address, where it counts as none.
+    let origin =
+        format!("origin: http://{address}\r\ncontent-type: application/x-www-form-urlencoded\r\n");
+    let form = format!("token={secret}&next=/");
+    let signed_in = request(&address, "POST", "/sign-in", &origin, form.as_bytes());
+    assert_eq!(signed_in.status, 303);
+    let stream = "accept: text/event-stream\r\n";
+    let in_address = get(&address, &format!("/events?token={secret}"), stream);
+    assert_eq!(in_address.status, 401);
+
+    let log = cellar.log();
+    for words in ["token web", job, "signed in to the page"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    assert!(!log.contains(secret), "{log}");
+}
+
+#[test]
 fn tokens_survive_a_restart_and_are_not_in_the_state_directory() {
     let mut cellar = Cellar::start_configured(LISTENER, &["--log-level", "error"]);
     let line = token(&cellar, &["ci", "--scope", "write", "--minions", "web*"]);

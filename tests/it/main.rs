@@ -147,9 +147,3 @@ mod http_budget;
 
 /// The web page.
 mod http_page;
-
-/// Event streams with a maximum rate.
-mod http_rate;
-
-/// salt-api for SaltGUI.
-mod http_salt_api;

@@ -1,27 +1,24 @@
 //! Event streams with a maximum rate.
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use crate::fake_daemon::{program, stderr, stdout};
-use crate::harness::{Asks as _, Cellar, map};
-use crate::http::{LISTENER, address, connect, get, token};
-use crate::http_api::put;
+use super::http_api::put;
+use crate::cli::in_process::{LISTENER, cli, stderr, stdout, token};
+use crate::daemon::in_process::{Cellar, Http, address, get, map, stream};
+use crate::testkit::entries::Asks as _;
 
 /// The numbers and ids of a limited stream: events, and counts of skipped ones, until there are `count` in total.
 fn follow_limited(
-    address: &str,
+    address: &Http,
     path: &str,
     headers: &str,
     count: u64,
 ) -> Vec<(&'static str, u64, String)> {
-    let mut stream = connect(address);
-    stream
-        .write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes())
-        .unwrap();
+    let stream = stream(address, path, headers);
     let (mut found, mut kind, mut seen) = (Vec::new(), "event", 0);
     for line in BufReader::new(stream).lines().map(Result::unwrap) {
         if line == "event: skipped" {
@@ -57,7 +54,7 @@ fn follow_limited(
 
 #[test]
 fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
-    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let cellar = Cellar::start_configured(LISTENER);
     let address = address(&cellar);
     let read = token(&cellar, &["reader", "--scope", "read"]);
     put(&cellar, 0..300);
@@ -114,7 +111,7 @@ fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
 
 #[test]
 fn a_stream_passes_an_event_that_its_filter_is_too_slow_for_and_reports_it() {
-    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let cellar = Cellar::start_configured(LISTENER);
     let address = address(&cellar);
     let read = token(&cellar, &["reader", "--scope", "read"]);
     let data = |n: u64, big: usize| {
@@ -171,13 +168,9 @@ fn tail_shows_the_events_around_one_that_its_filter_is_too_slow_for() {
         "data.n == 3 or data.big is matching('*{}b*')",
         "a".repeat(3_900)
     );
-    let output = program()
-        .arg("--socket")
-        .arg(cellar.socket())
-        .args(["events", "tail", "--since", "1d", "--limit", "2"])
-        .args(["--output", "jsonl", "--where", &slow])
-        .output()
-        .unwrap();
+    let args = ["events", "tail", "--since", "1d", "--limit", "2"];
+    let filter = ["--output", "jsonl", "--where", &slow];
+    let output = cli(&cellar, &[&args[..], &filter].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let numbers: Vec<_> = stdout(&output)
         .lines()

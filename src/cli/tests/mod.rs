@@ -4,6 +4,7 @@ mod consumers;
 mod http_api;
 mod http_limits;
 mod http_page;
+mod http_rate;
 mod http_salt_api;
 mod jobs;
 mod minions;
