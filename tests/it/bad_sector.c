@@ -1,13 +1,16 @@
 /*
  * Preloaded into a program: the disk cannot read the bytes BAD_FROM to BAD_TO of the file BAD_PATH. A read that begins before
- * them is short, as the kernel's.
+ * them is short, as the kernel's. It cannot even open the file with the inode BAD_OPEN.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -55,6 +58,26 @@ ssize_t read(int fd, void *bytes, size_t len)
     if (most >= 0)
         errno = saved;
     return most < 0 ? most : REAL(read)(fd, bytes, most);
+}
+
+static int cannot_open(const char *path)
+{
+    const char *inode = getenv("BAD_OPEN");
+    struct stat about;
+    return inode && stat(path, &about) == 0 && about.st_ino == (ino_t)atoll(inode);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = va_arg(more, mode_t);
+    va_end(more);
+    if (cannot_open(path)) {
+        errno = EIO;
+        return -1;
+    }
+    return REAL(open64)(path, flags, mode);
 }
 
 /* Programs fall back to reads. */

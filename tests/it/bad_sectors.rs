@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -40,20 +41,28 @@ fn library(dir: &Path) -> Option<PathBuf> {
     crate::sync_order::compiled(dir, "bad_sector", include_str!("bad_sector.c"))
 }
 
-/// A bad range of a file.
+/// What the disk cannot do with a file.
 #[derive(Debug, Clone)]
 struct Bad {
     path: PathBuf,
-    bytes: Range<u64>,
+    /// Bytes that cannot be read; `None`: the file cannot be opened.
+    bytes: Option<Range<u64>>,
 }
 
 impl Bad {
     fn apply(&self, command: &mut Command, library: &Path) {
-        command
-            .env("LD_PRELOAD", library)
-            .env("BAD_PATH", &self.path)
-            .env("BAD_FROM", self.bytes.start.to_string())
-            .env("BAD_TO", self.bytes.end.to_string());
+        command.env("LD_PRELOAD", library);
+        match &self.bytes {
+            Some(bytes) => command
+                .env("BAD_PATH", &self.path)
+                .env("BAD_FROM", bytes.start.to_string())
+                .env("BAD_TO", bytes.end.to_string()),
+            // Wherever it is moved to.
+            None => command.env(
+                "BAD_OPEN",
+                std::fs::metadata(&self.path).unwrap().ino().to_string(),
+            ),
+        };
     }
 }
 
@@ -294,7 +303,14 @@ pub(crate) fn is_log(path: &Path) -> bool {
     path.ends_with("log")
 }
 
-fn store_tool(verb: &str, dir: &Path, bad: &Bad, library: &Path, more: &[&Path]) -> String {
+/// Runs a tool of the store: its exit code, and what it printed.
+fn store_tool(
+    verb: &str,
+    dir: &Path,
+    bad: &Bad,
+    library: &Path,
+    more: &[&Path],
+) -> (Option<i32>, String) {
     let state = dir.join("state");
     let mut command = program();
     command.args(["store", verb]);
@@ -313,7 +329,7 @@ fn store_tool(verb: &str, dir: &Path, bad: &Bad, library: &Path, more: &[&Path])
         "{verb} with {bad:?}: {:?} {text}",
         output.status
     );
-    text
+    (output.status.code(), text)
 }
 
 /// Entries of this test that one block may hold: how many are stored together depends on the load of the machine.
@@ -342,6 +358,7 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
     names.retain(|name| {
         !name.starts_with("state/log")
             || is_of_settings(name)
+            || name.starts_with("state/log/jobs")
             || name.starts_with(&segments[0])
             || name.starts_with(segments.last().unwrap())
     });
@@ -353,23 +370,26 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
         } else {
             vec![0..u64::MAX / 4; 1]
         };
-        for bytes in ranges {
-            let file = name.file_name().unwrap().to_str().unwrap();
+        let mut cases: Vec<_> = ranges.into_iter().map(Some).collect();
+        let file = name.file_name().unwrap().to_str().unwrap();
+        // Without a handle of it there is no lock.
+        if file != "FORMAT" {
+            cases.push(None);
+        }
+        for bytes in cases {
             let dir = copy_of(&made, file != "BUS");
             let path = dir.path().canonicalize().unwrap().join(name);
             let bad = Bad { path, bytes };
             let mut cellar = start(dir, &bad, &library);
+            let is_gone = bad.bytes.is_none();
             let found = listed(&cellar);
             let lost = all.difference(&found).count();
-            assert!(
-                lost <= if is_log(name) {
-                    ENTRIES_PER_BLOCK_MAX
-                } else {
-                    0
-                },
-                "{bad:?}: {lost} lost, {}",
-                cellar.log()
-            );
+            let most = match name.strip_prefix("state/log/events") {
+                Ok(_) if is_log(name) && is_gone => all.len() - 1,
+                Ok(_) if is_log(name) => ENTRIES_PER_BLOCK_MAX,
+                _ => 0,
+            };
+            assert!(lost <= most, "{bad:?}: {lost} lost, {}", cellar.log());
             assert_eq!(consumed(&cellar), found, "{bad:?}");
             let last = *found.last().unwrap();
             if is_of_settings(name) {
@@ -392,14 +412,29 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
             } else if is_log(name) {
                 assert_eq!(sunk(&cellar, last), found, "{bad:?}");
             }
-            if lost > 0 {
+            let job = cellar.ask("get_jid", vec![("jid", "4711".into())]);
+            let has_job = job["web1"].as_map().is_some();
+            if lost > 0 || !has_job || is_log(name) && is_gone && !is_of_settings(name) {
                 let reasons = reasons(&cellar);
-                assert!(
-                    reasons.contains(bad.path.to_str().unwrap())
-                        && reasons.contains("damaged at byte"),
-                    "{bad:?}: {reasons}"
-                );
-                assert!(cellar.counter("log_bytes_unreadable") > 0, "{bad:?}");
+                let segment = bad
+                    .path
+                    .parent()
+                    .unwrap()
+                    .strip_prefix(cellar.dir.path().canonicalize().unwrap().join("state/log"))
+                    .unwrap();
+                if is_gone {
+                    assert!(
+                        reasons.contains(segment.to_str().unwrap()),
+                        "{bad:?}: {reasons}"
+                    );
+                } else {
+                    assert!(
+                        reasons.contains(bad.path.to_str().unwrap())
+                            && reasons.contains("damaged at byte"),
+                        "{bad:?}: {reasons}"
+                    );
+                    assert!(cellar.counter("log_bytes_unreadable") > 0, "{bad:?}");
+                }
             }
             assert!(cellar.terminate(), "{bad:?}: {}", cellar.log());
         }
@@ -420,40 +455,126 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
         .filter(|path| is_log(path))
         .collect();
     let index = logs[0].with_file_name("index");
-    let whole = |path: PathBuf| Bad {
-        path,
-        bytes: 0..u64::MAX / 4,
+    let whole = |path: PathBuf| {
+        let all = Bad {
+            path: path.clone(),
+            bytes: Some(0..u64::MAX / 4),
+        };
+        [all, Bad { path, bytes: None }]
     };
     let mut cases: Vec<Bad> = ["FORMAT", "SEQUENCE", "state/db"]
         .iter()
-        .map(|name| whole(dir.join("state").join(name)))
-        .chain(spill.into_iter().map(whole))
+        .flat_map(|name| whole(dir.join("state").join(name)))
+        .chain(spill.into_iter().flat_map(whole))
         .collect();
-    cases.push(whole(index));
+    cases.extend(whole(index));
     let settings = files(&dir.join("state/log/settings"));
-    cases.extend(settings.into_iter().map(whole));
+    cases.extend(settings.into_iter().flat_map(whole));
     for log in [&logs[0], logs.last().unwrap()] {
-        cases.push(Bad {
+        let sector = Some(200_704..204_800);
+        cases.extend([sector, None].map(|bytes| Bad {
             path: log.clone(),
-            bytes: 200_704..204_800,
-        });
+            bytes,
+        }));
     }
+    let total = entries(&dir.join("state"));
     for (n, bad) in cases.iter().enumerate() {
+        let name = bad.path.to_str().unwrap();
+        let tells = |(code, text): &(Option<i32>, String)| *code == Some(1) && text.contains(name);
+        let is_silent = |(code, _): &(Option<i32>, String)| *code == Some(0);
+        let is_settings = bad.path.starts_with(dir.join("state/log/settings"));
+        let is_derived = bad.path.ends_with("index") || bad.path.ends_with("state/db");
+
         let verified = store_tool("verify", &dir, bad, &library, &[]);
+        // To its end.
+        let is_whole = verified.1.contains("entries lost");
+        assert!(is_whole && tells(&verified), "{bad:?}: {verified:?}");
+
         let to = dir.join(format!("backup{n}"));
         let backed_up = store_tool("backup", &dir, bad, &library, &[&to]);
+        if is_log(&bad.path) {
+            assert!(tells(&backed_up), "{bad:?}: {backed_up:?}");
+        } else {
+            // It has everything: the file is derived, or made anew from what is in the backup.
+            assert!(is_silent(&backed_up), "{bad:?}: {backed_up:?}");
+        }
+        let restored = dir.join(format!("restored{n}"));
+        restore(&to, &restored);
+        let lost = total - (entries(&restored) - GAP);
+        let most = match (&bad.bytes, is_log(&bad.path) && !is_settings) {
+            (_, false) => 0,
+            (Some(_), true) => 2 * ENTRIES_PER_BLOCK_MAX as u64,
+            (None, true) => total - 1,
+        };
+        assert!(lost <= most && (lost > 0) == (most > 0), "{bad:?}: {lost}");
+
         let new = dir.join(format!("new{n}"));
         let salvaged = store_tool("salvage", &dir, bad, &library, &[&new]);
-        let settings = dir.join("state/log/settings");
-        if bad.path.starts_with(settings) {
-            // The other copy has everything.
-            let name = bad.path.to_str().unwrap();
-            assert!(verified.contains(name), "{bad:?}: {verified}");
-        } else if is_log(&bad.path) {
-            let name = bad.path.to_str().unwrap();
-            for text in [verified, backed_up, salvaged] {
-                assert!(text.contains(name), "{bad:?}: {text}");
-            }
+        // Written last.
+        assert!(new.join("FORMAT").is_file(), "{bad:?}: {salvaged:?}");
+        // Of the settings the other copy has everything, but a whole file that is missing is told.
+        if is_derived || is_settings && bad.bytes.is_some() {
+            assert!(is_silent(&salvaged), "{bad:?}: {salvaged:?}");
+        } else {
+            assert!(tells(&salvaged), "{bad:?}: {salvaged:?}");
         }
     }
+}
+
+#[test]
+fn a_backup_keeps_what_it_has_of_a_log_that_cannot_be_opened_any_more() {
+    let library_dir = tempfile::tempdir().unwrap();
+    let Some(library) = library(library_dir.path()) else {
+        return saltcellar::testkit::missing("a C compiler as `cc`");
+    };
+    let made = filled(tempfile::tempdir().unwrap());
+    let dir = made.path().canonicalize().unwrap();
+    let total = entries(&dir.join("state"));
+    let to = dir.join("backup");
+    let log = files(&dir.join("state/log/events"))
+        .into_iter()
+        .find(|path| is_log(path))
+        .unwrap();
+    let backup = |bad: &Bad| {
+        let more = [Path::new("--delete"), &to];
+        store_tool("backup", &dir, bad, &library, &more)
+    };
+    let good = Bad {
+        path: log.clone(),
+        bytes: Some(0..0),
+    };
+    assert_eq!(backup(&good).0, Some(0));
+    // It would delete what retention has dropped.
+    let bad = Bad {
+        path: log,
+        bytes: None,
+    };
+    for _ in 0..2 {
+        let (code, text) = backup(&bad);
+        assert_eq!(code, Some(1), "{text}");
+    }
+    restore(&to, &dir.join("restored"));
+    assert_eq!(entries(&dir.join("restored")), total + GAP);
+}
+
+/// The record of the numbers that a restore passes over.
+const GAP: u64 = 1;
+
+fn restore(from: &Path, to: &Path) {
+    let mut restore = program();
+    let restored = restore
+        .args(["store", "restore"])
+        .args([from, to])
+        .output()
+        .unwrap();
+    assert!(restored.status.success(), "{}", stderr(&restored));
+}
+
+/// The number of entries that can be read in the logs of a store.
+fn entries(state: &Path) -> u64 {
+    let mut verify = program();
+    verify.args(["store", "verify", "--output", "json", "--state-dir"]);
+    let verified = verify.arg(state).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
+    report["entries"].as_u64().unwrap()
 }

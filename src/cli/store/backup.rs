@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::tool::{count, field, state_dir_of_daemon};
 use crate::base::clock::Clock;
 use crate::cli::{Bar, Global, Unit, bytes, finding, show};
-use crate::store::tools::backup::{self, BackupOptions};
+use crate::store::tools::backup::{self, BackupOptions, UnreadableLog};
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -57,6 +57,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let damaged = |(path, offset, bytes): &(PathBuf, u64, u64)| json!({ "path": path.to_string_lossy(), "offset": offset, "bytes": bytes });
 
+    let unreadable = |log: &UnreadableLog| json!({ "path": log.path.to_string_lossy(), "error": log.why.to_string() });
+
     let document = json!({
         "state_dir": dir.to_string_lossy(),
         "backup": args.to.to_string_lossy(),
@@ -67,6 +69,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "segments_dropped": report.segments_dropped,
         "segments_deleted": report.segments_deleted,
         "damaged": report.damaged.iter().map(damaged).collect::<Json>(),
+        "unreadable": report.unreadable.iter().map(unreadable).collect::<Json>(),
     });
 
     show(global.output, &document, |out| {
@@ -110,8 +113,18 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 &format!("{}: byte {offset}, {bytes}", path.display()),
             )?;
         }
+        for log in &report.unreadable {
+            field(out, "unreadable", &log.why.to_string())?;
+        }
         Ok(())
     })?;
+
+    if !report.unreadable.is_empty() {
+        let logs = count(report.unreadable.len() as u64, "log", "logs");
+        return Err(finding(format!(
+            "backup made, but without {logs} that the disk cannot open; what an earlier backup had of them is kept"
+        )));
+    }
 
     // The damage is in the backup, too, so a script must notice.
     if !report.damaged.is_empty() {

@@ -18,6 +18,7 @@ use crate::store::log::frame::LogId;
 use crate::store::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
 use crate::store::settings::DAMAGED;
 use crate::store::stopped::STOPPED;
+use crate::store::vfs::read::is_damage;
 use crate::store::vfs::{Disk, open_to_read};
 use crate::store::write::seqno::SEQUENCE;
 use crate::store::{StoreError, format};
@@ -115,6 +116,16 @@ pub(crate) struct SegmentFiles {
     pub(crate) is_newest: bool,
 }
 
+/// What is in the place of a segment's log.
+#[derive(Debug)]
+pub(crate) enum FoundLog {
+    Open(File),
+    /// Nothing: the segment was dropped since it was listed.
+    Dropped,
+    /// A file that the disk cannot open.
+    Unreadable(StoreError),
+}
+
 impl SegmentFiles {
     pub(crate) fn log(&self) -> PathBuf {
         self.dir.join("log")
@@ -124,23 +135,27 @@ impl SegmentFiles {
         self.dir.join(INDEX)
     }
 
-    /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon
-    /// may replace it by another generation meanwhile (`rewrite`). Afterwards `dir` is where the log
-    /// was found.
-    pub(crate) fn open_log(&mut self) -> Result<Option<File>, StoreError> {
+    /// Opens its log for reading. A daemon may replace the segment by another generation meanwhile
+    /// (`rewrite`): afterwards `dir` is where the log was found.
+    pub(crate) fn open_log(&mut self) -> Result<FoundLog, StoreError> {
         let class_dir = self.dir.parent().unwrap_or(&self.dir).to_owned();
         loop {
             let path = self.log();
             match open_to_read(&path) {
+                Ok(file) => return Ok(FoundLog::Open(file)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                file => return Ok(Some(file.map_err(io_at("open", &path))?)),
+                // Says nothing about the other segments, which the tool goes on with.
+                Err(e) if is_damage(&e) => {
+                    return Ok(FoundLog::Unreadable(io_at("open", &path)(e)));
+                }
+                Err(e) => return Err(io_at("open", &path)(e)),
             }
 
             // The next generation has its name before this one goes. It ends, because a segment has
             // few of them.
             match format::find_segment(&class_dir, self.first_seq)? {
                 Some(found) if found.dir != self.dir => self.dir = found.dir,
-                _ => return Ok(None),
+                _ => return Ok(FoundLog::Dropped),
             }
         }
     }
@@ -223,7 +238,11 @@ impl DaemonWatch {
     pub(crate) fn begin(dir: &Path) -> Result<Self, StoreError> {
         // The time first: a daemon that starts in between is the holder, or has changed the time.
         let taken = format::last_taken(dir)?;
-        let holder = format::is_locked(dir)?;
+        let holder = match format::is_locked(dir) {
+            // Who has the lock cannot be asked: as if nobody had it. Whoever looks here only reads.
+            Err(error) if error.is_damage() => None,
+            holder => holder?,
+        };
         Ok(Self {
             dir: dir.to_owned(),
             holder,
@@ -320,7 +339,7 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
                 is_newest: false,
             };
             // It may have been replaced or dropped meanwhile.
-            if segment.open_log()?.is_none() && segment.dir.is_dir() {
+            if matches!(segment.open_log()?, FoundLog::Dropped) && segment.dir.is_dir() {
                 found.push(segment);
             }
         }

@@ -7,6 +7,7 @@
 //! numbers far behind (`renumber`), because those of lost entries are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use crate::store::tools::backup::manifest::Manifest;
 use crate::store::tools::seqs::SeqSet;
 use crate::store::tools::verify::small_files::{self, CheckFile, FileFault};
 use crate::store::vfs::Disk;
+use crate::store::vfs::read::is_damage;
 use crate::store::write::seqno::{SEQUENCE, SequenceFile, SkippedNumbers};
 use crate::store::{StoreError, format};
 
@@ -136,6 +138,7 @@ pub(crate) fn salvage(
     // Sorted by rank: of several copies of an entry the one in the best place is kept.
     let mut sources = Vec::new();
     collect(from, from, &mut sources)?;
+    let unreadable = without_unreadable(&mut sources)?;
     sources.sort_by(|a, b| (a.rank, &a.path).cmp(&(b.rank, &b.path)));
 
     let mut sizes = Vec::new();
@@ -208,6 +211,7 @@ pub(crate) fn salvage(
     work.report.faults = small_files::check((from, store_id), stopped.as_ref(), check_file)?;
     work.report.faults.retain(|fault| !fault.is_note);
     work.report.faults.extend(lost_smalls(from, &smalls)?);
+    work.report.faults.extend(unreadable);
 
     let mut by_class = std::mem::take(&mut work.by_class);
     by_class.sort_by(|a, b| a.0.cmp(&b.0));
@@ -234,7 +238,8 @@ pub(crate) fn salvage(
     let position = position.and_then(|stopped| stopped.settings);
     work.write_settings(from, to, position)?;
 
-    copy_tree(&from.join(layout::SPILL_DIR), &to.join(layout::SPILL_DIR))?;
+    let (spill, copy) = (from.join(layout::SPILL_DIR), to.join(layout::SPILL_DIR));
+    copy_tree(&spill, &copy, &mut work.report.faults)?;
 
     // What was read before and after its start does not fit together.
     if daemon.has_started()? {
@@ -337,8 +342,9 @@ fn lost_smalls(
     Ok(found)
 }
 
-/// Copies the files of a directory, if it exists, and of those in it.
-fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
+/// Copies the files of a directory, if it exists, and of those in it. Files that the disk cannot
+/// open are left out, and added to `faults`.
+fn copy_tree(from: &Path, to: &Path, faults: &mut Vec<FileFault>) -> Result<(), StoreError> {
     // As in the store: the files of a bus have a directory of their own.
     for path in files::list(from)? {
         let target = to.join(path.file_name().unwrap_or_default());
@@ -347,10 +353,12 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
             .file_type();
         // Links are not followed: they may lead anywhere.
         if kind.is_dir() {
-            copy_tree(&path, &target)?;
+            copy_tree(&path, &target, faults)?;
         } else if kind.is_file() {
             files::make_dir(to)?;
-            let file = std::fs::File::open(&path).map_err(io_at("open", &path))?;
+            let Some(file) = opened(&path, faults)? else {
+                continue;
+            };
             let len = file
                 .metadata()
                 .map_err(io_at("read the metadata of", &path))?
@@ -360,6 +368,34 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Opens a file; `None` if the disk cannot open it, which is added to `faults`.
+fn opened(path: &Path, faults: &mut Vec<FileFault>) -> Result<Option<File>, StoreError> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(why) if is_damage(&why) => {
+            faults.push(FileFault {
+                path: path.to_owned(),
+                what: format!("unreadable: {}", io_at("open", path)(why)),
+                is_note: false,
+            });
+            Ok(None)
+        }
+        Err(why) => Err(io_at("open", path)(why)),
+    }
+}
+
+/// Removes the files that the disk cannot open, and says so. The others are salvaged.
+fn without_unreadable(sources: &mut Vec<InputFile>) -> Result<Vec<FileFault>, StoreError> {
+    let (mut readable, mut faults) = (Vec::new(), Vec::new());
+    for source in sources.drain(..) {
+        if opened(&source.path, &mut faults)?.is_some() {
+            readable.push(source);
+        }
+    }
+    *sources = readable;
+    Ok(faults)
 }
 
 /// Lists all files except those of sled and in the trash.

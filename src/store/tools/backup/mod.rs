@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use super::files;
-use super::layout::{self, SegmentFiles};
+use super::layout::{self, FoundLog, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::clock::Micros;
 use crate::model::{SETTINGS, SeqNo};
@@ -68,6 +68,28 @@ pub(crate) struct BackupReport {
     pub(crate) segments_deleted: u64,
     /// Damaged ranges of the store's logs (path, offset, bytes), copied as they are.
     pub(crate) damaged: Vec<(PathBuf, u64, u64)>,
+    /// Logs that the disk cannot open. What an earlier run copied of them stays.
+    pub(crate) unreadable: Vec<UnreadableLog>,
+}
+
+/// A log of the store that the disk cannot open.
+#[derive(Debug)]
+pub(crate) struct UnreadableLog {
+    pub(crate) path: PathBuf,
+    pub(crate) why: StoreError,
+    class_name: String,
+    first_seq: SeqNo,
+}
+
+impl UnreadableLog {
+    fn new(segment: &SegmentFiles, why: StoreError) -> Self {
+        Self {
+            path: segment.log(),
+            why,
+            class_name: segment.class_name.clone(),
+            first_seq: segment.first_seq,
+        }
+    }
 }
 
 /// A log of the store.
@@ -122,7 +144,8 @@ pub(crate) fn backup(
     // Without the file, the last numbers of finished logs are read, too: they alone tell a later
     // state of the store from an earlier one.
     let has_numbers = SequenceFile::read(&Disk, from)?.flatten().is_some();
-    let sources = measure(from, store_id, !has_numbers)?;
+    let mut report = BackupReport::default();
+    let sources = measure(from, store_id, !has_numbers, &mut report)?;
 
     // Read after the logs are measured, so it is above every number in them.
     let numbers = SequenceFile::read(&Disk, from)?
@@ -159,7 +182,6 @@ pub(crate) fn backup(
     // Check for symbolic links before anything is copied.
     dirs(&tree)?;
 
-    let mut report = BackupReport::default();
     let mut manifest = Manifest {
         store_format,
         store,
@@ -205,6 +227,15 @@ pub(crate) fn backup(
             .iter()
             .any(|log| log.class_name == old.class_name && log.first_seq == old.first_seq)
         {
+            continue;
+        }
+
+        // Still in the store too, and this copy may be all that is left of it.
+        let is_unreadable = |log: &UnreadableLog| {
+            log.class_name == old.class_name && log.first_seq == old.first_seq
+        };
+        if report.unreadable.iter().any(is_unreadable) {
+            manifest.logs.push(old.clone());
             continue;
         }
 
@@ -308,16 +339,25 @@ fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
 const UNFINISHED: &str = "UNFINISHED";
 
 /// Opens active logs and measures all logs before any copy. With `numbers`, the last sequence
-/// number of finished ones is read, too.
-fn measure(from: &Path, store_id: u64, numbers: bool) -> Result<Vec<SourceLog>, ToolError> {
+/// number of finished ones is read, too. Logs that cannot be opened are in the report.
+fn measure(
+    from: &Path,
+    store_id: u64,
+    numbers: bool,
+    report: &mut BackupReport,
+) -> Result<Vec<SourceLog>, ToolError> {
     let mut sources = Vec::new();
     // The settings first: cursors in the backup are then in its logs.
     let mut segments = layout::settings_segments(from)?;
     segments.append(&mut layout::segments(from)?);
     for mut segment in segments {
-        // `None`: retention has dropped it.
-        let Some(file) = segment.open_log()? else {
-            continue;
+        let file = match segment.open_log()? {
+            FoundLog::Open(file) => file,
+            FoundLog::Dropped => continue,
+            FoundLog::Unreadable(why) => {
+                report.unreadable.push(UnreadableLog::new(&segment, why));
+                continue;
+            }
         };
 
         let path = segment.log();
@@ -360,7 +400,7 @@ fn file_version(file: &File, path: &Path) -> Result<FileVersion, StoreError> {
     })
 }
 
-/// Copies one log; `None` if retention has dropped it.
+/// Copies one log; `None` if retention has dropped it, or if it cannot be opened any more.
 fn take(
     (source, store_id): (SourceLog, u64),
     tree: &Tree,
@@ -375,8 +415,14 @@ fn take(
         mut version,
         ..
     } = source;
-    let Some(file) = file.map_or_else(|| segment.open_log(), |file| Ok(Some(file)))? else {
-        return Ok(None);
+    let found = file.map_or_else(|| segment.open_log(), |file| Ok(FoundLog::Open(file)))?;
+    let file = match found {
+        FoundLog::Open(file) => file,
+        FoundLog::Dropped => return Ok(None),
+        FoundLog::Unreadable(why) => {
+            report.unreadable.push(UnreadableLog::new(&segment, why));
+            return Ok(None);
+        }
     };
 
     let path = segment.log();

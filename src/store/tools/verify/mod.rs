@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::known::{FoundNumbers, KnownSegment, known_segments};
-use super::layout::{self, DaemonWatch, SegmentFiles};
+use super::layout::{self, DaemonWatch, FoundLog, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::base::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::{SETTINGS, SeqNo};
@@ -176,11 +176,16 @@ fn verify_once(
     );
 
     let mut total = 0;
-    let mut opened = Vec::new();
+    let (mut opened, mut unreadable) = (Vec::new(), Vec::new());
     for mut segment in segments {
         // Opened and measured before any log is read: retention and sealing may continue meanwhile.
-        let Some(file) = segment.open_log()? else {
-            continue;
+        let file = match segment.open_log()? {
+            FoundLog::Open(file) => file,
+            FoundLog::Dropped => continue,
+            FoundLog::Unreadable(why) => {
+                unreadable.push(unreadable_log(&segment, &why));
+                continue;
+            }
         };
 
         let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
@@ -209,6 +214,9 @@ fn verify_once(
         notes: Vec::new(),
     };
 
+    for problem in unreadable {
+        report.damage(problem);
+    }
     for path in layout::foreign(dir)? {
         report
             .notes
@@ -279,8 +287,13 @@ fn verify_once(
             check.last_seq = SeqNo::default();
         }
 
-        let Some((log, size)) = reopened(&mut segment, store_id, log, size)? else {
-            continue;
+        let (log, size) = match reopened(&mut segment, store_id, log, size)? {
+            Reopened::Log(log, size) => (log, size),
+            Reopened::Dropped => continue,
+            Reopened::Unreadable(why) => {
+                report.damage(unreadable_log(&segment, &why));
+                continue;
+            }
         };
         let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
         scans.push((segment, scanned));
@@ -349,25 +362,40 @@ fn settings(
     Ok(())
 }
 
-/// Reopens a log that was not kept open; `None` if retention has dropped the segment.
+/// A log of which not even the file can be opened.
+fn unreadable_log(segment: &SegmentFiles, why: &StoreError) -> Problem {
+    let means = "its entries are missing until the disk can open it: restore it from a backup";
+    about(&segment.log(), format!("unreadable: {why}"), means)
+}
+
+/// A log to check, or why there is none.
+enum Reopened {
+    Log(LogFile, u64),
+    Dropped,
+    Unreadable(StoreError),
+}
+
+/// Reopens a log that was not kept open.
 fn reopened(
     segment: &mut SegmentFiles,
     store_id: u64,
     log: Option<LogFile>,
     size: u64,
-) -> Result<Option<(LogFile, u64)>, StoreError> {
+) -> Result<Reopened, StoreError> {
     // An active log, whose size was measured at the start.
     if let Some(log) = log {
-        return Ok(Some((log, size)));
+        return Ok(Reopened::Log(log, size));
     }
 
-    let Some(file) = segment.open_log()? else {
-        return Ok(None);
+    let file = match segment.open_log()? {
+        FoundLog::Open(file) => file,
+        FoundLog::Dropped => return Ok(Reopened::Dropped),
+        FoundLog::Unreadable(why) => return Ok(Reopened::Unreadable(why)),
     };
 
     let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
     let size = log.size()?;
-    Ok(Some((log, size)))
+    Ok(Reopened::Log(log, size))
 }
 
 /// The consequence of damage to a file that cannot be rebuilt.
@@ -816,9 +844,9 @@ fn catalogue(
         return Ok(());
     }
 
-    let copy = DatabaseCopy::of(&path, &std::env::temp_dir())?;
+    let copy = DatabaseCopy::of(&path, &std::env::temp_dir());
     // Reported, and the rest of the report stands.
-    let differences = match compare::catalogue(&copy.0, metadata) {
+    let differences = match copy.and_then(|copy| compare::catalogue(&copy.0, metadata)) {
         Err(StoreError::Index { what, .. }) => {
             let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
             report.damage(about(&path, what, means));
