@@ -1,22 +1,19 @@
 //! Statistics for `store stats`: size, growth and limits per class.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::base::clock::Micros;
-use crate::base::limits::{HOURS_BLOCKS_MAX, RATE_SAMPLES, SALT_KEEP_DEFAULT};
+use crate::base::limits::{HOURS_BLOCKS_MAX, SALT_KEEP_DEFAULT};
 use crate::model::{Age, Keep, SeqNo};
+use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::free_space::SpaceStatus;
+use crate::store::read::LogReader;
 use crate::store::retain::age_clock::Step;
 use crate::store::retain::{DropOutcome, PlannedDrop};
 use crate::store::segment::Segment;
 use crate::store::segment::usage::SegmentUsage;
-use crate::store::{Store, StoreInner};
 
 #[derive(Debug, Clone)]
 pub(crate) struct StoreStats {
@@ -58,78 +55,23 @@ pub(crate) struct ClassStats {
     pub(crate) held_segments: usize,
 }
 
-/// Counts of written entries, sampled once per retention round, with the monotonic time: the wall
-/// clock may be set.
-#[derive(Debug, Default)]
-pub(in crate::store) struct Rates(Mutex<VecDeque<(Duration, Vec<u64>)>>);
-
-impl Rates {
-    fn sample(&self, now: Duration, written: Vec<u64>) {
-        let mut samples = self.0.lock();
-        samples.push_back((now, written));
-        if samples.len() > RATE_SAMPLES {
-            samples.pop_front();
-        }
-    }
-
-    /// Entries per second and class since the oldest sample.
-    fn rates(&self, now: Duration, written: &[u64]) -> Vec<f64> {
-        // No sample yet.
-        let samples = self.0.lock();
-        let Some((since, before)) = samples.front() else {
-            return vec![0.0; written.len()];
-        };
-
-        let span = now.saturating_sub(*since);
-        // Too short for a rate.
-        if span < Duration::from_secs(1) {
-            return vec![0.0; written.len()];
-        }
-
-        let grown = written
-            .iter()
-            .zip(before)
-            .map(|(now, before)| now.saturating_sub(*before));
-        grown
-            .map(|n| Duration::from_secs(n).div_duration_f64(span))
-            .collect()
-    }
-}
-
-impl StoreInner {
-    /// Written entries by class, then returns, and failed ones.
-    fn written(&self) -> Vec<u64> {
-        let by_class = self.written.iter().map(|n| n.load(Ordering::Relaxed));
-        by_class
-            .chain([
-                self.metrics.returns_stored.get(),
-                self.metrics.returns_failed.get(),
-            ])
-            .collect()
-    }
-
-    pub(in crate::store) fn sample_rates(&self) {
-        self.rates.sample(self.clock.monotonic(), self.written());
-    }
-}
-
 const HOUR: i64 = 3_600_000_000;
 
-impl Store {
+impl LogReader {
     /// Entries that arrived in each of the last `hours` hours, the latest last. The entries of a
     /// block count as spread evenly over its time; only the newest `HOURS_BLOCKS_MAX` blocks of a
     /// class are examined.
     pub(crate) fn entries_by_hour(&self, hours: usize) -> Result<Vec<u64>, StoreError> {
-        let now = self.0.clock.now();
+        let now = self.clock.now();
         let start = now
             .0
             .saturating_sub(i64::try_from(hours).unwrap_or(0).saturating_mul(HOUR));
 
         let mut counts = vec![0; hours];
-        for class in self.0.classes.all() {
+        for class in self.classes.all() {
             let mut left = HOURS_BLOCKS_MAX;
 
-            for segment in self.0.segments(class).iter().rev() {
+            for segment in self.segments.of(class).iter().rev() {
                 if left == 0 {
                     break;
                 }
@@ -142,7 +84,7 @@ impl Store {
                     continue;
                 }
 
-                let ready = self.0.ready(segment)?;
+                let ready = self.blocks.indexes().ready(segment)?;
                 let metas = ready.blocks().metas();
                 for meta in metas.iter().rev().take(left) {
                     spread(&mut counts, start, (meta.at_min, meta.at_max), meta.count);
@@ -185,48 +127,46 @@ fn planned_entries(plan: &[(Arc<Segment>, PlannedDrop)]) -> u64 {
 
 impl Store {
     pub(crate) fn stats(&self) -> Result<StoreStats, StoreError> {
-        let shared = &self.0;
-        let age_now = shared.age_clock().update(&shared.metrics);
+        let retention = &self.0.retention;
+        let limits = retention.limits();
+        let age_now = retention.age_now();
 
-        let mut rates = shared
-            .rates
-            .rates(shared.clock.monotonic(), &shared.written())
-            .into_iter();
+        let mut rates = self.0.rates.per_second().into_iter();
         let mut classes = Vec::new();
-        for class in shared.classes.all() {
-            let segments = shared.segments(class);
+        for class in self.classes.all() {
+            let segments = self.segments.of(class);
             let mut all = SegmentUsage::default();
             for (n, segment) in segments.iter().enumerate() {
                 let part = segment.usage();
                 all = if n == 0 { part } else { all.joined(part) };
             }
 
-            let keep = shared.keep_of(class);
+            let keep = limits.keep_of(class);
 
             // Planned, not carried out: the figures show what retention would do now.
-            let plan = shared.plan(class, keep, age_now)?;
+            let plan = retention.plan(class, keep, age_now)?;
             let drops = |age: Duration| {
                 let keep = Keep {
                     age: Age::For(age),
                     ..keep
                 };
-                Ok::<_, StoreError>((age, planned_entries(&shared.plan(class, keep, age_now)?)))
+                Ok::<_, StoreError>((age, planned_entries(&retention.plan(class, keep, age_now)?)))
             };
-            let shorter = shared.shorter_age_of(keep).map(drops).transpose()?;
+            let shorter = limits.shorter_age_of(keep).map(drops).transpose()?;
 
-            let waits_for_salt = keep.age == Age::Salt && shared.age_of(keep).is_none();
-            let is_unreported = waits_for_salt && !shared.salt_keeps.was_reported();
+            let waits_for_salt = keep.age == Age::Salt && limits.age_of(keep).is_none();
+            let is_unreported = waits_for_salt && !limits.has_salt_keep();
             let first = is_unreported.then_some(SALT_KEEP_DEFAULT).map(drops);
             let first_report_drops = first.transpose()?.map(|(_, entries)| entries);
 
             classes.push(ClassStats {
-                name: shared.classes.name(class),
-                configured: shared.classes.is_configured(class),
+                name: self.classes.name(class),
+                configured: self.classes.is_configured(class),
                 segments: segments.len(),
                 segment_usage: all,
                 rate: rates.next().unwrap_or(0.0),
                 keep,
-                age: shared.age_of(keep),
+                age: limits.age_of(keep),
                 shorter,
                 first_report_drops,
                 held_segments: plan
@@ -237,10 +177,10 @@ impl Store {
         }
 
         let durable = self.durable();
-        let holds = shared.holds.all().len();
-        let clock_step = shared.age_clock().step();
+        let holds = retention.holds().len();
+        let clock_step = retention.clock_step();
         let [returns_rate, failed_rate] = [(); 2].map(|()| rates.next().unwrap_or(0.0));
-        let space = shared.guard.check();
+        let space = self.0.guard.check();
         Ok(StoreStats {
             head: durable,
             durable,
@@ -257,19 +197,6 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_rate_covers_the_time_since_the_oldest_sample() {
-        let rates = Rates::default();
-        assert_eq!(rates.rates(Duration::from_micros(5), &[7]), [0.0]);
-        for n in 0..2 * RATE_SAMPLES as u64 {
-            let written = n.saturating_sub(RATE_SAMPLES as u64) * 10;
-            rates.sample(Duration::from_secs(n * 5), vec![written, 0]);
-        }
-        let last = 2 * RATE_SAMPLES as u64;
-        let now = Duration::from_secs(last * 5);
-        assert_eq!(rates.rates(now, &[last * 5, 0]), [2.0, 0.0]);
-    }
 
     #[test]
     fn the_entries_of_a_block_are_spread_over_its_hours() {

@@ -21,10 +21,13 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::class::Classes;
+use super::damage::FileFaults;
 use super::error::{StoreError, io_at};
-use super::format::{read_small, segment_dir, sync_dir, with_sum, without_sum};
+use super::format::{read_small, sync_dir, with_sum, without_sum};
+use super::segment::list::Segments;
+use super::state_dir::StateDir;
 use super::vfs::{Disk, Fs};
-use super::{Store, StoreInner};
 use crate::model::SeqNo;
 
 pub(crate) const STOPPED: &str = "STOPPED";
@@ -218,16 +221,20 @@ pub(crate) fn forget(fs: &dyn Fs, state_dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-impl StoreInner {
+impl Stopped {
     /// Reports entries that active logs had at the last stop and do not have now; returns their
     /// number.
-    pub(super) fn report_missing_since(&self, stopped: &Stopped) -> u64 {
+    pub(super) fn report_missing(
+        &self,
+        (classes, segments): (&Classes, &Segments),
+        faults: &FileFaults,
+    ) -> u64 {
         let mut missing = 0;
         // A class that was removed from the configuration is known from its directory.
-        for log in &stopped.logs {
-            let class = self.classes.find(&log.class_name);
+        for log in &self.logs {
+            let class = classes.find(&log.class_name);
             let segment = class
-                .map(|class| self.segments(class))
+                .map(|class| segments.of(class))
                 .unwrap_or_default()
                 .into_iter()
                 .find(|segment| segment.first_seq == log.first_seq);
@@ -241,9 +248,9 @@ impl StoreInner {
                     entries,
                     "entries missing that were stored at the last clean stop; `saltcellar store verify` has details, a backup may have them"
                 );
-                let log = segment_dir(&self.dir, &log.class_name, log.first_seq).join("log");
-                self.report_file(
-                    &log.to_string_lossy(),
+                faults.report_log(
+                    &log.class_name,
+                    log.first_seq,
                     format!(
                         "{entries} entries are missing that were stored at the last clean stop"
                     ),
@@ -255,39 +262,37 @@ impl StoreInner {
     }
 }
 
-impl Store {
-    /// Records the end of a clean stop: the position of the settings, and the files that cannot be rebuilt, by their names within
-    /// the state directory, and whether their content counts.
-    pub(super) fn note_stop_with(
-        &self,
-        settings: u64,
-        kept: Vec<(String, bool)>,
-    ) -> Result<(), StoreError> {
-        let shared = &self.0;
-        let mut stopped = Stopped::default();
-        // The index of an active log is in memory. Sealed ones have a row in the catalogue.
-        for segment in shared.all_segments() {
-            let totals = segment.totals();
-            if segment.memory().is_some() && totals.entries > 0 {
-                stopped.logs.push(StoppedLog {
-                    class_name: segment.class_name.to_string(),
-                    first_seq: segment.first_seq,
-                    entries: totals.entries,
-                    last_seq: totals.last_seq,
-                });
-            }
+/// Records the end of a clean stop: the ends of active logs, the position of the settings, and the
+/// files that cannot be rebuilt, by their names within the state directory, and whether their content
+/// counts.
+pub(super) fn note(
+    dir: &StateDir,
+    segments: &Segments,
+    settings: u64,
+    kept: Vec<(String, bool)>,
+) -> Result<(), StoreError> {
+    let mut stopped = Stopped::default();
+    // The index of an active log is in memory. Sealed ones have a row in the catalogue.
+    for segment in segments.all() {
+        let totals = segment.totals();
+        if segment.memory().is_some() && totals.entries > 0 {
+            stopped.logs.push(StoppedLog {
+                class_name: segment.class_name.to_string(),
+                first_seq: segment.first_seq,
+                entries: totals.entries,
+                last_seq: totals.last_seq,
+            });
         }
-        stopped.settings = Some(settings);
-        for (name, hashed) in kept {
-            stopped.files.extend(describe(&shared.dir, &name, hashed)?);
-        }
-
-        let path = shared.dir.join(STOPPED);
-        shared
-            .fs
-            .write_whole(&path, stopped.text().as_bytes())
-            .map_err(io_at("write", &path))
     }
+    stopped.settings = Some(settings);
+    for (name, hashed) in kept {
+        stopped.files.extend(describe(dir.path(), &name, hashed)?);
+    }
+
+    let path = dir.path().join(STOPPED);
+    dir.fs()
+        .write_whole(&path, stopped.text().as_bytes())
+        .map_err(io_at("write", &path))
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ impl Call for List {
 
 impl Run for List {
     fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<ConsumersPage, CallError> {
-        let mut consumers = ctx.store.consumers().map_err(failed)?;
+        let mut consumers = ctx.store.consumers().all().map_err(failed)?;
         if let Some(name) = args.name {
             consumers.retain(|status| status.record.name == name);
             if consumers.is_empty() {
@@ -198,7 +198,7 @@ impl Run for Create {
     fn run(ctx: &In<'_, Self>, args: CreateArgs) -> Result<Position, CallError> {
         let filter = args.filter.filter()?;
         let start = args.start.start()?.unwrap_or(Start::Newest);
-        let created = ctx.store.create_consumer(&args.name, filter, start);
+        let created = ctx.store.consumers().create(&args.name, filter, start);
         Ok(named(created.map_err(refused)?))
     }
 }
@@ -273,11 +273,13 @@ impl Wait for Next {
         Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
             let batch = ctx
                 .store
+                .consumers()
                 .next_batch(&name, &holder, lease, limits)
                 .map_err(refused)?;
             // The lease that is bound exists only now.
             if let Some(process) = process {
                 ctx.store
+                    .consumers()
                     .bind_lease(&name, &holder, process)
                     .map_err(refused)?;
             }
@@ -328,7 +330,11 @@ impl Call for Ack {
 impl Run for Ack {
     fn run(ctx: &In<'_, Self>, args: AckArgs) -> Result<Position, CallError> {
         let AckArgs { name, holder, seq } = args;
-        let record = ctx.store.ack(&name, &holder, SeqNo(seq)).map_err(refused)?;
+        let record = ctx
+            .store
+            .consumers()
+            .ack(&name, &holder, SeqNo(seq))
+            .map_err(refused)?;
         Ok(at(&record))
     }
 }
@@ -363,7 +369,11 @@ impl Run for Nack {
             holder,
             error,
         } = args;
-        let record = ctx.store.nack(&name, &holder, &error).map_err(refused)?;
+        let record = ctx
+            .store
+            .consumers()
+            .nack(&name, &holder, &error)
+            .map_err(refused)?;
         Ok(at(&record))
     }
 }
@@ -392,7 +402,8 @@ impl Call for Release {
 impl Run for Release {
     fn run(ctx: &In<'_, Self>, args: ReleaseArgs) -> Result<(), CallError> {
         ctx.store
-            .release_consumer(&args.name, &args.holder)
+            .consumers()
+            .release(&args.name, &args.holder)
             .map_err(refused)
     }
 }
@@ -421,13 +432,13 @@ impl Call for Seek {
 impl Run for Seek {
     fn run(ctx: &In<'_, Self>, args: SeekArgs) -> Result<Position, CallError> {
         let start = args.start.required()?;
-        let moved = ctx.store.seek_consumer(&args.name, start);
+        let moved = ctx.store.consumers().seek(&args.name, start);
         Ok(named(moved.map_err(refused)?))
     }
 }
 
 fn set_paused(ctx: &Archive, name: &str, paused: bool) -> Result<Position, CallError> {
-    let record = ctx.store.pause_consumer(name, paused).map_err(refused)?;
+    let record = ctx.store.consumers().pause(name, paused).map_err(refused)?;
     Ok(Position {
         name: Some(record.name),
         paused: Some(record.paused),
@@ -520,6 +531,6 @@ impl Call for Delete {
 
 impl Run for Delete {
     fn run(ctx: &In<'_, Self>, args: NameArgs) -> Result<bool, CallError> {
-        ctx.store.delete_consumer(&args.name).map_err(refused)
+        ctx.store.consumers().delete(&args.name).map_err(refused)
     }
 }

@@ -90,7 +90,7 @@ impl Raised {
 /// Whether a consumer is, or was, that of a sink: the sink's position, filter and switch.
 fn of_sink(ctx: &Ctx, name: &str) -> bool {
     // A sink may be new and have no consumer yet, or be removed and have left one.
-    ctx.engines.has(name) || ctx.archive.store.is_of_sink(name)
+    ctx.engines.has(name) || ctx.archive.store.consumers().is_of_sink(name)
 }
 
 /// Arguments in one of the two forms.

@@ -159,7 +159,7 @@ impl Run for Stats {
             state_dir: ctx.state_dir.to_string_lossy().into_owned(),
             head: stats.head.0,
             durable: stats.durable.0,
-            checkpoint: ctx.store.lowest_cursor().map(|cursor| cursor.0),
+            checkpoint: ctx.store.consumers().lowest_cursor().map(|cursor| cursor.0),
             space: Space {
                 state: space.room,
                 free_bytes: space.free,

@@ -347,7 +347,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         of.gauge(&BUS_SPILLED, &label, bus.waiting.spilled_bytes as f64);
     }
 
-    for consumer in ctx.archive.store.consumers()? {
+    for consumer in ctx.archive.store.consumers().all()? {
         let label = [("consumer", consumer.record.name.as_str())];
         of.gauge(&CONSUMER_LAG, &label, consumer.lag_entries as f64);
         of.gauge(&CONSUMER_LAG_S, &label, consumer.lag.as_secs_f64());

@@ -27,8 +27,10 @@ impl From<StoreError> for FeedError {
 impl ConsumerFeed {
     /// The consumer of this name with this filter; a new one starts behind the newest event.
     pub(crate) fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
-        store.create_consumer(name, filter.clone(), Start::Newest)?;
-        store.give_to_sink(name)?;
+        store
+            .consumers()
+            .create(name, filter.clone(), Start::Newest)?;
+        store.consumers().give_to_sink(name)?;
         Ok(Self {
             store,
             name: name.to_owned(),
@@ -50,9 +52,12 @@ impl Feed for ConsumerFeed {
         loop {
             // The longest lease: the sink ends it itself when it stops, and a consumer of this name
             // has no other holder.
-            let batch = self
-                .store
-                .next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
+            let batch = self.store.consumers().next_batch(
+                &self.name,
+                HOLDER,
+                CONSUMER_LEASE_MAX,
+                limits,
+            )?;
 
             let left = until.saturating_duration_since(Instant::now());
             if batch.paused || !batch.events.is_empty() || left.is_zero() || is_over() {
@@ -83,29 +88,35 @@ impl Feed for ConsumerFeed {
     ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError> {
         Ok(self
             .store
+            .consumers()
             .read_ahead(&self.name, from, BatchLimits { events, bytes })?)
     }
 
     fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError> {
         Ok(self
             .store
+            .consumers()
             .take_ahead(&self.name, HOLDER, CONSUMER_LEASE_MAX, ahead)?)
     }
 
     fn ack(&self, last: SeqNo) -> Result<(), FeedError> {
-        Ok(self.store.ack(&self.name, HOLDER, last).map(drop)?)
+        Ok(self
+            .store
+            .consumers()
+            .ack(&self.name, HOLDER, last)
+            .map(drop)?)
     }
 
     fn seek(&self, to: Position) -> Result<(), FeedError> {
-        Ok(self.store.seek_consumer(&self.name, to).map(drop)?)
+        Ok(self.store.consumers().seek(&self.name, to).map(drop)?)
     }
 
     fn pause(&self, paused: bool) -> Result<(), FeedError> {
-        Ok(self.store.pause_consumer(&self.name, paused).map(drop)?)
+        Ok(self.store.consumers().pause(&self.name, paused).map(drop)?)
     }
 
     fn progress(&self) -> Result<Progress, FeedError> {
-        let all = self.store.consumers()?;
+        let all = self.store.consumers().all()?;
         let own = all
             .into_iter()
             .find(|status| status.record.name == self.name);
@@ -129,7 +140,7 @@ impl Feed for ConsumerFeed {
     }
 
     fn release(&self) {
-        if let Err(error) = self.store.release_consumer(&self.name, HOLDER) {
+        if let Err(error) = self.store.consumers().release(&self.name, HOLDER) {
             tracing::debug!(sink = self.name, %error, "consumer not released");
         }
     }

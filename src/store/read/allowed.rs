@@ -25,16 +25,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{Cache, Cached};
+use crate::base::limits::ALLOWED_BLOCKS_BYTES;
 use crate::model::ReadLimits;
-use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::{EntryPosition, MinionSelection, TagTemplates};
 use crate::store::log::block::{FREE_JID, Rows};
 use crate::store::log::column::distinct;
+use crate::store::segment::open_indexes::OpenIndexes;
 use crate::store::segment::{Ready, Segment};
 
-/// By limits and [`Segment::numbering`].
-pub(in crate::store) type AllowedCache = Cache<(Arc<ReadLimits>, u64), AllowedBlocks>;
+/// What is known under the limits of the last readers.
+#[derive(Debug)]
+pub(in crate::store) struct AllowedCache {
+    indexes: Arc<OpenIndexes>,
+    /// By limits and [`Segment::numbering`].
+    known: Cache<(Arc<ReadLimits>, u64), AllowedBlocks>,
+}
 
 /// The summary of a block that was not read yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -289,9 +295,14 @@ impl AllowedBlocks {
     }
 }
 
-impl StoreInner {
+impl AllowedCache {
+    pub(in crate::store) fn new(indexes: Arc<OpenIndexes>) -> Self {
+        let known = Cache::new(ALLOWED_BLOCKS_BYTES);
+        Self { indexes, known }
+    }
+
     /// Whether each entry of a block is allowed: as `known`, or as `test` finds, which is remembered.
-    pub(in crate::store) fn allowed_rows(
+    pub(in crate::store) fn rows(
         &self,
         segment: &Arc<Segment>,
         number: u32,
@@ -307,20 +318,20 @@ impl StoreInner {
             return Ok(allowed);
         }
         let allowed = test();
-        let ready = self.ready(segment)?;
+        let ready = self.indexes.ready(segment)?;
         known.learn(number, rows, &allowed, ready.templates());
         Ok(allowed)
     }
 
     /// What is known of a segment under limits; and the number of ids that were tested for it.
-    pub(in crate::store) fn allowed_blocks(
+    pub(in crate::store) fn blocks(
         &self,
         segment: &Arc<Segment>,
         limits: &Arc<ReadLimits>,
     ) -> Result<(Arc<AllowedBlocks>, u64), StoreError> {
         // Before its index is looked at, so that this is never taken for what is known of a later numbering.
         let numbering = segment.numbering();
-        let ready = self.ready(segment)?;
+        let ready = self.indexes.ready(segment)?;
         let count = ready.blocks().metas().len();
         // A growing segment's ids are tested again when it has twice as many blocks: a search of the newest blocks needs no test of ids.
         let room = match ready {
@@ -335,7 +346,7 @@ impl StoreInner {
         drop(ready);
 
         let key = (limits.clone(), numbering);
-        let known = self.allowed.get(&key);
+        let known = self.known.get(&key);
         // Once it is sealed, its names have other numbers.
         let is_enough = |known: &&Arc<AllowedBlocks>| {
             known.blocks.len() >= count && known.names.is_sealed == is_sealed
@@ -368,7 +379,7 @@ impl StoreInner {
                 Some(minion) => MinionSelection::Is(minion.as_bytes()),
                 None => MinionSelection::Numbered(&is_allowed),
             };
-            let (has_allowed, is_sealed) = self.query_index(
+            let (has_allowed, is_sealed) = self.indexes.query(
                 segment,
                 |index| (index.blocks_with(selection), false),
                 |index| Ok((index.blocks_with(selection)?, true)),
@@ -385,7 +396,7 @@ impl StoreInner {
             }
         }
         let blocks = Arc::new(blocks);
-        self.allowed.put(key, blocks.clone());
+        self.known.put(key, blocks.clone());
         Ok((blocks, tested.get()))
     }
 }

@@ -10,94 +10,18 @@
 //! numbers across all classes.
 
 use std::ops::{Deref, Range};
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-use tokio::sync::Notify;
-
 use crate::base::clock::Micros;
-use crate::base::limits::{FOLLOW_LINGER, HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};
+use crate::base::limits::{HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};
 use crate::model::{Entry, Flags, Kind, ReadLimits, SeqNo};
-use crate::store::class::Class;
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
-use crate::store::read::{StoredEntry, without_body};
+use crate::store::read::blocks::BlockReader;
+use crate::store::read::{LogReader, StoredEntry, without_body};
 use crate::store::segment::{Segment, with_same_numbers};
-use crate::store::{Store, StoreInner};
 use crate::wire::filter::{EntryFilter, TooCostly};
-
-/// Wakes followers when the durable position advances. Without waiting followers it costs one
-/// atomic load.
-#[derive(Debug, Default)]
-pub(in crate::store) struct DurableNotify {
-    waiting: AtomicUsize,
-    lock: Mutex<()>,
-    advanced: Condvar,
-    /// Wakes tasks.
-    tasks: Notify,
-    /// When a follower last stopped waiting, in microseconds of the monotonic clock.
-    waited: AtomicU64,
-}
-
-impl DurableNotify {
-    /// Called after each advance of the durable position.
-    pub(in crate::store) fn notify(&self) {
-        // A follower registers before it reads the durable position, so one of the two threads sees
-        // the other's change.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.has_waiting() {
-            // Taken and released: a follower that has just looked is then certainly waiting.
-            drop(self.lock.lock());
-            self.advanced.notify_all();
-            self.tasks.notify_waiters();
-        }
-    }
-
-    fn has_waiting(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
-    }
-
-    fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
-        // Registered before the position is read; see `notify`.
-        let _waiting = self.register();
-        self.advanced
-            .wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
-    }
-
-    /// As [`DurableNotify::wait`], for a task and without a timeout.
-    async fn wait_in_task(&self, is_there: impl Fn() -> bool) {
-        let _waiting = self.register();
-
-        loop {
-            let mut advanced = pin!(self.tasks.notified());
-            // From here on a notification is not missed.
-            advanced.as_mut().enable();
-            if is_there() {
-                return;
-            }
-            advanced.await;
-        }
-    }
-
-    fn register(&self) -> Waiting<'_> {
-        // The fence pairs with that of `notify`.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        Waiting(self)
-    }
-}
-
-/// A registered waiter; dropping it ends the registration.
-struct Waiting<'a>(&'a DurableNotify);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
 
 /// Events that a filter selected.
 #[derive(Debug, Default)]
@@ -142,23 +66,15 @@ impl<'a> Deref for Followed<'a> {
     }
 }
 
-impl Store {
+impl LogReader {
     /// Whether a follower waits for new entries, or did so recently.
     pub(crate) fn is_followed(&self) -> bool {
-        let notify = &self.0.durable_notify;
-        let waited = Duration::from_micros(notify.waited.load(Ordering::Relaxed));
-        notify.has_waiting()
-            || !waited.is_zero() && self.0.clock.monotonic().saturating_sub(waited) < FOLLOW_LINGER
+        self.watermark.is_followed()
     }
 
-    /// As [`Store::wait_for`], for a task and without a timeout. Dropping it ends the wait.
+    /// As [`LogReader::wait_for`], for a task and without a timeout. Dropping it ends the wait.
     pub(crate) async fn durable_after(&self, seq: SeqNo) {
-        self.0
-            .durable_notify
-            .wait_in_task(|| self.durable() > seq)
-            .await;
-        let now = u64::try_from(self.0.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
-        self.0.durable_notify.waited.store(now, Ordering::Relaxed);
+        self.watermark.wait_in_task(seq).await;
     }
 
     /// The events on a bus from `from` on and before `upto` that the filter selects: until there
@@ -176,7 +92,7 @@ impl Store {
         self.select_allowed((filter, &limits), from, upto, events_max, bytes_max)
     }
 
-    /// As [`Store::select`], as if other entries than those that `limits` allow did not exist,
+    /// As [`LogReader::select`], as if other entries than those that `limits` allow did not exist,
     /// except in the amount that one read looks at.
     pub(super) fn select_allowed(
         &self,
@@ -213,7 +129,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Counts the events that [`Store::select_allowed`] returns; at most what one read looks at.
+    /// Counts the events that [`LogReader::select_allowed`] returns; at most what one read looks at.
     pub(super) fn count_allowed(
         &self,
         filter: (&EntryFilter, &ReadLimits),
@@ -273,7 +189,7 @@ impl Store {
                     return HIDDEN_ENTRY_COST;
                 }
 
-                let Some(body) = self.0.body(segment, rows, row) else {
+                let Some(body) = self.blocks.body(segment, rows, row) else {
                     return 0;
                 };
                 // Counts as read, so that a log full of other entries ends a read, too.
@@ -309,8 +225,8 @@ impl Store {
     pub(crate) fn first_since(&self, at: Micros) -> Result<SeqNo, StoreError> {
         // Classes are independent: the earliest entry of all of them counts.
         let mut first = self.durable();
-        for class in self.0.classes.all() {
-            for segment in self.0.segments(class) {
+        for class in self.classes.all() {
+            for segment in self.segments.of(class) {
                 let totals = segment.totals();
                 // Nothing in it arrived late enough.
                 if totals.entries == 0 || totals.at_max < at {
@@ -339,13 +255,13 @@ impl Store {
     ) -> Result<Option<SeqNo>, StoreError> {
         // The index is not held while blocks are read.
         let late: Vec<u32> = (0..)
-            .zip(self.0.ready(segment)?.blocks().metas())
+            .zip(self.blocks.indexes().ready(segment)?.blocks().metas())
             .filter_map(|(n, meta)| (meta.at_max >= at).then_some(n))
             .collect();
 
         // Usually the first of them: only an unreadable one is passed over.
         for block in late {
-            let Some(view) = self.0.head(segment, block)? else {
+            let Some(view) = self.blocks.head(segment, block)? else {
                 continue;
             };
 
@@ -362,8 +278,8 @@ impl Store {
     pub(crate) fn end_before(&self, at: Micros) -> Result<SeqNo, StoreError> {
         // Classes are independent: the latest entry of all of them counts.
         let mut end = SeqNo::FIRST;
-        for class in self.0.classes.all() {
-            for segment in self.0.segments(class).iter().rev() {
+        for class in self.classes.all() {
+            for segment in self.segments.of(class).iter().rev() {
                 let totals = segment.totals();
                 // Nothing in it arrived early enough. Times are in no order, as those of imports, so
                 // an earlier segment may have such an entry.
@@ -377,7 +293,8 @@ impl Store {
 
                 // The index is not held longer.
                 let last = self
-                    .0
+                    .blocks
+                    .indexes()
                     .ready(segment)?
                     .blocks()
                     .metas()
@@ -399,21 +316,20 @@ impl Store {
         self.wait_for_unless(seq, timeout, || false);
     }
 
-    /// As [`Store::wait_for`], until `is_over`: whoever makes that true calls
-    /// [`Store::wake_waiting`] afterwards.
+    /// As [`LogReader::wait_for`], until `is_over`: whoever makes that true calls
+    /// [`LogReader::wake_waiting`] afterwards.
     pub(crate) fn wait_for_unless(
         &self,
         seq: SeqNo,
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) {
-        let is_there = || self.durable() > seq || is_over();
-        self.0.durable_notify.wait(timeout, is_there);
+        self.watermark.wait(seq, timeout, is_over);
     }
 
     /// Lets all that wait for an entry look whether their wait is over.
     pub(crate) fn wake_waiting(&self) {
-        self.0.durable_notify.notify();
+        self.watermark.wake();
     }
 
     /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all
@@ -458,7 +374,7 @@ impl Store {
         (rows, row): (Rows<'_>, usize),
         take: &mut impl FnMut(Followed<'_>),
     ) -> usize {
-        let Some(body) = self.0.body(segment, rows, row) else {
+        let Some(body) = self.blocks.body(segment, rows, row) else {
             return 0;
         };
 
@@ -489,7 +405,7 @@ impl Store {
             Keep::No,
             &wanted,
             |segment, rows, at| {
-                let Some(entry) = self.0.stored(segment, rows, at) else {
+                let Some(entry) = self.blocks.stored(segment, rows, at) else {
                     return 0;
                 };
                 let bytes = entry.tag.len() + entry.body.len();
@@ -519,8 +435,8 @@ impl Store {
 
         let mut walks = Vec::new();
         // Classes without an entry from here on take no part in the merge.
-        for class in self.0.classes.all() {
-            let mut walk = Forwards::new(&self.0, class, from, keep, wanted);
+        for class in self.classes.all() {
+            let mut walk = Forwards::new(self.segments.of(class), &self.blocks, from, keep, wanted);
             if walk.peek(from)?.is_some() {
                 walks.push(walk);
             }
@@ -583,7 +499,7 @@ enum Keep {
 
 /// An iterator over the selected entries of a class.
 struct Forwards<'a> {
-    shared: &'a StoreInner,
+    blocks: &'a BlockReader,
     keep: Keep,
     wanted: &'a dyn Fn(Kind, Flags) -> bool,
     /// Segments to read, the next one last.
@@ -597,8 +513,8 @@ struct Forwards<'a> {
 
 impl<'a> Forwards<'a> {
     fn new(
-        shared: &'a StoreInner,
-        class: Class,
+        of_class: Vec<Arc<Segment>>,
+        blocks: &'a BlockReader,
         from: SeqNo,
         keep: Keep,
         wanted: &'a dyn Fn(Kind, Flags) -> bool,
@@ -606,7 +522,7 @@ impl<'a> Forwards<'a> {
         let mut segments = Vec::new();
 
         // From the newest: the usual reader is near the end of the log.
-        for segment in shared.segments(class).into_iter().rev() {
+        for segment in of_class.into_iter().rev() {
             let totals = segment.totals();
             let is_before = totals.entries > 0 && totals.last_seq < from;
             let is_first = segment.first_seq <= from;
@@ -620,7 +536,7 @@ impl<'a> Forwards<'a> {
         }
 
         Self {
-            shared,
+            blocks,
             keep,
             wanted,
             segments,
@@ -654,7 +570,7 @@ impl<'a> Forwards<'a> {
                 // Again for each segment: it may have been sealed or rewritten since the list was
                 // made.
                 let numbering = segment.numbering();
-                let ready = self.shared.ready(&segment)?;
+                let ready = self.blocks.indexes().ready(&segment)?;
                 let metas = ready.blocks().metas();
                 let count =
                     |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers");
@@ -674,10 +590,9 @@ impl<'a> Forwards<'a> {
 
             let (segment, numbering) = (segment.clone(), *numbering);
             // Blocks that are read once would displace those of other readers.
-            self.view = match self.shared.cache.get(&(segment.numbering(), number)) {
-                Some(view) => Some(view),
-                None if self.keep == Keep::Yes => self.shared.block(&segment, number)?,
-                None => self.shared.read_block(&segment, number, true)?,
+            self.view = match self.keep {
+                Keep::Yes => self.blocks.block(&segment, number)?,
+                Keep::No => self.blocks.block_once(&segment, number)?,
             };
 
             // Its index was rebuilt, so this may be another block: the rest of the segment is looked

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::base::clock::Micros;
 use crate::model::Kind;
-use crate::store::Store;
 use crate::store::class::Class;
 use crate::store::error::StoreError;
 use crate::store::index::LatestJob;
 use crate::store::index::latest::BUS_ONLY;
+use crate::store::read::LogReader;
 use crate::store::segment::with_same_numbers;
 
 /// The latest entries of minions.
@@ -21,7 +21,7 @@ pub(crate) struct LastSeen {
     pub(crate) since: Option<Micros>,
 }
 
-impl Store {
+impl LogReader {
     /// The latest event or return of each minion, or of the `wanted` ones, among at most about
     /// `entries_max` of the newest entries.
     pub(crate) fn last_seen(
@@ -39,7 +39,7 @@ impl Store {
     ) -> Result<LastSeen, StoreError> {
         let mut found = LastSeen::default();
         // Each class gets its part, so that a busy one does not use up the budget of all.
-        let classes: Vec<Class> = self.0.classes.all().collect();
+        let classes: Vec<Class> = self.classes.all().collect();
         for class in &classes {
             let entries = entries_max / classes.len().max(1);
             let since = self.last_seen_in(*class, entries, wanted, &mut found.minions)?;
@@ -58,8 +58,14 @@ impl Store {
         let mut left = entries_max;
         // A block that ends before this time adds nothing.
         let mut newer = None;
-        for segment in self.0.segments(class).iter().rev() {
-            let blocks = self.0.ready(segment)?.blocks().metas().to_vec();
+        for segment in self.segments.of(class).iter().rev() {
+            let blocks = self
+                .blocks
+                .indexes()
+                .ready(segment)?
+                .blocks()
+                .metas()
+                .to_vec();
             for (number, meta) in blocks.iter().enumerate().rev() {
                 // The budget is used up: how far back it reached is part of the result.
                 if left == 0 {
@@ -72,7 +78,7 @@ impl Store {
                     continue;
                 }
                 // A damaged block shows no minion; others may.
-                let Some(view) = self.0.head(segment, number)? else {
+                let Some(view) = self.blocks.head(segment, number)? else {
                     continue;
                 };
 
@@ -125,7 +131,7 @@ impl Store {
         };
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut rows = Vec::new();
-        for segment in self.0.all_segments() {
+        for segment in self.segments.all() {
             rows.extend(
                 segment
                     .memory()
@@ -134,8 +140,10 @@ impl Store {
             );
         }
 
-        let is_stored = self.0.stored_seqs();
-        let known = self.0.with_state(|state| state.latest_with(&is_wanted))?;
+        let is_stored = self.segments.stored_seqs();
+        let known = self
+            .catalogue
+            .query(|state| state.latest_with(&is_wanted))?;
         rows.extend(known.into_iter().filter(|row| is_stored(row.seq)));
 
         let with_source = |mut row: LatestJob| {

@@ -6,6 +6,7 @@
 //! checksums.
 
 pub(in crate::store) mod allowed;
+pub(in crate::store) mod blocks;
 pub mod cache;
 pub mod consumer;
 pub(in crate::store) mod follow;
@@ -21,22 +22,26 @@ pub(crate) use view::{JobRows, StoreView};
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use super::class::Classes;
 use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, SegmentMetadata, Totals};
 use super::segment::Segment;
-use super::{Store, StoreInner};
-use crate::base::clock::Micros;
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SCAN_BYTES_MAX;
 use crate::model::{
     Entry, EventFilter, Flags, JidKey, Kind, Origin, ReadLimits, Replaced, SeqNo, Source,
 };
 use crate::store::index::job_summary::JobSummary;
 use crate::store::log::block;
+use crate::store::read::allowed::AllowedCache;
+use crate::store::read::blocks::BlockReader;
 use crate::store::read::scan::{Backwards, Search};
+use crate::store::segment::catalogue::Catalogue;
+use crate::store::segment::list::Segments;
 use crate::store::segment::with_same_numbers;
+use crate::store::watermark::Watermark;
 use crate::wire::filter::{EntryFilter, TooCostly};
 
 /// An entry read from the log.
@@ -124,10 +129,27 @@ pub struct ClassTotals {
     pub totals: Totals,
 }
 
-impl Store {
+/// Reads the log, with what all readers need.
+///
+/// A [`Store`](crate::store::Store) dereferences to it.
+#[derive(Debug)]
+pub struct LogReader {
+    pub(in crate::store) classes: Arc<Classes>,
+    pub(in crate::store) segments: Arc<Segments>,
+    pub(in crate::store) blocks: Arc<BlockReader>,
+    pub(in crate::store) catalogue: Arc<Catalogue>,
+    pub(in crate::store) watermark: Arc<Watermark>,
+    /// What limited readers may find, by block.
+    pub(in crate::store) allowed: AllowedCache,
+    /// The first part of an event's id.
+    pub(in crate::store) public_id: String,
+    pub(in crate::store) clock: Clock,
+}
+
+impl LogReader {
     /// The durable watermark: all entries below it are on disk and readable.
     pub(crate) fn durable(&self) -> SeqNo {
-        SeqNo(self.0.durable.load(Ordering::Acquire))
+        self.watermark.get()
     }
 
     /// All entries of a job, by ascending sequence number.
@@ -145,7 +167,7 @@ impl Store {
         self.job_entries_since(jid, SeqNo::FIRST, wanted)
     }
 
-    /// As [`Store::job_entries_with`], from sequence number `from` on. Earlier blocks are not read.
+    /// As [`LogReader::job_entries_with`], from sequence number `from` on. Earlier blocks are not read.
     pub(crate) fn job_entries_since(
         &self,
         jid: &str,
@@ -167,7 +189,7 @@ impl Store {
         with_same_numbers(|| self.entries_at(self.job_places(jid)?, jid, from, &wanted, &tags))
     }
 
-    /// As [`Store::entries_of`], of the entries at these places.
+    /// As [`LogReader::entries_of`], of the entries at these places.
     fn entries_at(
         &self,
         places: Vec<EntriesIn>,
@@ -187,12 +209,12 @@ impl Store {
                     continue;
                 };
                 // Known from the index, without reading the block.
-                if from > SeqNo::FIRST && self.0.ends_before(&segment, position.block, from)? {
+                if from > SeqNo::FIRST && self.blocks.ends_before(&segment, position.block, from)? {
                     continue;
                 }
                 // Unreadable blocks are noted where they are read. The rest of the job is worth
                 // having.
-                let Some(view) = self.0.block(&segment, position.block)? else {
+                let Some(view) = self.blocks.block(&segment, position.block)? else {
                     continue;
                 };
 
@@ -211,7 +233,7 @@ impl Store {
                         let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
                         if wanted(&entry) {
                             // As an unreadable block: noted, and the rest is worth having.
-                            let Some(body) = self.0.body(&segment, rows, at) else {
+                            let Some(body) = self.blocks.body(&segment, rows, at) else {
                                 continue;
                             };
                             entry.body = body.to_vec();
@@ -227,7 +249,7 @@ impl Store {
         Ok(found)
     }
 
-    /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach
+    /// As [`LogReader::job_entries`], for sequence numbers in `from..upto`, until the bodies reach
     /// `bytes_max` bytes. Also returns where to continue, if there are more entries.
     pub(crate) fn job_entries_from(
         &self,
@@ -248,7 +270,7 @@ impl Store {
         let mut positions = Vec::new();
         for (segment, of_segment) in self.job_places(jid)? {
             for position in of_segment {
-                let Some(view) = self.0.head(&segment, position.block)? else {
+                let Some(view) = self.blocks.head(&segment, position.block)? else {
                     continue;
                 };
                 let (rows, at) = (view.rows(), usize::from(position.at));
@@ -269,7 +291,7 @@ impl Store {
             if bytes >= bytes_max {
                 return Ok((found, Some(seq)));
             }
-            let Some(entry) = self.0.stored_again(&segment, (block, at), seq)? else {
+            let Some(entry) = self.blocks.stored_again(&segment, (block, at), seq)? else {
                 continue;
             };
             bytes += entry.tag.len() + entry.body.len();
@@ -294,7 +316,7 @@ impl Store {
 
     /// The segments that are growing, and those with such metadata.
     fn segments_that(&self, is: impl Fn(&SegmentMetadata) -> bool) -> Vec<Arc<Segment>> {
-        let mut segments = self.0.all_segments();
+        let mut segments = self.segments.all();
         segments.retain(|segment| segment.metadata().is_none_or(|metadata| is(&metadata)));
         segments
     }
@@ -304,14 +326,14 @@ impl Store {
         segment: &Arc<Segment>,
         key: JidKey,
     ) -> Result<Vec<EntryPosition>, StoreError> {
-        self.0.query_index(
+        self.blocks.indexes().query(
             segment,
             |index| index.positions(key),
             |index| index.positions(key),
         )
     }
 
-    /// As [`Store::job_places`], without entries that the limits of a search exclude. What it reads for that is the same whether there is
+    /// As [`LogReader::job_places`], without entries that the limits of a search exclude. What it reads for that is the same whether there is
     /// such a job or not.
     fn job_places_for(
         &self,
@@ -327,7 +349,7 @@ impl Store {
         // More than may hold the job: those that do not are skipped by what they hold of others.
         for segment in self.segments_that(|metadata| metadata.spans(key)) {
             // Before the job is looked up.
-            let known = search.learn_all(&self.0, &segment)?;
+            let known = search.learn_all((&self.blocks, &self.allowed), &segment)?;
             let mut positions = self.positions_in(&segment, key)?;
             if let Some(known) = known {
                 positions.retain(|position| known.may_allow(*position));
@@ -393,7 +415,7 @@ impl Store {
                 if found.len() >= limit || bytes > bytes_max {
                     return Ok(found);
                 }
-                let Some(view) = self.0.block(segment, position.block)? else {
+                let Some(view) = self.blocks.block(segment, position.block)? else {
                     continue;
                 };
 
@@ -412,7 +434,7 @@ impl Store {
                         .is_none_or(|glob| glob.matches_bytes(&rows.tag(at)))
                     && rows.jid(at) == jid;
                 if passes {
-                    let Some(entry) = self.0.stored(segment, rows, at) else {
+                    let Some(entry) = self.blocks.stored(segment, rows, at) else {
                         continue;
                     };
                     // An event for which the filter takes too long does not match.
@@ -429,7 +451,7 @@ impl Store {
     pub(crate) fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
         let key = JidKey::of(jid);
         let mut joined: Option<JobSummary> = None;
-        for segment in self.0.all_segments() {
+        for segment in self.segments.all() {
             if segment
                 .metadata()
                 .is_some_and(|metadata| !metadata.may_hold(key))
@@ -437,10 +459,11 @@ impl Store {
                 continue;
             }
             // Each segment has a summary of its own; the merged one does not depend on their order.
-            if let Some(row) =
-                self.0
-                    .query_index(&segment, |index| index.row(key), |index| index.row(key))?
-            {
+            if let Some(row) = self.blocks.indexes().query(
+                &segment,
+                |index| index.row(key),
+                |index| index.row(key),
+            )? {
                 joined = Some(
                     joined
                         .take()
@@ -461,7 +484,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(JidKey, JobSummary)>, StoreError> {
         let at_once = limit.clamp(1, ROWS_AT_ONCE);
-        let mut streams: Vec<Stream> = self.0.all_segments().into_iter().map(Stream::new).collect();
+        let mut streams: Vec<Stream> = self.segments.all().into_iter().map(Stream::new).collect();
         // Ordered by an upper bound of each stream's next key.
         let mut heap: BinaryHeap<(JidKey, usize)> = BinaryHeap::new();
 
@@ -492,7 +515,7 @@ impl Store {
                 // Read ahead, because each query decodes a page. The bound of a stream that has no
                 // row is only an estimate.
                 let below = stream.below.or(before);
-                stream.rows = self.0.query_index(
+                stream.rows = self.blocks.indexes().query(
                     &stream.segment,
                     |index| index.rows_below(below, at_once),
                     |index| index.rows_below(below, at_once),
@@ -511,7 +534,7 @@ impl Store {
             let in_memory = segment.memory().map(|index| index.jobs_len() as u64);
             in_memory.unwrap_or_else(|| segment.metadata().map_or(0, |metadata| metadata.jobs))
         };
-        self.0.all_segments().iter().map(of).sum()
+        self.segments.all().iter().map(of).sum()
     }
 
     /// Per minion, the latest job of a function whose return is known only from a bus: see
@@ -528,7 +551,7 @@ impl Store {
     pub(crate) fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut fresh = Vec::new();
-        for segment in self.0.all_segments() {
+        for segment in self.segments.all() {
             fresh.extend(
                 segment
                     .memory()
@@ -537,10 +560,10 @@ impl Store {
             );
         }
 
-        let is_stored = self.0.stored_seqs();
+        let is_stored = self.segments.stored_seqs();
 
         // The state database may still have rows of segments that were dropped.
-        let known = self.0.with_state(|state| state.latest_of(fun))?;
+        let known = self.catalogue.query(|state| state.latest_of(fun))?;
         let mut latest: BTreeMap<String, LatestJob> = BTreeMap::new();
         for row in known
             .into_iter()
@@ -594,7 +617,7 @@ impl Store {
     }
 
     fn newest_register(&self) -> Result<Option<(Micros, Vec<u8>)>, StoreError> {
-        let segments = self.0.all_segments();
+        let segments = self.segments.all();
         let newest = segments
             .iter()
             .filter_map(|segment| Some((segment.register()?, segment)))
@@ -602,9 +625,9 @@ impl Store {
         let Some((seq, segment)) = newest else {
             return Ok(None);
         };
-        let block = self.0.ready(segment)?.blocks().block_of(seq);
+        let block = self.blocks.indexes().ready(segment)?.blocks().block_of(seq);
         let Some(block) = block else { return Ok(None) };
-        let Some(view) = self.0.block(segment, block)? else {
+        let Some(view) = self.blocks.block(segment, block)? else {
             return Ok(None);
         };
 
@@ -612,7 +635,7 @@ impl Store {
         let Some(at) = (0..rows.len()).find(|&at| rows.seq(at) == seq) else {
             return Ok(None);
         };
-        let body = self.0.body(segment, rows, at);
+        let body = self.blocks.body(segment, rows, at);
         Ok(body.map(|body| (rows.at(at), body.to_vec())))
     }
 
@@ -629,7 +652,7 @@ impl Store {
         Ok(page.events)
     }
 
-    /// As [`Store::events_before`], for events that pass `select`, too.
+    /// As [`LogReader::events_before`], for events that pass `select`, too.
     pub(crate) fn search_events(
         &self,
         filter: &EventFilter,
@@ -642,7 +665,7 @@ impl Store {
         self.search_allowed(filter, (select, &limits), before, limit, bytes_max)
     }
 
-    /// As [`Store::search_events`], for reactions that `accepts` them by their bodies, which no index
+    /// As [`LogReader::search_events`], for reactions that `accepts` them by their bodies, which no index
     /// has. The filter names no job.
     pub(crate) fn search_reactions(
         &self,
@@ -663,7 +686,7 @@ impl Store {
         })
     }
 
-    /// As [`Store::search_events`], as if other entries than those that `limits` allow did not
+    /// As [`LogReader::search_events`], as if other entries than those that `limits` allow did not
     /// exist, except in the statistics.
     pub(in crate::store) fn search_allowed(
         &self,
@@ -677,7 +700,7 @@ impl Store {
         with_same_numbers(|| self.page_of(filter, allowed, &|_| true, before, limit, bytes_max))
     }
 
-    /// As [`Store::search_allowed`], without events that `accepts` rejects, unless the filter names a
+    /// As [`LogReader::search_allowed`], without events that `accepts` rejects, unless the filter names a
     /// job. The numbers of blocks may have changed meanwhile.
     fn page_of(
         &self,
@@ -714,10 +737,9 @@ impl Store {
         }
 
         let mut walks: Vec<Backwards<'_>> = self
-            .0
             .classes
             .all()
-            .map(|class| Backwards::new(&self.0, class))
+            .map(|class| Backwards::new(self.segments.of(class), &self.blocks, &self.allowed))
             .collect();
 
         let (mut bytes, mut others) = (0, 0);
@@ -776,7 +798,7 @@ impl Store {
     /// Totals per class.
     pub fn classes(&self) -> Result<Vec<ClassTotals>, StoreError> {
         let of_class = |class| {
-            let segments = self.0.segments(class);
+            let segments = self.segments.of(class);
             let parts: Vec<Totals> = segments
                 .iter()
                 .map(|segment| segment.totals())
@@ -788,12 +810,12 @@ impl Store {
                 .reduce(Totals::joined)
                 .unwrap_or_default();
             ClassTotals {
-                name: self.0.classes.name(class),
+                name: self.classes.name(class),
                 segments: segments.len(),
                 totals,
             }
         };
-        Ok(self.0.classes.all().map(of_class).collect())
+        Ok(self.classes.all().map(of_class).collect())
     }
 }
 
@@ -825,40 +847,6 @@ impl Stream {
             (None, Some(metadata)) => metadata.newest_below(below),
             (None, None) => Some(below.unwrap_or(JidKey(u128::MAX))),
         }
-    }
-}
-
-impl StoreInner {
-    /// As [`StoreInner::stored`], from block and row at which it was found before. `None` if its
-    /// block cannot be read, or has another number since.
-    pub(super) fn stored_again(
-        &self,
-        segment: &Arc<Segment>,
-        (block, at): (u32, usize),
-        seq: SeqNo,
-    ) -> Result<Option<StoredEntry>, StoreError> {
-        let Some(view) = self.block(segment, block)? else {
-            return Ok(None);
-        };
-
-        let rows = view.rows();
-        // A reader with limits has looked at that entry, not at what is here now.
-        let is_same = at < rows.len() && rows.seq(at) == seq;
-        Ok(is_same.then(|| self.stored(segment, rows, at)).flatten())
-    }
-
-    /// Copies an entry out of its block; `None` if its body is unreadable, see [`StoreInner::body`].
-    pub(super) fn stored(
-        &self,
-        segment: &Arc<Segment>,
-        rows: block::Rows<'_>,
-        at: usize,
-    ) -> Option<StoredEntry> {
-        let body = self.body(segment, rows, at)?.to_vec();
-        Some(StoredEntry {
-            body,
-            ..without_body(rows, at, rows.jid(at), true)
-        })
     }
 }
 

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::{JidKey, Kind};
-use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::index::EntryPosition;
 use crate::store::index::job_summary::{JobSummary, is_of_cached_job};
 use crate::store::log::block::{BlockView, Rows};
-use crate::store::read::{StoredEntry, without_body};
+use crate::store::read::{LogReader, StoredEntry, without_body};
 use crate::store::segment::{Segment, with_same_numbers};
 
 /// A job with some of its returns.
@@ -24,7 +23,7 @@ pub(crate) struct JobReturns {
     pub(crate) returns: Vec<StoredEntry>,
 }
 
-impl Store {
+impl LogReader {
     /// The jobs with these ids, with the returns of the minions named for each. Unknown jobs are
     /// absent.
     pub(crate) fn returns_of(
@@ -45,7 +44,7 @@ impl Store {
         let mut cached = vec![false; asked.len()];
         self.look_up(
             &asked,
-            |segment, block| self.0.head(segment, block),
+            |segment, block| self.blocks.head(segment, block),
             |number, one, summary| {
                 if let Some(job) = jobs.get_mut(number) {
                     let job = job.get_or_insert_default();
@@ -108,7 +107,7 @@ impl Store {
     ) -> Result<Vec<PlacesIn>, StoreError> {
         let number_of = |key: JidKey| asked.binary_search_by_key(&key, |one| one.key).ok();
         let mut places = Vec::new();
-        for segment in self.0.all_segments() {
+        for segment in self.segments.all() {
             let metadata = segment.metadata();
             let may_hold =
                 |key: &JidKey| metadata.as_ref().is_none_or(|known| known.may_hold(*key));
@@ -118,7 +117,7 @@ impl Store {
                 continue;
             }
 
-            let found = self.0.query_index(
+            let found = self.blocks.indexes().query(
                 &segment,
                 |index| index.jobs_of(&keys),
                 |index| index.jobs_of(&keys),

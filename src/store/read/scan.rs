@@ -16,15 +16,14 @@ use salt_sls::Glob;
 use super::pattern::{Need, TagCondition, condition};
 use crate::base::clock::Micros;
 use crate::model::{EventFilter, JidSpeller, ReadLimits, SeqNo};
-use crate::store::StoreInner;
-use crate::store::class::Class;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;
 use crate::store::index::{Blocks, MinionSelection, TagTemplates};
 use crate::store::log::block::{BlockView, FREE_JID, Rows};
 use crate::store::log::column::distinct;
 use crate::store::read::StoredEntry;
-use crate::store::read::allowed::AllowedBlocks;
+use crate::store::read::allowed::{AllowedBlocks, AllowedCache};
+use crate::store::read::blocks::BlockReader;
 use crate::store::segment::Segment;
 use crate::wire::filter::EntryFilter;
 
@@ -435,23 +434,23 @@ impl<'a> Search<'a> {
     /// What the limits leave of a segment, with the entries of all of its blocks; `None` without limits.
     pub(in crate::store) fn learn_all(
         &mut self,
-        shared: &StoreInner,
+        (blocks, allowed): (&BlockReader, &AllowedCache),
         segment: &Arc<Segment>,
     ) -> Result<Option<Arc<AllowedBlocks>>, StoreError> {
         let Some(limits) = &self.limits else {
             return Ok(None);
         };
-        let (known, tested) = shared.allowed_blocks(segment, limits)?;
+        let (known, tested) = allowed.blocks(segment, limits)?;
         self.stats.minions += tested;
 
-        let count = shared.ready(segment)?.blocks().metas().len();
+        let count = blocks.indexes().ready(segment)?.blocks().metas().len();
         let unread: Vec<u32> = known.unread(count).collect();
         for number in unread {
             self.stats.blocks += 1;
-            if let Some(view) = shared.head(segment, number)? {
+            if let Some(view) = blocks.head(segment, number)? {
                 let columns = BlockColumns::of(view.rows());
                 let learn = || self.allowed(&columns);
-                shared.allowed_rows(segment, number, view.rows(), &known, learn)?;
+                allowed.rows(segment, number, view.rows(), &known, learn)?;
             }
         }
         Ok(Some(known))
@@ -556,7 +555,9 @@ struct Candidates {
 
 /// A scan of a class from its newest entry to its oldest.
 pub(in crate::store) struct Backwards<'a> {
-    shared: &'a StoreInner,
+    blocks: &'a BlockReader,
+    /// Used under limits only.
+    allowed: &'a AllowedCache,
     segments: Vec<Arc<Segment>>,
     current: Option<Candidates>,
     block: Option<(Arc<Segment>, u32)>,
@@ -568,11 +569,15 @@ pub(in crate::store) struct Backwards<'a> {
 }
 
 impl<'a> Backwards<'a> {
-    pub(in crate::store) fn new(shared: &'a StoreInner, class: Class) -> Self {
-        // The list is that of now: later segments have later entries.
-        let segments = shared.segments(class);
+    /// A scan of the segments of a class: later ones have later entries.
+    pub(in crate::store) fn new(
+        segments: Vec<Arc<Segment>>,
+        blocks: &'a BlockReader,
+        allowed: &'a AllowedCache,
+    ) -> Self {
         Self {
-            shared,
+            blocks,
+            allowed,
             segments,
             current: None,
             block: None,
@@ -616,17 +621,14 @@ impl<'a> Backwards<'a> {
             let (segment, known) = (current.segment.clone(), current.known.clone());
             // A block that cannot be read is passed over by the loop.
             search.stats.blocks += 1;
-            if let Some(view) = self.shared.head(&segment, number)? {
+            if let Some(view) = self.blocks.head(&segment, number)? {
                 let rows = view.rows();
                 let columns = BlockColumns::of(rows);
                 // The limits first: nothing after them depends on entries that the reader may not know.
                 let allowed = match known {
                     Some(known) => {
                         let learn = || search.allowed(&columns);
-                        Some(
-                            self.shared
-                                .allowed_rows(&segment, number, rows, &known, learn)?,
-                        )
+                        Some(self.allowed.rows(&segment, number, rows, &known, learn)?)
                     }
                     None => None,
                 };
@@ -662,14 +664,14 @@ impl<'a> Backwards<'a> {
 
         let mut known = None;
         if let Some(limits) = &search.limits {
-            let (blocks, tested) = self.shared.allowed_blocks(&segment, limits)?;
+            let (blocks, tested) = self.allowed.blocks(&segment, limits)?;
             search.stats.minions += tested;
             known = Some(blocks);
         }
 
         // Both closures need the search, and only one of them is called.
         let search = std::cell::RefCell::new(search);
-        let blocks = self.shared.query_index(
+        let blocks = self.blocks.indexes().query(
             &segment,
             |index| {
                 let with = |selection: MinionSelection<'_>| Ok(index.blocks_with(selection));
@@ -703,12 +705,12 @@ impl<'a> Backwards<'a> {
         };
         // Bodies are read for the first match of the block. Its head was read by `step`.
         if self.view.is_none() {
-            self.view = self.shared.block(segment, *number)?;
+            self.view = self.blocks.block(segment, *number)?;
         }
         // It became unreadable in between, or its number that of another block.
         let rows = self.view.as_ref().map(|view| view.rows());
         let rows = rows.filter(|rows| at < rows.len() && rows.seq(at) == seq);
-        let entry = rows.and_then(|rows| self.shared.stored(segment, rows, at));
+        let entry = rows.and_then(|rows| self.blocks.stored(segment, rows, at));
 
         let Some(entry) = entry else {
             self.passing.clear();

@@ -30,7 +30,7 @@ use super::follow::{Counted, Selected};
 use super::last_seen::LastSeen;
 use super::returns::{Asked, JobReturns, Place, PlacesIn};
 use super::scan::Search;
-use super::{EntriesIn, EventPage, ScanStats, StoredEntry, without_body};
+use super::{EntriesIn, EventPage, LogReader, ScanStats, StoredEntry, without_body};
 use crate::base::clock::Micros;
 use crate::base::limits::{ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE, LIST_JOBS_READ};
 use crate::model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
@@ -118,7 +118,7 @@ impl StoreView {
         self.store.position(start)
     }
 
-    /// As [`Store::end_before`].
+    /// As [`LogReader::end_before`].
     pub(crate) fn end_before(&self, at: Micros) -> Result<SeqNo, StoreError> {
         self.store.end_before(at)
     }
@@ -143,7 +143,7 @@ impl StoreView {
         self.store.id_at(seq)
     }
 
-    /// As [`Store::search_events`]. Under limits the statistics are zero: they count what is stored
+    /// As [`LogReader::search_events`]. Under limits the statistics are zero: they count what is stored
     /// for others, too.
     pub(crate) fn search_events(
         &self,
@@ -164,7 +164,7 @@ impl StoreView {
         Ok(page)
     }
 
-    /// As [`Store::events_before`].
+    /// As [`LogReader::events_before`].
     pub(crate) fn events_before(
         &self,
         filter: &EventFilter,
@@ -177,7 +177,7 @@ impl StoreView {
         Ok(page.events)
     }
 
-    /// As [`Store::select`].
+    /// As [`LogReader::select`].
     pub(crate) fn select(
         &self,
         filter: &EntryFilter,
@@ -207,7 +207,7 @@ impl StoreView {
         self.limits.minions.is_some() || self.limits.functions.is_some()
     }
 
-    /// As [`Store::job_entries`].
+    /// As [`LogReader::job_entries`].
     pub(crate) fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
         if !self.hides_jobs() {
             return self.store.job_entries(jid);
@@ -215,7 +215,7 @@ impl StoreView {
         self.entries_of(jid, SeqNo::FIRST, |_| true)
     }
 
-    /// As [`Store::job_entries_with`].
+    /// As [`LogReader::job_entries_with`].
     pub(crate) fn job_entries_with(
         &self,
         jid: &str,
@@ -227,7 +227,7 @@ impl StoreView {
         self.entries_of(jid, SeqNo::FIRST, wanted)
     }
 
-    /// As [`Store::job_entries_since`].
+    /// As [`LogReader::job_entries_since`].
     pub(crate) fn job_entries_since(
         &self,
         jid: &str,
@@ -290,7 +290,7 @@ impl StoreView {
         // More than may hold the job: those that do not are skipped by what they hold of others.
         for segment in self.store.segments_that(|metadata| metadata.spans(key)) {
             let (known, positions) = loop {
-                let (known, _) = self.store.0.allowed_blocks(&segment, &self.limits)?;
+                let (known, _) = self.store.allowed.blocks(&segment, &self.limits)?;
                 let positions = self.store.positions_in(&segment, key)?;
                 // Both are of one numbering, unless the index was rebuilt in between.
                 if known.is_of(&segment) {
@@ -343,7 +343,9 @@ impl StoreView {
         // All of them before an entry of the job is looked at.
         let mut allowed = Vec::new();
         for (segment, _, positions) in places {
-            if let Some(known) = search.learn_all(&self.store.0, segment)? {
+            if let Some(known) =
+                search.learn_all((&self.store.blocks, &self.store.allowed), segment)?
+            {
                 let positions = positions.iter().filter(|at| known.may_allow(**at));
                 allowed.push((segment, positions.copied().collect::<Vec<_>>()));
             }
@@ -351,7 +353,7 @@ impl StoreView {
 
         for (segment, allowed) in allowed {
             for position in allowed {
-                let Some(view) = self.store.0.head(segment, position.block)? else {
+                let Some(view) = self.store.blocks.head(segment, position.block)? else {
                     continue;
                 };
                 let (rows, at) = (view.rows(), usize::from(position.at));
@@ -370,7 +372,14 @@ impl StoreView {
     /// As [`StoreView::has_known_roles`], once the roles of the entries of all blocks are known that may hold the job.
     fn has_roles(&self, places: &[KnownPlaces]) -> Result<bool, StoreError> {
         for (segment, known, _) in places {
-            let count = self.store.0.ready(segment)?.blocks().metas().len();
+            let count = self
+                .store
+                .blocks
+                .indexes()
+                .ready(segment)?
+                .blocks()
+                .metas()
+                .len();
             for number in known.without_roles(count) {
                 self.roles(segment, known, number)?;
             }
@@ -395,7 +404,7 @@ impl StoreView {
         if let Some(roles) = known.roles(number) {
             return Ok(Some(roles));
         }
-        let Some(view) = self.store.0.block(segment, number)? else {
+        let Some(view) = self.store.blocks.block(segment, number)? else {
             return Ok(None);
         };
         // Its index was rebuilt since, and the number may be that of another block.
@@ -453,7 +462,7 @@ impl StoreView {
         let with_tag = kind == Kind::Event && self.limits.tags.is_some();
         let mut entry = without_body(rows, at, String::new(), with_tag);
         if kind != Kind::Event {
-            entry.body = self.store.0.body(segment, rows, at)?.to_vec();
+            entry.body = self.store.blocks.body(segment, rows, at)?.to_vec();
         }
         let Some(entry) = self.allowed(entry) else {
             return nothing;
@@ -601,7 +610,7 @@ impl StoreView {
         self.makes_job(joined)
     }
 
-    /// As [`Store::job_row`]. Under limits the summary is made of the allowed entries.
+    /// As [`LogReader::job_row`]. Under limits the summary is made of the allowed entries.
     pub(crate) fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
         if !self.hides_jobs() {
             return self.store.job_row(jid);
@@ -626,7 +635,7 @@ impl StoreView {
         Ok(job.flatten().map(|job| job.summary))
     }
 
-    /// As [`Store::returns_of`], made of the allowed entries: what a list of jobs reads of them. Only loads are read whole.
+    /// As [`LogReader::returns_of`], made of the allowed entries: what a list of jobs reads of them. Only loads are read whole.
     fn allowed_jobs(
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
@@ -636,7 +645,7 @@ impl StoreView {
 
         let mut joined = vec![Role::default(); asked.len()];
         for (segment, positions) in &mut places {
-            let (known, _) = self.store.0.allowed_blocks(segment, &self.limits)?;
+            let (known, _) = self.store.allowed.blocks(segment, &self.limits)?;
             let mut parts = Vec::new();
             for of_block in positions.chunk_by(|a, b| a.0.block == b.0.block) {
                 let Some((first, _)) = of_block.first() else {
@@ -698,10 +707,10 @@ impl StoreView {
     ) -> Result<Vec<Option<JobReturns>>, StoreError> {
         let mut jobs: Vec<AllowedJob> = Vec::new();
         jobs.resize_with(asked.len(), AllowedJob::default);
-        Store::each_place(
+        LogReader::each_place(
             asked,
             places,
-            |segment, block| self.store.0.block(segment, block),
+            |segment, block| self.store.blocks.block(segment, block),
             |number, one, place| {
                 if let Some(job) = jobs.get_mut(number) {
                     self.take(job, one, place);
@@ -718,7 +727,7 @@ impl StoreView {
         let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
         if !is_of_minion {
             // Noted, and the rest of the job is worth having.
-            let Some(body) = self.store.0.body(place.segment, rows, at) else {
+            let Some(body) = self.store.blocks.body(place.segment, rows, at) else {
                 return;
             };
             let mut entry = without_body(rows, at, one.jid.to_owned(), false);
@@ -772,7 +781,7 @@ impl StoreView {
         {
             let at = (position.block, usize::from(position.at));
             job.others
-                .extend(self.store.0.stored_again(segment, at, *seq)?);
+                .extend(self.store.blocks.stored_again(segment, at, *seq)?);
         }
 
         job.others.sort_by_key(|entry| entry.seq);
@@ -843,7 +852,7 @@ impl StoreView {
         Ok(found)
     }
 
-    /// As [`Store::jobs_at_most`]; unknown under limits.
+    /// As [`LogReader::jobs_at_most`]; unknown under limits.
     pub(crate) fn jobs_at_most(&self) -> u64 {
         if self.hides_jobs() {
             return 0;
@@ -851,7 +860,7 @@ impl StoreView {
         self.store.jobs_at_most()
     }
 
-    /// As [`Store::returns_of`].
+    /// As [`LogReader::returns_of`].
     pub(crate) fn returns_of(
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
@@ -910,12 +919,12 @@ impl StoreView {
         funs.peek().is_some() && funs.all(|fun| as_text(fun).is_some_and(is_allowed))
     }
 
-    /// As [`Store::latest_of`].
+    /// As [`LogReader::latest_of`].
     pub(crate) fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         Ok(self.allowed_latest(fun, self.store.latest_of(fun)?))
     }
 
-    /// As [`Store::latest_on_bus_only`].
+    /// As [`LogReader::latest_on_bus_only`].
     pub(crate) fn latest_on_bus_only(
         &self,
         fun: &str,
@@ -932,7 +941,7 @@ impl StoreView {
         latest
     }
 
-    /// As [`Store::latest_jobs`].
+    /// As [`LogReader::latest_jobs`].
     pub(crate) fn latest_jobs(
         &self,
         wanted: &dyn Fn(&[u8], &[u8]) -> bool,
@@ -949,7 +958,7 @@ impl StoreView {
         })
     }
 
-    /// As [`Store::minions`].
+    /// As [`LogReader::minions`].
     pub(crate) fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
         let rows = self.latest_jobs(&|_, _| true)?.into_iter();
         let counted = rows.filter(|(_, is_bus_only)| !(confirmed_only && *is_bus_only));
@@ -960,7 +969,7 @@ impl StoreView {
             .collect())
     }
 
-    /// As [`Store::last_seen`]. Under limits the time since which entries were examined is that of
+    /// As [`LogReader::last_seen`]. Under limits the time since which entries were examined is that of
     /// a full hour: it is the time of an entry of any minion.
     pub(crate) fn last_seen(
         &self,

@@ -30,7 +30,6 @@ use crate::base::limits::{
     CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT, SETTINGS_GROWTH,
 };
 use crate::base::metrics::Metrics;
-use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::format::{FoundId, find_store_id};
 use crate::store::segment::Segment;
@@ -63,6 +62,7 @@ impl Setting for SavedTime {
 pub(in crate::store) struct AgeClock {
     clock: Clock,
     settings: Arc<Settings>,
+    /// Also held while the time is saved. Taken before the locks of the settings.
     state: Mutex<ClockState>,
 }
 
@@ -314,31 +314,13 @@ fn find_id(state_dir: &Path) -> Result<u64, StoreError> {
     }
 }
 
-impl StoreInner {
-    /// The age clock, which is set once the store is open.
-    pub(in crate::store) fn age_clock(&self) -> &AgeClock {
-        self.age_clock.get().expect("opened with the store")
-    }
-
-    /// Opens the age clock; without a saved time, the newest data not in the future supplies the time.
-    pub(in crate::store) fn open_age_clock(&self) -> Result<(), StoreError> {
-        let newest = |wall: Micros| {
-            // Both are times of this machine's clock, and an entry may come from a caller. Times in
-            // the future are no evidence.
-            let times = |segment: Arc<Segment>| [segment.totals().at_max, segment.log().created()];
-            self.all_segments()
-                .into_iter()
-                .flat_map(times)
-                .filter(|at| *at <= wall)
-                .max()
-        };
-
-        let (clock, settings) = (self.clock.clone(), self.settings.clone());
-        let opened = AgeClock::open(clock, settings, &self.metrics, newest);
-        self.age_clock
-            .set(opened)
-            .map_err(|_| StoreError::Broken("the age clock was opened twice"))
-    }
+/// The time of the newest data that is not in the future, for a store without a saved time.
+pub(in crate::store) fn newest_data(segments: &[Arc<Segment>], wall: Micros) -> Option<Micros> {
+    // Both are times of this machine's clock, and an entry may come from a caller. Times in the future
+    // are no evidence.
+    let times = |segment: &Arc<Segment>| [segment.totals().at_max, segment.log().created()];
+    let all = segments.iter().flat_map(times);
+    all.filter(|at| *at <= wall).max()
 }
 
 #[cfg(test)]

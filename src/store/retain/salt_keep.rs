@@ -78,6 +78,7 @@ pub(in crate::store) fn age_with(keep: Keep, salt: Option<SaltKeep>) -> Option<D
 #[derive(Debug)]
 pub(in crate::store) struct SaltKeeps {
     settings: Arc<Settings>,
+    /// Also held while the time is saved. Taken before the locks of the settings.
     state: Mutex<State>,
 }
 

@@ -13,7 +13,9 @@
 //! is active, and a holder of `work` wait to write to one; everybody else writes to a sealed one, which
 //! is read for a moment at a time.
 
-pub(in crate::store) mod index_access;
+pub(in crate::store) mod catalogue;
+pub(in crate::store) mod list;
+pub(in crate::store) mod open_indexes;
 pub(in crate::store) mod recovery;
 pub(in crate::store) mod removal;
 pub(in crate::store) mod rewrite;

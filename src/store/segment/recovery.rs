@@ -2,39 +2,33 @@
 //! is removed.
 
 use crate::base::metrics::Metrics;
-use crate::store::StoreInner;
-use crate::store::damage::Damage;
+use crate::store::damage::{Damage, DamageList};
 use crate::store::error::{StoreError, io_at};
 use crate::store::log::frame::filler;
 use crate::store::log::walk::{DamagedRange, Walked};
 use crate::store::segment::Segment;
 
-impl StoreInner {
-    /// Reports and counts damage. In an `active` log an unfinished tail is expected and not damage.
-    pub(in crate::store) fn report_damage(&self, segment: &Segment, walked: &Walked, active: bool) {
-        // A finished segment has no unfinished write after its last valid frame either.
-        let tail = walked.tail.iter().filter(|_| !active);
+/// Reports and counts damage. In an `active` log an unfinished tail is expected and not damage.
+pub(in crate::store) fn report_damage(
+    known: &DamageList,
+    segment: &Segment,
+    walked: &Walked,
+    active: bool,
+) {
+    // A finished segment has no unfinished write after its last valid frame either.
+    let tail = walked.tail.iter().filter(|_| !active);
 
-        for range in walked.damaged.iter().chain(tail) {
-            let damage = Damage {
-                path: segment.log().path().to_owned(),
-                offset: range.offset,
-                bytes: range.bytes,
-                what: range.what.clone(),
-                entries: range.entries.map(|(_, _, entries)| entries),
-            };
-
-            self.damage.note(damage, &self.metrics);
-        }
-
-        self.count_unreadable(segment);
+    for range in walked.damaged.iter().chain(tail) {
+        known.note(Damage {
+            path: segment.log().path().to_owned(),
+            offset: range.offset,
+            bytes: range.bytes,
+            what: range.what.clone(),
+            entries: range.entries.map(|(_, _, entries)| entries),
+        });
     }
 
-    /// Counts the bytes of a log that the disk could not read.
-    pub(in crate::store) fn count_unreadable(&self, segment: &Segment) {
-        let bytes = segment.log().take_unreadable_bytes();
-        self.metrics.log_bytes_unreadable.add(bytes);
-    }
+    known.count_unreadable(segment.log());
 }
 
 /// Makes the frames found in the log of a segment without an index durable.

@@ -5,6 +5,11 @@
 //! 3. Its rows are deleted from the state database.
 //! 4. Its directory is removed from `trash/`.
 //!
+//! # Invariant
+//!
+//! A crash between two steps leaves either the whole segment or a drop that the next start finishes.
+//! The order needs no free block: a full disk is what drops must help against.
+//!
 //! Readers with open files continue. On a full disk the state database cannot be written, so the
 //! files in the directory are removed before step 3; the directory itself remains as the record of
 //! the unfinished drop. A start resumes after a crash.
@@ -12,7 +17,6 @@
 //! A large log without other users is truncated piece by piece: freeing hundreds of megabytes at
 //! once delays every sync on the file system. When disk space is short it is removed at once.
 
-use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,16 +24,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::base::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
-use crate::model::{JidKey, SeqNo};
-use crate::store::StoreInner;
+use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::{
-    class_dir, list, make_dir, name_of, remove_dir, segment_name, segment_seq, sync_dir,
+    list, make_dir, name_of, remove_dir, segment_name, segment_seq, sync_dir,
 };
-use crate::store::free_space::SpaceLevel;
-use crate::store::index::LatestJob;
-use crate::store::index::state::StateDatabase;
+use crate::store::free_space::{FreeSpaceGuard, SpaceLevel};
+use crate::store::rounds::Rounds;
+use crate::store::segment::catalogue::Catalogue;
+use crate::store::segment::list::Segments;
+use crate::store::segment::open_indexes::OpenIndexes;
 use crate::store::segment::{Segment, rewrite};
+use crate::store::state_dir::StateDir;
 use crate::store::vfs::Fs;
 
 /// A segment in the trash.
@@ -119,7 +125,39 @@ pub(in crate::store) fn was_dropped(
         .any(|dropped| dropped.segment() == Some((class_name, first_seq)))
 }
 
-impl StoreInner {
+/// The trash of a store: it takes segments away from readers, and then from the disk.
+#[derive(Debug)]
+pub(in crate::store) struct Trash {
+    dir: StateDir,
+    segments: Arc<Segments>,
+    indexes: Arc<OpenIndexes>,
+    catalogue: Arc<Catalogue>,
+    guard: Arc<FreeSpaceGuard>,
+    rounds: Arc<Rounds>,
+}
+
+impl Trash {
+    pub(in crate::store) fn new(
+        dir: StateDir,
+        (segments, indexes, catalogue): (Arc<Segments>, Arc<OpenIndexes>, Arc<Catalogue>),
+        guard: Arc<FreeSpaceGuard>,
+        rounds: Arc<Rounds>,
+    ) -> Self {
+        Self {
+            dir,
+            segments,
+            indexes,
+            catalogue,
+            guard,
+            rounds,
+        }
+    }
+
+    /// Removes what drops have left that were not finished.
+    pub(in crate::store) fn clear_left(&self) {
+        self.clear(&left_in_trash(self.dir.path()));
+    }
+
     /// Hides a segment from readers and moves its directory to the trash; `None` if another thread
     /// works on it.
     pub(in crate::store) fn drop_segment(
@@ -135,39 +173,41 @@ impl StoreInner {
         if *is_closed {
             return Ok(None);
         }
-        let trash = trash_dir(&self.dir);
+        let trash = trash_dir(self.dir.path());
         let place = trash.join(format!(
             "{}-{}",
             segment.class_name,
             segment_name(segment.first_seq)
         ));
-        let class_dir = class_dir(&self.dir, &segment.class_name);
+        let class_dir = self.dir.class_dir(&segment.class_name);
 
         // The form before its blocks were merged, if that could not be removed: it would come back
         // in its place.
         let id = segment.log().id();
-        rewrite::remove_older(&*self.fs, segment.dir(), &segment.class_name, id)?;
+        rewrite::remove_older(&**self.dir.fs(), segment.dir(), &segment.class_name, id)?;
         // Makes the previous drop durable, in case its sync failed.
-        sync_dir(&*self.fs, &class_dir)?;
+        sync_dir(&**self.dir.fs(), &class_dir)?;
         // Read before the index is detached, after which the totals are empty.
         let seqs = segment.first_seq..=segment.totals().last_seq;
 
-        self.hide_segment(segment);
+        self.segments.hide(segment);
+        self.indexes.forget(segment);
 
         // Readers with an older segment list see an empty index instead of a missing path.
         let moved = segment.detach_index(|| {
             // Created here if the disk was full at the start.
             self.make_trash(segment)?;
             // Left by a drop of the same segment that was interrupted after the rename.
-            let _ = self.fs.remove_dir_all(&place);
-            self.fs
+            let _ = self.dir.fs().remove_dir_all(&place);
+            self.dir
+                .fs()
                 .rename(segment.dir(), &place)
                 .map_err(io_at("rename to", &place))
         });
 
         if let Err(error) = moved {
             // The directory was not moved, so readers get the segment back.
-            self.show_segment(segment);
+            self.segments.show(segment);
             return Err(error);
         }
 
@@ -176,7 +216,7 @@ impl StoreInner {
         // Not an error: the segment is gone for readers, and a reappearing one is dropped by the
         // next round.
         for dir in [&class_dir, &trash] {
-            if let Err(error) = sync_dir(&*self.fs, dir) {
+            if let Err(error) = sync_dir(&**self.dir.fs(), dir) {
                 tracing::warn!(%error, "sync failed, a dropped segment may reappear after a power cut and is dropped again");
             }
         }
@@ -192,25 +232,25 @@ impl StoreInner {
     /// Creates the trash, which is missing if the disk was full when the store was opened. If it
     /// still is, the index of the dropped segment is removed first.
     fn make_trash(&self, segment: &Segment) -> Result<(), StoreError> {
-        let trash = trash_dir(&self.dir);
+        let trash = trash_dir(self.dir.path());
 
         if trash.is_dir() {
             return Ok(());
         }
 
-        make_dir(&*self.fs, &trash).or_else(|error| {
+        make_dir(&**self.dir.fs(), &trash).or_else(|error| {
             if !error.is_no_space() {
                 return Err(error);
             }
             // Derived data. The segment is dropped anyway, and this frees the block that a
             // directory needs.
             segment.remove_index()?;
-            make_dir(&*self.fs, &trash)
+            make_dir(&**self.dir.fs(), &trash)
         })
     }
 
     /// Deletes dropped segments from the state database, then their directories.
-    pub(in crate::store) fn clear_trash(&self, dropped: &[Dropped]) {
+    pub(in crate::store) fn clear(&self, dropped: &[Dropped]) {
         // The usual round has nothing to drop.
         if dropped.is_empty() {
             return;
@@ -235,7 +275,7 @@ impl StoreInner {
         match forgotten {
             Ok(()) => dropped
                 .iter()
-                .for_each(|dropped| self.remove_trash(&dropped.place)),
+                .for_each(|dropped| self.remove(&dropped.place)),
             Err(error) => {
                 tracing::warn!(%error, "cannot delete dropped segments from the state database, retrying later");
             }
@@ -243,75 +283,17 @@ impl StoreInner {
     }
 
     fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
-        let segments: HashSet<(&str, SeqNo)> =
-            dropped.iter().filter_map(Dropped::segment).collect();
-        // The numbers of a segment that an earlier process dropped are known only from its row.
-        let known = self.with_state(StateDatabase::segments)?;
-        let known = known.iter().filter(|(class_name, first_seq, _)| {
-            segments.contains(&(class_name.as_str(), *first_seq))
-        });
-
-        let seqs = known.map(|(_, first_seq, metadata)| *first_seq..=metadata.totals.last_seq);
-        let seqs: Vec<_> = seqs
-            .chain(dropped.iter().filter_map(|dropped| dropped.seqs.clone()))
-            .collect();
-
-        // The catalogue is changed last: after a crash it still has the sequence numbers of the
-        // segments.
-        self.forget_last_jobs(&seqs)?;
-        self.with_state(|state| state.forget(segments.iter().copied()))
-    }
-
-    /// Removes last jobs whose returns are in no segment. `seqs` are the sequence numbers of
-    /// segments that were dropped or lost.
-    pub(in crate::store) fn forget_last_jobs(
-        &self,
-        seqs: &[RangeInclusive<SeqNo>],
-    ) -> Result<(), StoreError> {
-        // Read before the segments are listed, so that a segment sealed in between is in the list.
-        let mut gone = self.with_state(StateDatabase::latest)?;
-        let is_stored = self.stored_seqs();
-        gone.retain(|row| !is_stored(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));
-
-        // Numbers of several classes overlap, so a row in the range of a dropped segment may belong
-        // to one that stays: look into those.
-        for segment in self.all_segments() {
-            // Has no rows to look for.
-            if segment
-                .metadata()
-                .is_some_and(|metadata| metadata.jobs == 0)
-            {
-                continue;
-            }
-            let own = segment.first_seq..=segment.totals().last_seq;
-            // Reading the rows of a segment is expensive, so only if it may own one.
-            if gone.iter().any(|row| own.contains(&row.seq)) {
-                let found: HashSet<SeqNo> = self
-                    .latest_in(&segment)?
-                    .iter()
-                    .map(|row| row.seq)
-                    .collect();
-                gone.retain(|row| !found.contains(&row.seq));
-            }
-        }
-        // Writing to the state database costs two syncs.
-        if gone.is_empty() {
-            return Ok(());
-        }
-        // Sorted for the binary search of `jobs_before`.
-        gone.sort_unstable_by(|a, b| a.pair().cmp(&b.pair()));
-        // Segments sealed from here on write their own rows, so `jobs_before` sees every possible
-        // replacement.
-        let before = self.jobs_before(&gone)?;
-        self.with_state(|state| state.forget_latest(&gone, &before))
+        let segments = dropped.iter().filter_map(Dropped::segment).collect();
+        let seqs = dropped.iter().filter_map(|dropped| dropped.seqs.clone());
+        self.catalogue.forget(&segments, seqs)
     }
 
     fn empty_dir(&self, dir: &Path) {
         for path in list(dir).unwrap_or_default() {
             let removed = if path.is_dir() {
-                self.fs.remove_dir_all(&path)
+                self.dir.fs().remove_dir_all(&path)
             } else {
-                self.fs.remove_file(&path)
+                self.dir.fs().remove_file(&path)
             };
             if let Err(error) = removed {
                 // Not returned: the state database is tried next, and the following round repeats
@@ -321,46 +303,13 @@ impl StoreInner {
         }
     }
 
-    /// The replacements of `gone`: the newest remaining job of the same function and minion in each
-    /// segment. Later segments count, too, because jobs may be stored late or imported.
-    fn jobs_before(&self, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
-        let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else {
-            return Ok(Vec::new());
-        };
-
-        let mut found = Vec::new();
-        for other in self.with_older_jobs(newest.unwrap_or(JidKey(u128::MAX))) {
-            found.extend(self.latest_in(&other)?.into_iter().filter(|row| {
-                let at = gone.binary_search_by(|gone| gone.pair().cmp(&row.pair()));
-                at.ok()
-                    .and_then(|at| gone.get(at))
-                    .is_some_and(|gone| row.newness() < gone.newness())
-            }));
-        }
-        Ok(found)
-    }
-
-    /// Finished segments that may contain jobs older than `than`. Active segments are excluded:
-    /// readers consult their in-memory index directly.
-    fn with_older_jobs(&self, than: JidKey) -> Vec<Arc<Segment>> {
-        let mut segments = self.all_segments();
-        // Unknown metadata may hold anything.
-        segments.retain(|segment| {
-            segment.is_finished()
-                && segment
-                    .metadata()
-                    .is_none_or(|metadata| metadata.may_hold_older(than))
-        });
-        segments
-    }
-
-    pub(in crate::store) fn remove_trash(&self, path: &Path) {
+    pub(in crate::store) fn remove(&self, path: &Path) {
         // Only the pace fails. The directory is removed in any case.
         if let Err(error) = self.shrink(&path.join("log")) {
             tracing::warn!(path = %path.display(), %error, "cannot truncate a log in the trash piece by piece, removing it at once");
         }
         // Only the space is late.
-        if let Err(error) = self.fs.remove_dir_all(path) {
+        if let Err(error) = self.dir.fs().remove_dir_all(path) {
             tracing::error!(path = %path.display(), %error, "cannot empty the trash, the next start retries");
         }
     }
@@ -387,32 +336,12 @@ impl StoreInner {
         let mut len = about.len();
         while len > TRASH_PIECE_BYTES
             && self.guard.room() == SpaceLevel::Ample
-            && !self.retention.is_stopping()
+            && !self.rounds.is_stopping()
         {
             len -= TRASH_PIECE_BYTES;
             file.set_len(len)?;
             std::thread::sleep(TRASH_PAUSE);
         }
         Ok(())
-    }
-
-    /// Removes a segment from its chain.
-    fn hide_segment(&self, segment: &Arc<Segment>) {
-        if let Some(list) = self.segments.get(segment.class.index()) {
-            list.write().retain(|other| !Arc::ptr_eq(other, segment));
-        }
-        // An open file would keep its bytes allocated.
-        self.open
-            .lock()
-            .retain(|(other, _)| !Arc::ptr_eq(other, segment));
-    }
-
-    /// Undoes [`StoreInner::hide_segment`].
-    fn show_segment(&self, segment: &Arc<Segment>) {
-        if let Some(list) = self.segments.get(segment.class.index()) {
-            let mut list = list.write();
-            list.push(segment.clone());
-            list.sort_unstable_by_key(|segment| segment.first_seq);
-        }
     }
 }

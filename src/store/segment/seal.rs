@@ -13,14 +13,23 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::rewrite;
 use crate::base::limits::SEAL_RETRY;
-use crate::store::StoreInner;
+use crate::base::metrics::Metrics;
 use crate::store::error::StoreError;
-use crate::store::index::{LatestJob, MemIndex, SegmentMetadata};
+use crate::store::index::{MemIndex, SegmentMetadata};
+use crate::store::rounds::Rounds;
 use crate::store::segment::Segment;
+use crate::store::segment::catalogue::Catalogue;
+use crate::store::segment::list::Segments;
+use crate::store::segment::open_indexes::OpenIndexes;
+use crate::store::state_dir::StateDir;
 
 /// The sealer's thread.
 pub struct Sealer {
-    pub(in crate::store) shared: Arc<StoreInner>,
+    pub(in crate::store) sealing: Sealing,
+    /// Of segments whose indexes were rebuilt.
+    pub(in crate::store) indexes: Arc<OpenIndexes>,
+    /// Told when the sealer has ended.
+    pub(in crate::store) rounds: Arc<Rounds>,
     pub(in crate::store) seals: Receiver<Arc<Segment>>,
     /// Segments to seal, oldest first.
     pub(in crate::store) backlog: Vec<Arc<Segment>>,
@@ -45,7 +54,7 @@ impl Sealer {
             let known = self.backlog.len() - usize::from(received);
             // Rebuilt indexes are written by the same thread: two writers of one directory would
             // disturb each other.
-            self.backlog.extend(self.shared.take_damaged());
+            self.backlog.extend(self.indexes.take_damaged());
             // Segments that failed wait for SEAL_RETRY unless new ones arrive.
             if self.backlog.is_empty()
                 || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY)
@@ -58,10 +67,10 @@ impl Sealer {
         }
 
         // One last attempt, so that the next start finds as little as possible to do.
-        self.backlog.extend(self.shared.take_damaged());
+        self.backlog.extend(self.indexes.take_damaged());
         self.try_all();
         // The retainer runs until now: a drop may be what makes room for sealing.
-        self.shared.retention.stop();
+        self.rounds.stop();
 
         for segment in self.backlog {
             tracing::warn!(dir = %segment.dir().display(), "segment not sealed, the next start seals it");
@@ -69,62 +78,98 @@ impl Sealer {
     }
 
     fn try_all(&mut self) {
-        let shared = &self.shared;
-        self.backlog.retain(|segment| match seal(shared, segment) {
-            Ok(()) => false,
-            // The index in memory keeps serving reads.
-            Err(error) => {
-                tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
-                shared.metrics.seals_failed.add(1);
-                true
-            }
-        });
+        // The index in memory keeps serving reads.
+        self.backlog
+            .retain(|segment| !self.sealing.try_seal(segment));
     }
 }
 
-/// Seals a finished segment whose index is in memory.
-pub(in crate::store) fn seal(
-    shared: &StoreInner,
-    segment: &Arc<Segment>,
-) -> Result<(), StoreError> {
-    // Waits: the sealer has nothing else to do. Retention only tries, so it never blocks the
-    // sealer.
-    let mut is_closed = segment.work.lock();
-    // Retention dropped it while it waited here.
-    if *is_closed {
-        return Ok(());
+/// What sealing needs: the list in which a segment is replaced, and the catalogue, which is told.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct Sealing {
+    pub(in crate::store) dir: StateDir,
+    pub(in crate::store) segments: Arc<Segments>,
+    pub(in crate::store) catalogue: Arc<Catalogue>,
+    pub(in crate::store) metrics: Arc<Metrics>,
+}
+
+impl Sealing {
+    /// Seals a finished segment; false if that failed and is to be tried again.
+    pub(in crate::store) fn try_seal(&self, segment: &Arc<Segment>) -> bool {
+        let sealed = self.seal(segment);
+        if let Err(error) = &sealed {
+            tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
+            self.metrics.seals_failed.add(1);
+        }
+        sealed.is_ok()
     }
 
-    // Locked for reading only while the files are written: readers continue, and the index of a
-    // finished segment does not change as long as `work` is held. Not while the state database is
-    // told, because that may have to be rebuilt, and then other indexes are opened.
-    let Some(index) = segment.memory() else {
-        // Already sealed, as after a rebuilt index that was queued twice.
-        return Ok(());
-    };
+    /// Seals a finished segment whose index is in memory.
+    fn seal(&self, segment: &Arc<Segment>) -> Result<(), StoreError> {
+        // Waits: the sealer has nothing else to do. Retention only tries, so it never blocks the
+        // sealer.
+        let mut is_closed = segment.work.lock();
+        // Retention dropped it while it waited here.
+        if *is_closed {
+            return Ok(());
+        }
 
-    let latest = index.latest();
-    let rewritten = rewritten(segment, &index)?;
-    if let Some((dir, metadata)) = rewritten {
-        drop(index);
-        apply(shared, segment, &metadata, &latest, || {
-            replace(shared, segment, &dir, metadata.clone())
-        })?;
+        // Locked for reading only while the files are written: readers continue, and the index of a
+        // finished segment does not change as long as `work` is held. Not while the state database is
+        // told, because that may have to be rebuilt, and then other indexes are opened.
+        let Some(index) = segment.memory() else {
+            // Already sealed, as after a rebuilt index that was queued twice.
+            return Ok(());
+        };
 
-        // A new `Segment` has replaced this one; the mark stops other threads from working on it.
-        *is_closed = true;
-        shared.metrics.segments_rewritten.add(1);
-    } else {
-        let metadata = segment.write_index(&index)?;
-        drop(index);
-        apply(shared, segment, &metadata, &latest, || {
-            segment.set_sealed(metadata.clone());
-            Ok(())
-        })?;
+        let latest = index.latest();
+        let rewritten = rewritten(segment, &index)?;
+        if let Some((dir, metadata)) = rewritten {
+            drop(index);
+            self.catalogue.apply(segment, &metadata, &latest, || {
+                self.replace(segment, &dir, metadata.clone())
+            })?;
+
+            // A new `Segment` has replaced this one; the mark stops other threads from working on it.
+            *is_closed = true;
+            self.metrics.segments_rewritten.add(1);
+        } else {
+            let metadata = segment.write_index(&index)?;
+            drop(index);
+            self.catalogue.apply(segment, &metadata, &latest, || {
+                segment.set_sealed(metadata.clone());
+                Ok(())
+            })?;
+        }
+
+        self.metrics.segments_sealed.add(1);
+        Ok(())
     }
 
-    shared.metrics.segments_sealed.add(1);
-    Ok(())
+    /// Puts the copy with merged blocks in the place of a segment. Readers of the old one continue with
+    /// its open file.
+    fn replace(
+        &self,
+        segment: &Arc<Segment>,
+        dir: &Path,
+        metadata: SegmentMetadata,
+    ) -> Result<(), StoreError> {
+        let fs = self.dir.fs();
+        // The name first: the new `Segment` opens its files by path.
+        rewrite::commit(&**fs, dir)?;
+        let class = (segment.class, segment.class_name.clone());
+        let id = segment.log().id();
+        let new = Segment::open(fs, dir, class, id)?;
+
+        new.set_sealed(metadata);
+        self.segments.replace(segment, Arc::new(new));
+
+        // Only its space is late. The next start removes it, or retention before the new one.
+        if let Err(error) = rewrite::remove_older(&**fs, dir, &segment.class_name, id) {
+            tracing::warn!(dir = %segment.dir().display(), %error, "cannot remove a segment whose blocks were merged");
+        }
+        Ok(())
+    }
 }
 
 /// Writes a copy of a segment with merged blocks beside it, if there are enough small ones.
@@ -138,52 +183,4 @@ fn rewritten(
     };
     // `None` for a block that cannot be read: the segment is sealed with its log as it is.
     rewrite::write(segment, index, &groups)
-}
-
-/// Puts the copy with merged blocks in the place of a segment. Readers of the old one continue with
-/// its open file.
-fn replace(
-    shared: &StoreInner,
-    segment: &Arc<Segment>,
-    dir: &Path,
-    metadata: SegmentMetadata,
-) -> Result<(), StoreError> {
-    // The name first: the new `Segment` opens its files by path.
-    rewrite::commit(&*shared.fs, dir)?;
-    let class = (segment.class, segment.class_name.clone());
-    let id = segment.log().id();
-    let new = Segment::open(&shared.fs, dir, class, id)?;
-
-    new.set_sealed(metadata);
-    shared.replace_segment(segment, Arc::new(new));
-
-    // Only its space is late. The next start removes it, or retention before the new one.
-    if let Err(error) = rewrite::remove_older(&*shared.fs, dir, &segment.class_name, id) {
-        tracing::warn!(dir = %segment.dir().display(), %error, "cannot remove a segment whose blocks were merged");
-    }
-    Ok(())
-}
-
-/// Applies a segment to the state database, then calls `show`, which publishes it as sealed.
-fn apply(
-    shared: &StoreInner,
-    segment: &Segment,
-    metadata: &SegmentMetadata,
-    latest: &[LatestJob],
-    show: impl FnOnce() -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    loop {
-        let told = shared.state();
-        shared.with_state(|state| {
-            state.apply(&segment.class_name, segment.first_seq, metadata, latest)
-        })?;
-
-        // A reader that finds the database damaged rebuilds it from the sealed segments. Locked, so
-        // that this happens either before, and the segment is applied again, or after, and it is
-        // seen as sealed.
-        let now = shared.state.read();
-        if Arc::ptr_eq(&told, &now) {
-            return show();
-        }
-    }
 }

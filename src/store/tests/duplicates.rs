@@ -153,12 +153,20 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     let (dir, rig) = Rig::new(SMALL);
     rig.put_each(0..300);
     crate::store::tests::retention::settle(&rig);
-    let sealed = rig.store.0.segments(Class::JOBS);
+    let sealed = rig.store.segments.of(Class::JOBS);
     let bad = sealed
         .iter()
         .rfind(|segment| segment.is_finished())
         .unwrap();
-    let blocks = rig.store.0.ready(bad).unwrap().blocks().metas().len() as u64;
+    let blocks = rig
+        .store
+        .blocks
+        .indexes()
+        .ready(bad)
+        .unwrap()
+        .blocks()
+        .metas()
+        .len() as u64;
     let (path, of_bad) = (bad.dir().to_owned(), bad.totals());
     drop(sealed);
     rig.close();

@@ -58,7 +58,7 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
     };
     check(&rig);
     assert_eq!(
-        rig.store.0.segments(Class::JOBS).len(),
+        rig.store.segments.of(Class::JOBS).len(),
         2,
         "a new segment was created"
     );

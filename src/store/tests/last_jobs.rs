@@ -154,7 +154,7 @@ fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
     rig.put(answer("db1", &jid(300))).unwrap();
     rig.put(batch_of([3])).unwrap();
     settle(&rig);
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let mut seen = Vec::new();
     loop {
         let latest = rig
@@ -167,14 +167,21 @@ fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
         let lies_in =
             |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&latest.seq);
         let segment = shared
-            .segments(Class::JOBS)
+            .segments
+            .of(Class::JOBS)
             .into_iter()
             .find(lies_in)
             .unwrap();
         if !segment.is_finished() {
             break;
         }
-        shared.clear_trash(&[shared.drop_segment(&segment).unwrap().unwrap()]);
+        shared.0.retention.trash.clear(&[shared
+            .0
+            .retention
+            .trash
+            .drop_segment(&segment)
+            .unwrap()
+            .unwrap()]);
         assert!(
             rig.store
                 .minions(false)
@@ -203,7 +210,7 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones(
     };
     put(0, 900);
     put(1, 700);
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let newest = rig
         .store
         .latest_of("test.echo")
@@ -213,14 +220,21 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones(
     let lies_in =
         |s: &Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
     let segment = shared
-        .segments(Class::JOBS)
+        .segments
+        .of(Class::JOBS)
         .into_iter()
         .find(lies_in)
         .unwrap();
     // As if the state database could not be written until the next segment was sealed.
-    let dropped = shared.drop_segment(&segment).unwrap().unwrap();
+    let dropped = shared
+        .0
+        .retention
+        .trash
+        .drop_segment(&segment)
+        .unwrap()
+        .unwrap();
     put(2, 600);
-    shared.clear_trash(&[dropped]);
+    shared.0.retention.trash.clear(&[dropped]);
     assert_eq!(
         rig.store.latest_of("test.echo").unwrap()["db1"].jid,
         jid(700)
@@ -252,7 +266,7 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
         };
         let newest = last(&rig);
         assert_eq!(newest.jid, jid(900));
-        let segments = rig.store.0.segments(Class::JOBS);
+        let segments = rig.store.segments.of(Class::JOBS);
         let lies_in =
             |s: &&Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
         let segment = segments.iter().find(lies_in).unwrap();

@@ -147,8 +147,8 @@ fn a_repeated_limited_search_without_a_match_reads_what_an_unlimited_one_reads()
 fn what_a_limit_says_of_each_id_is_remembered() {
     for (_dir, rig) in [growing("db", "secret.fun"), sealed("zz", "secret.fun")] {
         let web = Arc::new(limits(r#"{"minions": "web*"}"#));
-        for segment in rig.store.0.all_segments() {
-            let (known, _) = rig.store.0.allowed_blocks(&segment, &web).unwrap();
+        for segment in rig.store.segments.all() {
+            let (known, _) = rig.store.allowed.blocks(&segment, &web).unwrap();
             let is_sealed = segment.metadata().is_some();
 
             let names = RefCell::new(Vec::new());
@@ -158,7 +158,7 @@ fn what_a_limit_says_of_each_id_is_remembered() {
                 true
             };
             let selection = MinionSelection::Numbered(&note);
-            let asked = rig.store.0.query_index(
+            let asked = rig.store.blocks.indexes().query(
                 &segment,
                 |index| index.blocks_with(selection),
                 |index| index.blocks_with(selection),
@@ -504,9 +504,17 @@ fn of_many_blocks() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
     fill(902);
 
     let rig = rig.reopened();
-    let segment = rig.store.0.segments(Class::JOBS).swap_remove(0);
+    let segment = rig.store.segments.of(Class::JOBS).swap_remove(0);
     assert!(segment.metadata().is_some(), "it is sealed");
-    let blocks = rig.store.0.ready(&segment).unwrap().blocks().metas().len();
+    let blocks = rig
+        .store
+        .blocks
+        .indexes()
+        .ready(&segment)
+        .unwrap()
+        .blocks()
+        .metas()
+        .len();
     assert_eq!(blocks, 2 + 2 * 24, "no block was merged");
     (dir, rig, segment)
 }
@@ -545,7 +553,8 @@ fn nothing_that_is_known_of_a_block_is_believed_of_the_one_that_gets_its_number(
     // unreadable, and the index is rebuilt.
     let metas = rig
         .store
-        .0
+        .blocks
+        .indexes()
         .ready(&segment)
         .unwrap()
         .blocks()
@@ -563,8 +572,9 @@ fn nothing_that_is_known_of_a_block_is_believed_of_the_one_that_gets_its_number(
     };
     let count = rig
         .store
-        .0
-        .query_index(
+        .blocks
+        .indexes()
+        .query(
             &segment,
             |index| index.blocks().metas().len(),
             |_| Err(damaged()),

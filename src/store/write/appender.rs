@@ -27,15 +27,18 @@ use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, wit
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::packed::{Done, EntryRef, EntryStats, PackedBlock};
 use super::seqno::SeqNos;
-use super::shares::Shares;
+use super::status::WriterStatus;
+use crate::base::clock::Clock;
 use crate::base::limits::{
     BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
 };
+use crate::base::metrics::Metrics;
 use crate::model::{Batch, Entry, Fingerprints, Flags, Kind, SeqNo};
-use crate::store::StoreInner;
-use crate::store::class::{Class, Classifier};
+use crate::store::class::{Class, Classes, Classifier};
 use crate::store::error::{StoreError, fits};
+use crate::store::free_space::FreeSpaceGuard;
 use crate::store::log::builder::{BlockBuilder, Packer};
+use crate::store::shares::{ShareState, Shares};
 use crate::wire::salt_event::fingerprints_of;
 
 /// A batch and its completion callback, returned to the sender by a full or closed queue.
@@ -233,7 +236,12 @@ struct Waiting {
 
 /// The appender's thread.
 pub struct Appender {
-    shared: Arc<StoreInner>,
+    classes: Arc<Classes>,
+    guard: Arc<FreeSpaceGuard>,
+    status: Arc<WriterStatus>,
+    share_state: Arc<ShareState>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
     intake: Receiver<Submission>,
     intake_bytes: Arc<AtomicUsize>,
     commits: Sender<Commit>,
@@ -257,10 +265,9 @@ pub struct Appender {
 impl Appender {
     /// The queue of entries, and the two threads that empty it.
     pub(in crate::store) fn new(
-        shared: Arc<StoreInner>,
         writer: SegmentWriter,
         dedupe: Dedupe,
-        (classifier, shares): (Classifier, Shares),
+        (classifier, shares, share_state): (Classifier, Shares, Arc<ShareState>),
         packer: Packer,
         seqnos: SeqNos,
     ) -> (Intake, Self, Committer) {
@@ -268,11 +275,14 @@ impl Appender {
         // One commit in flight, so that everything behind a failed one is still here.
         let (commits, commits_rx) = bounded(1);
         let (results_tx, results) = bounded(1);
-        let (intake_bytes, writer) = (Arc::<AtomicUsize>::default(), Arc::new(Mutex::new(writer)));
+        let intake_bytes = Arc::<AtomicUsize>::default();
 
-        let store_id = shared.store_id;
-        let queues = shared
-            .classes
+        let store_id = writer.dir.store_id();
+        let (classes, guard) = (writer.classes.clone(), writer.guard.clone());
+        let (status, clock) = (writer.status.clone(), writer.clock.clone());
+        let metrics = writer.metrics.clone();
+        let writer = Arc::new(Mutex::new(writer));
+        let queues = classes
             .configured()
             .map(|_| ClassQueue::default())
             .collect();
@@ -283,7 +293,12 @@ impl Appender {
             writer: writer.clone(),
         };
         let appender = Self {
-            shared,
+            classes,
+            guard,
+            status,
+            share_state,
+            clock,
+            metrics,
             intake,
             intake_bytes: intake_bytes.clone(),
             commits,
@@ -318,7 +333,7 @@ impl Appender {
         loop {
             // Proves to `status` that the loop is alive, at least once a second; see the default
             // below.
-            self.shared.heartbeat();
+            self.status.beat();
 
             // With work and an idle committer, a commit starts as soon as the queue is empty.
             if self.idle.is_some() && self.has_work() {
@@ -401,7 +416,7 @@ impl Appender {
     fn fail(&mut self, reason: &str) {
         // In the order of the pipeline: what is packed, then the memory of it, then the senders.
         let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
-        self.shared.metrics.entries_failed.add(lost as u64);
+        self.metrics.entries_failed.add(lost as u64);
         self.stats = EntryStats::default();
         self.dedupe.forget(&self.on_disk);
         for waiting in self.waiting.drain(..) {
@@ -414,12 +429,12 @@ impl Appender {
         let Submission { batch, done } = work;
 
         let bytes = batch.bytes();
-        let refused = match self.shared.guard.refusal().filter(|_| !batch.is_empty()) {
-            Some(reason) => Some((reason, &self.shared.metrics.entries_refused_disk_full)),
+        let refused = match self.guard.refusal().filter(|_| !batch.is_empty()) {
+            Some(reason) => Some((reason, &self.metrics.entries_refused_disk_full)),
             // Reserve before deduplication: a failure then leaves nothing to undo and concerns this batch alone.
             None => self.seqnos.reserve(batch.len()).err().map(|error| {
                 tracing::error!(%error, "cannot reserve sequence numbers, batch rejected");
-                (error.to_string(), &self.shared.metrics.entries_failed)
+                (error.to_string(), &self.metrics.entries_failed)
             }),
         };
 
@@ -461,15 +476,14 @@ impl Appender {
 
     fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
         // Read once per batch: a reactor may be configured while the daemon runs.
-        self.dedupe
-            .note_seen_on_bus(self.shared.has_reactor.load(Ordering::Relaxed));
+        self.dedupe.note_seen_on_bus(self.status.has_reactor());
 
         for (at, (entry, fingerprints)) in batch.entries().enumerate() {
             let packed = self.pack_entry(batch, at, entry, fingerprints);
             // `fail` counts what is in the queues.
             if packed.is_err() {
                 let left = batch.len().saturating_sub(at) as u64;
-                self.shared.metrics.entries_failed.add(left);
+                self.metrics.entries_failed.add(left);
                 return packed;
             }
         }
@@ -508,7 +522,7 @@ impl Appender {
             DedupeOutcome::Differs => self.stats.differing += 1,
             DedupeOutcome::SeenOnBus => {
                 self.stats.known += 1;
-                self.shared.metrics.events_seen_on_bus_again.add(1);
+                self.metrics.events_seen_on_bus_again.add(1);
                 (entry.kind, entry.flags) = (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
             }
             // The event has been shown already, so views of events must not show it twice.
@@ -521,12 +535,10 @@ impl Appender {
             self.stats.count_return(&entry);
         }
 
-        let shared = &self.shared;
-        let (class, is_over) = self.shares.place(of, &entry, &shared.shares, &shared.clock);
-        self.shared
-            .metrics
-            .entries_over_share
-            .add(u64::from(is_over));
+        let (class, is_over) = self
+            .shares
+            .place(of, &entry, &self.share_state, &self.clock);
+        self.metrics.entries_over_share.add(u64::from(is_over));
         let class = class.index();
         let Some(queue) = self.queues.get_mut(class) else {
             return Err(StoreError::Failed(format!("class {class} does not exist")));
@@ -572,7 +584,7 @@ impl Appender {
 
         let mut parts = Vec::new();
         let mut covered = self.seqnos.next();
-        for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
+        for (class, queue) in self.classes.configured().zip(&mut self.queues) {
             // Open blocks keep their senders waiting, also those of full blocks behind them.
             if let Some(open) = queue.entries.first() {
                 covered = covered.min(open.seq);
@@ -681,7 +693,7 @@ mod tests {
                 });
             };
             let break_one = |appender: &mut Appender, class: &str| {
-                let class = appender.shared.classes.find(class).unwrap().index();
+                let class = appender.classes.find(class).unwrap().index();
                 // As many as before, so that only the packing fails.
                 let queue = &mut appender.queues[class];
                 queue.entries.pop().unwrap();

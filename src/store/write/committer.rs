@@ -22,17 +22,26 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendError, Sender};
 use parking_lot::Mutex;
 
 use super::packed::{Done, EntryStats, PackedBlock};
+use super::status::WriterStatus;
+use crate::base::clock::Clock;
 use crate::base::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
 use crate::base::metrics::Metrics;
 use crate::model::{Durability, Entry, Flags, Kind, SeqNo};
-use crate::store::class::Class;
+use crate::store::Limits;
+use crate::store::class::{Class, Classes};
 use crate::store::error::{StoreError, io_at};
+use crate::store::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::store::index::MemIndex;
 use crate::store::log::file::FILE_HEADER_LEN;
-use crate::store::log::frame::{LogId, Position, place_frame};
+use crate::store::log::frame::{Position, place_frame};
+use crate::store::rates::Rates;
+use crate::store::retain::limits::KeepLimits;
+use crate::store::rounds::Rounds;
+use crate::store::segment::list::Segments;
 use crate::store::segment::{Segment, create};
+use crate::store::state_dir::StateDir;
 use crate::store::vfs::FsFile;
-use crate::store::{Limits, StoreInner};
+use crate::store::watermark::Watermark;
 
 /// Blocks that are written and synced together.
 pub(in crate::store) struct Commit {
@@ -267,7 +276,18 @@ pub struct Committer {
 
 /// The state needed to write to active segments.
 pub(in crate::store) struct SegmentWriter {
-    pub(in crate::store) shared: Arc<StoreInner>,
+    /// Where new segments are created.
+    pub(in crate::store) dir: StateDir,
+    pub(in crate::store) classes: Arc<Classes>,
+    pub(in crate::store) segments: Arc<Segments>,
+    pub(in crate::store) watermark: Arc<Watermark>,
+    pub(in crate::store) keep: Arc<KeepLimits>,
+    pub(in crate::store) guard: Arc<FreeSpaceGuard>,
+    pub(in crate::store) rounds: Arc<Rounds>,
+    pub(in crate::store) rates: Arc<Rates>,
+    pub(in crate::store) status: Arc<WriterStatus>,
+    pub(in crate::store) clock: Clock,
+    pub(in crate::store) metrics: Arc<Metrics>,
     pub(in crate::store) seals: Sender<Arc<Segment>>,
     /// By class; `None` until the first write.
     pub(in crate::store) active: Vec<Option<Active>>,
@@ -365,7 +385,7 @@ impl SegmentWriter {
             .map(|b| b.entries.len())
             .sum();
         if let Err(error) = &outcome {
-            self.shared.metrics.entries_failed.add(entries as u64);
+            self.metrics.entries_failed.add(entries as u64);
             tracing::error!(%error, entries, "entries not stored, senders notified");
         }
 
@@ -432,14 +452,14 @@ impl SegmentWriter {
             if let Some(mut index) = active.segment.memory_mut() {
                 part.blocks
                     .iter()
-                    .for_each(|block| index_block(&mut index, block, &self.shared.metrics));
+                    .for_each(|block| index_block(&mut index, block, &self.metrics));
             }
         }
 
         // After the index: who waits for this position finds its entries.
-        self.shared.set_durable(commit.covered);
+        self.watermark.advance(commit.covered);
 
-        let (metrics, stats) = (&self.shared.metrics, &commit.stats);
+        let (metrics, stats) = (&self.metrics, &commit.stats);
 
         for part in &commit.parts {
             let entries = part
@@ -448,7 +468,7 @@ impl SegmentWriter {
                 .map(|block| block.entries.len() as u64)
                 .sum();
 
-            self.shared.count_written(part.class, entries);
+            self.rates.count(part.class, entries);
             // Not from `stats`, which include entries of blocks that are still open.
             metrics.entries_stored.add(entries);
 
@@ -465,7 +485,7 @@ impl SegmentWriter {
         }
 
         // Before the acknowledgement: a full disk is noticed by the commit that fills it.
-        self.shared.check_free_space();
+        self.check_free_space();
 
         metrics.commits.add(1);
         metrics.entry_bytes_stored.add(stats.raw_bytes);
@@ -475,10 +495,19 @@ impl SegmentWriter {
         metrics.returns_failed.add(stats.failed);
 
         if let Some(failed) = commit.stats.last_failed.take() {
-            *self.shared.last_failed.lock() = Some(failed);
+            self.status.note_failed(failed);
         }
         metrics.distributions.commits.observe(started.elapsed());
         Ok(())
+    }
+
+    /// Checks the free space after a commit and wakes the retainer when it becomes short.
+    fn check_free_space(&self) {
+        let before = self.guard.room();
+        // Once per change: the retainer polls until there is space again.
+        if self.guard.check_if_due() != SpaceLevel::Ample && before == SpaceLevel::Ample {
+            self.rounds.request();
+        }
     }
 
     fn write(&mut self, parts: &mut [Part]) -> Result<(), StoreError> {
@@ -549,18 +578,15 @@ impl SegmentWriter {
         };
         if slot.is_none() {
             // Created with its first entry, so that a class without entries has no directory.
-            let (shared, name) = (&self.shared, self.shared.classes.name(class));
-            let id = LogId {
-                store_id: shared.store_id,
-                first_seq,
-            };
-            let dir = create(&*shared.fs, &shared.dir, &name, id, shared.clock.now())?;
+            let (fs, name) = (self.dir.fs(), self.classes.name(class));
+            let id = self.dir.log_id(first_seq);
+            let dir = create(&**fs, self.dir.path(), &name, id, self.clock.now())?;
 
-            let segment = Arc::new(Segment::open(&shared.fs, &dir, (class, name), id)?);
+            let segment = Arc::new(Segment::open(fs, &dir, (class, name), id)?);
 
             let active = Active::open(segment.clone(), FILE_HEADER_LEN as u64, &self.limits)?;
             // Visible to readers only now that it is complete.
-            shared.add_segment(segment);
+            self.segments.add(segment);
             *slot = Some(active);
         }
 
@@ -575,7 +601,7 @@ impl SegmentWriter {
         for active in self.active.iter_mut().flatten() {
             // The entries were acknowledged. All that is left is to write them again below.
             if let Err(error) = active.sync() {
-                self.shared.metrics.late_syncs_failed.add(1);
+                self.metrics.late_syncs_failed.add(1);
                 tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power cut");
             }
         }
@@ -610,8 +636,8 @@ impl SegmentWriter {
 
     /// Finishes segments that have reached their limits. The next write creates new ones.
     fn roll_full_segments(&mut self) {
-        let (shared, limits) = (&self.shared.clone(), self.limits);
-        let is_full = |active: &mut Active| shared.is_full(&active.segment, active.end, &limits);
+        let (keep, limits) = (&self.keep.clone(), self.limits);
+        let is_full = |active: &mut Active| keep.is_full(&active.segment, active.end, &limits);
 
         // A segment must be durable before it is finished.
         if self.unsynced_since.is_some() && self.active.iter_mut().flatten().any(is_full) {

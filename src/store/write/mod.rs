@@ -6,4 +6,4 @@ pub mod dedupe;
 pub(crate) mod packed;
 pub(in crate::store) mod refill;
 pub mod seqno;
-pub(crate) mod shares;
+pub(in crate::store) mod status;

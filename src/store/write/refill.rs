@@ -13,16 +13,18 @@
 use std::sync::Arc;
 
 use super::dedupe::Dedupe;
-use super::shares::Shares;
 use crate::base::clock::Micros;
 use crate::base::limits::DEDUPE_REFILL_BYTES;
+use crate::base::metrics::Metrics;
 use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
-use crate::store::StoreInner;
 use crate::store::class::{Class, Classifier};
 use crate::store::error::StoreError;
 use crate::store::log::block::Rows;
 use crate::store::log::file::BlockMeta;
+use crate::store::read::LogReader;
 use crate::store::segment::Segment;
+use crate::store::segment::open_indexes::OpenIndexes;
+use crate::store::shares::{ShareState, Shares};
 use crate::wire::salt_event::fingerprints_of;
 
 /// A block selected for replay.
@@ -44,10 +46,11 @@ struct Recent {
 
 /// Replays the newest `window` entries into the duplicate memory and the classifier.
 pub(in crate::store) fn refill(
-    shared: &StoreInner,
+    log: &LogReader,
     window: usize,
     dedupe: &mut Dedupe,
-    (classifier, shares): (&mut Classifier, &mut Shares),
+    (classifier, shares, share_state): (&mut Classifier, &mut Shares, &ShareState),
+    metrics: &Metrics,
 ) {
     let mut recent = Vec::new();
 
@@ -56,23 +59,23 @@ pub(in crate::store) fn refill(
         segment,
         number,
         meta,
-    } in newest_blocks(shared, window).into_iter().rev()
+    } in newest_blocks(log, window, metrics).into_iter().rev()
     {
         // Blocks of 256 KiB are cached on the way, which the first readers use.
-        let read = match shared.block(&segment, number) {
+        let read = match log.blocks.block(&segment, number) {
             Ok(Some(view)) => {
-                let count = |class, entry: &Entry<'_>| shares.count(class, entry, &shared.shares);
+                let count = |class, entry: &Entry<'_>| shares.count(class, entry, share_state);
                 take(view.rows(), classifier, count, &mut recent)
             }
             // Logged by `block`.
             Ok(None) => {
-                shared.metrics.blocks_unread_at_start.add(1);
+                metrics.blocks_unread_at_start.add(1);
                 Ok(())
             }
             Err(error) => Err(error.to_string()),
         };
         if let Err(error) = read {
-            skipped(shared, &segment, meta.offset, &error);
+            skipped(metrics, &segment, meta.offset, &error);
         }
     }
     // Blocks of different classes overlap.
@@ -134,9 +137,9 @@ fn take(
     Ok(())
 }
 
-fn skipped(shared: &StoreInner, segment: &Segment, offset: u64, error: &str) {
+fn skipped(metrics: &Metrics, segment: &Segment, offset: u64, error: &str) {
     // Not fatal, but a number of this metric explains duplicates after a start.
-    shared.metrics.blocks_unread_at_start.add(1);
+    metrics.blocks_unread_at_start.add(1);
     let path = segment.log().path().display();
     tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
 }
@@ -144,11 +147,11 @@ fn skipped(shared: &StoreInner, segment: &Segment, offset: u64, error: &str) {
 /// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`].
 /// Blocks of different classes overlap: after those with `window` entries come all others with
 /// entries as new.
-fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
-    let mut walks: Vec<NewestBlocks> = shared
+fn newest_blocks(log: &LogReader, window: usize, metrics: &Metrics) -> Vec<Chosen> {
+    let mut walks: Vec<NewestBlocks> = log
         .classes
         .all()
-        .map(|class| NewestBlocks::new(shared.segments(class)))
+        .map(|class| NewestBlocks::new(log.segments.of(class)))
         .collect();
 
     let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
@@ -168,7 +171,7 @@ fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
             break;
         }
 
-        match walk.step(shared) {
+        match walk.step(log.blocks.indexes()) {
             Ok(Some(block)) => {
                 if entries < window {
                     oldest = oldest.min(block.meta.first_seq);
@@ -179,7 +182,7 @@ fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
             }
             // A segment was opened; its blocks are compared in the next pass.
             Ok(None) => {}
-            Err((segment, error)) => skipped(shared, &segment, 0, &error.to_string()),
+            Err((segment, error)) => skipped(metrics, &segment, 0, &error.to_string()),
         }
     }
     chosen
@@ -216,7 +219,10 @@ impl NewestBlocks {
     }
 
     /// The next block; `None` if the step only loaded the blocks of the next segment.
-    fn step(&mut self, shared: &StoreInner) -> Result<Option<Chosen>, (Arc<Segment>, StoreError)> {
+    fn step(
+        &mut self,
+        indexes: &OpenIndexes,
+    ) -> Result<Option<Chosen>, (Arc<Segment>, StoreError)> {
         let next = match &mut self.current {
             Some((segment, blocks)) if !blocks.is_empty() => {
                 let number = u32::try_from(blocks.len() - 1).expect("block numbers are 32 bits");
@@ -228,7 +234,7 @@ impl NewestBlocks {
             }
             _ => match self.segments.pop() {
                 Some(segment) => self
-                    .open(shared, &segment)
+                    .open(indexes, &segment)
                     .map(|()| None)
                     .map_err(|error| (segment, error)),
                 None => Ok(None),
@@ -240,8 +246,8 @@ impl NewestBlocks {
     }
 
     /// Loads the blocks of a segment from its index.
-    fn open(&mut self, shared: &StoreInner, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        let blocks = shared.ready(segment)?.blocks().metas().to_vec();
+    fn open(&mut self, indexes: &OpenIndexes, segment: &Arc<Segment>) -> Result<(), StoreError> {
+        let blocks = indexes.ready(segment)?.blocks().metas().to_vec();
         self.current = Some((segment.clone(), blocks));
         Ok(())
     }

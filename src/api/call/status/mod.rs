@@ -422,7 +422,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             .map(|dir| dir.to_string_lossy().into_owned()),
         reactor: reacting.handle.is_some(),
         reactions: reactor(reacting),
-        consumers: store.consumers()?.iter().map(consumer).collect(),
+        consumers: store.consumers().all()?.iter().map(consumer).collect(),
         sinks: engines.list().iter().map(sink).collect(),
         scripts: scripts(process, archive),
         rules: rules(&acceptor.policy),

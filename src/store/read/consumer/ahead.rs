@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use super::BatchLimits;
+use super::{BatchLimits, Consumers};
 use crate::model::SeqNo;
-use crate::store::Store;
 use crate::store::error::StoreError;
 use crate::store::read::StoredEntry;
 use crate::wire::filter::EntryFilter;
@@ -23,9 +22,9 @@ pub struct ReadAhead {
     pub(crate) next: SeqNo,
 }
 
-impl Store {
+impl Consumers {
     /// The events from `from` on for a consumer, without a lease and without a change of its state.
-    /// `None` if the batch must be taken by [`Store::next_batch`]: there are no events, or
+    /// `None` if the batch must be taken by [`Consumers::next_batch`]: there are no events, or
     /// something has to be reported.
     pub(crate) fn read_ahead(
         &self,
@@ -34,16 +33,14 @@ impl Store {
         limits: BatchLimits,
     ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, StoreError> {
         // Copied, so that the lock of the consumers is not held while the log is read.
-        let filter = self
-            .0
-            .consumers
-            .state
-            .lock()
-            .of(name)?
-            .record
-            .filter
-            .clone();
-        let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
+        let filter = self.state.lock().of(name)?.record.filter.clone();
+        let found = self.log.select(
+            &filter,
+            from,
+            self.log.durable(),
+            limits.events,
+            limits.bytes,
+        )?;
 
         // A filter that failed is reported by `next_batch`, which changes the record.
         Ok(match found.events.last().map(|event| event.seq) {
@@ -60,7 +57,7 @@ impl Store {
         })
     }
 
-    /// Makes what was read ahead the holder's batch, as [`Store::next_batch`] does. False if it
+    /// Makes what was read ahead the holder's batch, as [`Consumers::next_batch`] does. False if it
     /// must be read again: the consumer was moved, paused or given another filter, or retention has
     /// dropped entries of it.
     pub(crate) fn take_ahead(
@@ -70,7 +67,7 @@ impl Store {
         lease: Duration,
         ahead: &ReadAhead,
     ) -> Result<bool, StoreError> {
-        let mut state = self.0.consumers.state.lock();
+        let mut state = self.state.lock();
         let consumer = state.of(name)?;
         let record = &consumer.record;
 
@@ -83,7 +80,7 @@ impl Store {
             return Ok(false);
         }
 
-        consumer.hold(holder, lease, self.0.clock.monotonic())?;
+        consumer.hold(holder, lease, self.log.clock.monotonic())?;
         consumer.clear = Some((ahead.last.next(), ahead.next));
         Ok(true)
     }

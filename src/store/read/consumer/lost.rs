@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::State;
 use super::record::LostEntries;
+use super::{Consumers, State};
 use crate::base::clock::Micros;
 use crate::model::{Entry, Flags, Kind, SeqNo, Source};
-use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::read::StoredEntry;
 use crate::store::segment::{Segment, with_same_numbers};
@@ -26,7 +25,7 @@ pub(in crate::store) struct NotedLoss {
     is_saved: bool,
 }
 
-impl StoreInner {
+impl Consumers {
     /// Notes that a segment is about to be dropped, for the consumers that have not processed all
     /// of it. The note is on disk before the segment is dropped, so a crash between loses no gap;
     /// it can leave the gap record of a segment that is dropped later. A batch that is being read
@@ -36,7 +35,7 @@ impl StoreInner {
 
         // Names and cursors only: the log is read below without the lock.
         let behind: Vec<(String, SeqNo)> = {
-            let state = self.consumers.state.lock();
+            let state = self.state.lock();
             let records = state.list.values().map(|consumer| &consumer.record);
             let behind = records.filter(|record| {
                 totals.entries > 0
@@ -61,7 +60,7 @@ impl StoreInner {
                 last: totals.last_seq,
                 entries,
             };
-            let mut state = self.consumers.state.lock();
+            let mut state = self.state.lock();
             // The consumer may have been deleted meanwhile.
             let Ok(consumer) = state.of(&name) else {
                 continue;
@@ -103,7 +102,7 @@ impl StoreInner {
             is_saved,
         } in noted
         {
-            let mut state = self.consumers.state.lock();
+            let mut state = self.state.lock();
             let Ok(consumer) = state.of(&name) else {
                 continue;
             };
@@ -145,7 +144,7 @@ impl StoreInner {
     ) -> Result<Option<(SeqNo, u64)>, StoreError> {
         let (block, later) = {
             // The index is released before the block is read.
-            let ready = self.ready(segment)?;
+            let ready = self.log.blocks.indexes().ready(segment)?;
             let metas = ready.blocks().metas();
             let block = metas.partition_point(|meta| meta.last_seq < from);
             (
@@ -158,7 +157,11 @@ impl StoreInner {
             )
         };
 
-        let Some(view) = self.head(segment, u32::try_from(block).unwrap_or(u32::MAX))? else {
+        let Some(view) = self
+            .log
+            .blocks
+            .head(segment, u32::try_from(block).unwrap_or(u32::MAX))?
+        else {
             return Ok(None);
         };
         // The first entry lies within a block, so its rows are needed for an exact number.

@@ -35,19 +35,23 @@ use crate::base::limits::{
     CONSUMER_ERROR_BYTES_MAX, CONSUMER_FILTER_BYTES_MAX, CONSUMER_LEASE_MAX,
     CONSUMER_NAME_BYTES_MAX, CONSUMER_SAVE_ENTRIES, CONSUMER_SYNC_INTERVAL, CONSUMERS_MAX,
 };
+use crate::base::metrics::Metrics;
 use crate::model::{Kind, SeqNo};
 use crate::store::error::StoreError;
-use crate::store::read::StoredEntry;
+use crate::store::read::{LogReader, StoredEntry};
 use crate::store::settings::{Save, Setting, Settings};
-use crate::store::{Store, StoreInner};
 use crate::wire::filter::EntryFilter;
 
 #[derive(Debug)]
-pub(in crate::store) struct Consumers {
-    /// Also held while a change is written and synced, so never taken on a thread of a runtime.
+pub(crate) struct Consumers {
+    /// Also held while a change is written and synced, so never taken on a thread of a runtime. Taken
+    /// after the lock of a retention round, before those of the settings, and never while the log is
+    /// read.
     state: Mutex<State>,
-    /// The consumers that are positions of sinks. Held for moments only.
+    /// The consumers that are positions of sinks. Held for moments only, and taken last.
     of_sinks: Mutex<HashSet<String>>,
+    log: Arc<LogReader>,
+    metrics: Arc<Metrics>,
 }
 
 impl Setting for ConsumerRecord {
@@ -67,7 +71,11 @@ fn refused<T>(what: impl Into<String>) -> Result<T, StoreError> {
 }
 
 impl Consumers {
-    pub(in crate::store) fn open(settings: Arc<Settings>) -> Self {
+    pub(in crate::store) fn open(
+        settings: Arc<Settings>,
+        log: Arc<LogReader>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let mut list = BTreeMap::new();
         for found in settings.all::<ConsumerRecord>("") {
             let Some(record) = found.value else {
@@ -96,6 +104,8 @@ impl Consumers {
         Self {
             state: Mutex::new(state),
             of_sinks,
+            log,
+            metrics,
         }
     }
 
@@ -181,27 +191,16 @@ fn one_line(message: &str) -> String {
         .collect()
 }
 
-impl StoreInner {
-    fn oldest(&self) -> SeqNo {
-        let first = self
-            .all_segments()
-            .iter()
-            .map(|segment| segment.first_seq)
-            .min();
-        first.unwrap_or(SeqNo::FIRST)
-    }
-}
-
-impl Store {
+impl LogReader {
     /// The public id of the store ([`crate::store::log::file::public_id`]): the first part of
-    /// [`Store::event_id`].
+    /// [`LogReader::event_id`].
     pub(crate) fn id(&self) -> String {
-        self.0.public_id.clone()
+        self.public_id.clone()
     }
 
     /// The id of the stored event with this number.
     pub(crate) fn id_at(&self, seq: SeqNo) -> String {
-        format!("{}:{seq}", self.0.public_id)
+        format!("{}:{seq}", self.public_id)
     }
 
     pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
@@ -212,11 +211,74 @@ impl Store {
         } else {
             ""
         };
-        format!("{}:{gap}{}", self.0.public_id, event.seq)
+        format!("{}:{gap}{}", self.public_id, event.seq)
     }
 
+    pub(crate) fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
+        let durable = self.durable();
+
+        let position = match start {
+            Start::Oldest => self.segments.oldest(),
+            Start::Newest => durable,
+            Start::Time(at) => self.first_since(at)?,
+            Start::Seq(seq) => seq.max(self.segments.oldest()),
+        };
+        Ok(position.min(durable))
+    }
+
+    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
+    /// at `from`, behind it, and `entries` numbers in between were assigned.
+    pub(in crate::store) fn gap_of(
+        &self,
+        asked: SeqNo,
+        from: SeqNo,
+        entries: u64,
+    ) -> Option<StoredEntry> {
+        if entries == 0 {
+            // All numbers in between were left out on purpose, or there are none.
+            return None;
+        }
+
+        let lost = LostEntries {
+            first: asked.max(SeqNo::FIRST),
+            last: SeqNo(from.0 - 1),
+            entries,
+        };
+        Some(gap_record(None, lost, self.clock.now()))
+    }
+
+    /// Entries from a position on, at most, and the age of the first one.
+    fn lag(&self, from: SeqNo) -> Result<(u64, Duration), StoreError> {
+        let durable = self.durable();
+
+        // Whole segments by their totals, so that a lag costs no reading.
+        let mut entries = 0;
+        for segment in self.segments.all() {
+            let totals = segment.totals();
+            if totals.entries > 0 && totals.last_seq >= from {
+                entries += totals
+                    .entries
+                    .min(totals.last_seq.0 - from.0.min(totals.last_seq.0) + 1);
+            }
+        }
+
+        // The age needs one entry, from the block at the cursor.
+        let mut first = None;
+        if entries > 0 && from < durable {
+            self.first_entry(|_, _| true, from, |entry| first = Some(entry.at))?;
+        }
+
+        let age = first.map_or(0, |at| self.clock.now().0.saturating_sub(at.0));
+        Ok((
+            entries,
+            Duration::from_micros(u64::try_from(age).unwrap_or(0)),
+        ))
+    }
+}
+
+impl Consumers {
     /// Creates a consumer. An existing one gets the filter and keeps its cursor. Durable on return.
-    pub(crate) fn create_consumer(
+    pub(crate) fn create(
         &self,
         name: &str,
         filter: EntryFilter,
@@ -235,9 +297,9 @@ impl Store {
             ));
         }
 
-        let mut cursor = self.position(start)?;
+        let mut cursor = self.log.position(start)?;
         // Before the lock: a position may be searched for in the log.
-        let mut state = self.0.consumers.state.lock();
+        let mut state = self.state.lock();
         if let Some(known) = state.list.get(name) {
             // Repeated by every start of a client, so it must not write.
             if known.record.filter == filter {
@@ -258,8 +320,8 @@ impl Store {
 
         // It may be one whose record was lost: delivering events again is better than skipping those
         // that it has not processed.
-        if self.0.settings.loss().is_some() {
-            cursor = self.0.oldest().min(cursor);
+        if state.settings.loss().is_some() {
+            cursor = self.log.segments.oldest().min(cursor);
             tracing::warn!(
                 consumer = name,
                 cursor = cursor.0,
@@ -271,7 +333,7 @@ impl Store {
             name: name.to_owned(),
             filter,
             cursor,
-            created: self.0.clock.now(),
+            created: self.log.clock.now(),
             ..ConsumerRecord::default()
         };
 
@@ -285,11 +347,10 @@ impl Store {
 
     /// Makes a consumer the position of a sink, until it is deleted. Durable on return.
     pub(crate) fn give_to_sink(&self, name: &str) -> Result<(), StoreError> {
-        let consumers = &self.0.consumers;
-        let mut state = consumers.state.lock();
+        let mut state = self.state.lock();
         if !state.of(name)?.record.sink {
             state.change(name, Save::Durable, |record| record.sink = true)?;
-            consumers.of_sinks.lock().insert(name.to_owned());
+            self.of_sinks.lock().insert(name.to_owned());
         }
         Ok(())
     }
@@ -297,13 +358,12 @@ impl Store {
     /// Whether a consumer is the position of a sink, which may not be configured any more. Does not
     /// wait for the disk: the right for each call about a consumer depends on it.
     pub(crate) fn is_of_sink(&self, name: &str) -> bool {
-        self.0.consumers.of_sinks.lock().contains(name)
+        self.of_sinks.lock().contains(name)
     }
 
     /// Deletes a consumer; false if it does not exist. Durable on return.
-    pub(crate) fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
-        let consumers = &self.0.consumers;
-        let mut state = consumers.state.lock();
+    pub(crate) fn delete(&self, name: &str) -> Result<bool, StoreError> {
+        let mut state = self.state.lock();
 
         if !state.list.contains_key(name) {
             return Ok(false);
@@ -311,48 +371,15 @@ impl Store {
 
         state.settings.remove::<ConsumerRecord>(name)?;
         state.list.remove(name);
-        consumers.of_sinks.lock().remove(name);
+        self.of_sinks.lock().remove(name);
         Ok(true)
-    }
-
-    pub(crate) fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
-        let durable = self.durable();
-
-        let position = match start {
-            Start::Oldest => self.0.oldest(),
-            Start::Newest => durable,
-            Start::Time(at) => self.first_since(at)?,
-            Start::Seq(seq) => seq.max(self.0.oldest()),
-        };
-        Ok(position.min(durable))
-    }
-
-    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
-    /// at `from`, behind it.
-    pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
-        let entries = self.0.numbers_between(asked.max(SeqNo::FIRST), from);
-        if entries == 0 {
-            // All numbers in between were left out on purpose, or there are none.
-            return None;
-        }
-
-        let lost = LostEntries {
-            first: asked.max(SeqNo::FIRST),
-            last: SeqNo(from.0 - 1),
-            entries,
-        };
-        Some(gap_record(None, lost, self.0.clock.now()))
     }
 
     /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before
     /// cannot be acknowledged any more.
-    pub(crate) fn seek_consumer(
-        &self,
-        name: &str,
-        start: Start,
-    ) -> Result<ConsumerRecord, StoreError> {
-        let cursor = self.position(start)?;
-        let mut state = self.0.consumers.state.lock();
+    pub(crate) fn seek(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
+        let cursor = self.log.position(start)?;
+        let mut state = self.state.lock();
         let consumer = state.of(name)?;
 
         // Batches that are out are refused from now on, even if saving fails.
@@ -364,25 +391,19 @@ impl Store {
     }
 
     /// Pauses or resumes deliveries. Durable on return.
-    pub(crate) fn pause_consumer(
-        &self,
-        name: &str,
-        paused: bool,
-    ) -> Result<ConsumerRecord, StoreError> {
-        self.0
-            .consumers
-            .state
+    pub(crate) fn pause(&self, name: &str, paused: bool) -> Result<ConsumerRecord, StoreError> {
+        self.state
             .lock()
             .change(name, Save::Durable, |record| record.paused = paused)
     }
 
     /// Sets whether retention keeps unprocessed events of the consumer. Durable on return.
-    pub(crate) fn pin_consumer(&self, name: &str, pin: bool) -> Result<ConsumerRecord, StoreError> {
-        // Wait for the end of a round, which may have decided about segments.
-        let _one = self.0.retention_round();
-        self.0
-            .consumers
-            .state
+    pub(in crate::store) fn pin(
+        &self,
+        name: &str,
+        pin: bool,
+    ) -> Result<ConsumerRecord, StoreError> {
+        self.state
             .lock()
             .change(name, Save::Durable, |record| record.pin = pin)
     }
@@ -400,8 +421,8 @@ impl Store {
         // The lock is not held while the log is read: other consumers go on, and retention can note
         // a loss.
         let (filter, from, lost) = {
-            let mut state = self.0.consumers.state.lock();
-            let now = self.0.clock.monotonic();
+            let mut state = self.state.lock();
+            let now = self.log.clock.monotonic();
             let consumer = state.of(name)?;
             consumer.hold(holder, lease, now)?;
             // Still takes the lease, so that no other holder slips in during a pause.
@@ -420,10 +441,16 @@ impl Store {
             )
         };
 
-        let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
+        let found = self.log.select(
+            &filter,
+            from,
+            self.log.durable(),
+            limits.events,
+            limits.bytes,
+        )?;
 
         // What the batch was read for may have changed in the meantime.
-        let mut state = self.0.consumers.state.lock();
+        let mut state = self.state.lock();
         let consumer = state.of(name)?;
         let mut batch = ConsumerBatch {
             events: found.events,
@@ -447,7 +474,7 @@ impl Store {
             let at = batch.events.partition_point(|event| event.seq < lost.first);
             batch
                 .events
-                .insert(at, gap_record(Some(name), lost, self.0.clock.now()));
+                .insert(at, gap_record(Some(name), lost, self.log.clock.now()));
             consumer.lost_reported = true;
         }
 
@@ -465,8 +492,8 @@ impl Store {
         // Progress without events is saved from time to time only: losing it repeats a search and
         // no event.
         if let Some((seq, error)) = too_costly {
-            self.0.metrics.filters_too_costly.add(1);
-            let (at, message) = (self.0.clock.now(), format!("event {seq}: {error}"));
+            self.metrics.filters_too_costly.add(1);
+            let (at, message) = (self.log.clock.now(), format!("event {seq}: {error}"));
             state.change(name, Save::Later, |record| {
                 record.error = Some(ConsumerFailure { at, message });
             })?;
@@ -484,9 +511,9 @@ impl Store {
         holder: &str,
         seq: SeqNo,
     ) -> Result<ConsumerRecord, StoreError> {
-        let now = self.0.clock.monotonic();
-        let durable = self.durable();
-        let mut state = self.0.consumers.state.lock();
+        let now = self.log.clock.monotonic();
+        let durable = self.log.durable();
+        let mut state = self.state.lock();
 
         // See the page on consumer cursors: a sync per acknowledgement would compete with the log
         // for the disk.
@@ -549,8 +576,8 @@ impl Store {
         holder: &str,
         message: &str,
     ) -> Result<ConsumerRecord, StoreError> {
-        let (now, at) = (self.0.clock.monotonic(), self.0.clock.now());
-        let mut state = self.0.consumers.state.lock();
+        let (now, at) = (self.log.clock.monotonic(), self.log.clock.now());
+        let mut state = self.state.lock();
         // A holder that has lost its lease must not report for the next one.
         state.of(name)?.check_lease(holder, now)?;
         let message = one_line(message);
@@ -566,7 +593,7 @@ impl Store {
         holder: &str,
         process: HolderProcess,
     ) -> Result<(), StoreError> {
-        let mut state = self.0.consumers.state.lock();
+        let mut state = self.state.lock();
 
         // Another holder may have taken the lease since the call was sent.
         if let Some(lease) = state
@@ -581,17 +608,15 @@ impl Store {
     }
 
     /// Ends a holder's lease; others may take the consumer at once.
-    pub(crate) fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
-        let mut state = self.0.consumers.state.lock();
+    pub(crate) fn release(&self, name: &str, holder: &str) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
         let consumer = state.of(name)?;
         consumer.lease.take_if(|lease| lease.holder == holder);
         Ok(())
     }
 
     pub(crate) fn lowest_cursor(&self) -> Option<SeqNo> {
-        self.0
-            .consumers
-            .state
+        self.state
             .lock()
             .list
             .values()
@@ -599,12 +624,13 @@ impl Store {
             .min()
     }
 
-    pub(crate) fn consumers(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
-        let now = self.0.clock.monotonic();
+    /// The state of all consumers, by name.
+    pub(crate) fn all(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
+        let now = self.log.clock.monotonic();
 
         // Copied: the lag of each consumer is read from the log without the lock.
         let known: Vec<_> = {
-            let state = self.0.consumers.state.lock();
+            let state = self.state.lock();
             let left = |lease: &Lease| {
                 lease
                     .is_held(now)
@@ -622,7 +648,7 @@ impl Store {
         known
             .into_iter()
             .map(|(record, lease)| {
-                let (lag_entries, lag) = self.lag(record.cursor)?;
+                let (lag_entries, lag) = self.log.lag(record.cursor)?;
                 Ok(ConsumerStatus {
                     record,
                     lag_entries,
@@ -631,34 +657,6 @@ impl Store {
                 })
             })
             .collect()
-    }
-
-    /// Entries from a position on, at most, and the age of the first one.
-    fn lag(&self, from: SeqNo) -> Result<(u64, Duration), StoreError> {
-        let durable = self.durable();
-
-        // Whole segments by their totals, so that a lag costs no reading.
-        let mut entries = 0;
-        for segment in self.0.all_segments() {
-            let totals = segment.totals();
-            if totals.entries > 0 && totals.last_seq >= from {
-                entries += totals
-                    .entries
-                    .min(totals.last_seq.0 - from.0.min(totals.last_seq.0) + 1);
-            }
-        }
-
-        // The age needs one entry, from the block at the cursor.
-        let mut first = None;
-        if entries > 0 && from < durable {
-            self.first_entry(|_, _| true, from, |entry| first = Some(entry.at))?;
-        }
-
-        let age = first.map_or(0, |at| self.0.clock.now().0.saturating_sub(at.0));
-        Ok((
-            entries,
-            Duration::from_micros(u64::try_from(age).unwrap_or(0)),
-        ))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::store::retain::{DropOutcome, PlannedDrop};
 use crate::store::tests::retention::{FOREVER, events, fill, jobs, settle, with};
 use crate::store::tests::{Rig, batch_of, event, options};
 use crate::store::vfs::Fs;
-use crate::store::{Classes, Limits, Options};
+use crate::store::{Classes, Limits, Options, Store};
 use crate::testkit::wait_for;
 
 const ALL: BatchLimits = BatchLimits {
@@ -20,14 +20,17 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// The tags of all events from the beginning on, as the consumer `audit` gets them.
 pub(in crate::store) fn take_all(store: &Store) -> Vec<String> {
-    store.seek_consumer("audit", Start::Oldest).unwrap();
+    store.consumers().seek("audit", Start::Oldest).unwrap();
     let mut tags = Vec::new();
     loop {
-        let batch = store.next_batch("audit", "me", LEASE, ALL).unwrap();
+        let batch = store
+            .consumers()
+            .next_batch("audit", "me", LEASE, ALL)
+            .unwrap();
         let texts = batch.events.iter().map(|event| &event.tag);
         tags.extend(texts.map(|tag| String::from_utf8_lossy(tag).into_owned()));
         if let Some(last) = batch.events.last() {
-            store.ack("audit", "me", last.seq).unwrap();
+            store.consumers().ack("audit", "me", last.seq).unwrap();
         }
         if batch.is_end {
             return tags;
@@ -47,7 +50,8 @@ fn rig(dir: &Path, json: &str) -> (Rig, Clock) {
     };
     let rig = Rig::open_with(&options);
     rig.store
-        .create_consumer("audit", filter(json), Start::Oldest)
+        .consumers()
+        .create("audit", filter(json), Start::Oldest)
         .unwrap();
     (rig, options.clock)
 }
@@ -55,36 +59,40 @@ fn rig(dir: &Path, json: &str) -> (Rig, Clock) {
 fn take(rig: &Rig, events: usize) -> Vec<u64> {
     let batch = rig
         .store
+        .consumers()
         .next_batch("audit", "me", LEASE, BatchLimits { events, ..ALL })
         .unwrap();
     batch.events.iter().map(|event| event.seq.0).collect()
 }
 
 fn cursor(rig: &Rig) -> u64 {
-    rig.store.consumers().unwrap()[0].record.cursor.0
+    rig.store.consumers().all().unwrap()[0].record.cursor.0
 }
 
 #[test]
 fn whether_a_consumer_is_of_a_sink_is_known_while_a_change_waits_for_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (rig, _) = rig(dir.path(), "{}");
-    assert!(!rig.store.is_of_sink("audit"));
-    rig.store.give_to_sink("audit").unwrap();
+    assert!(!rig.store.consumers().is_of_sink("audit"));
+    rig.store.consumers().give_to_sink("audit").unwrap();
 
-    let change = rig.store.0.consumers.state.lock();
+    let change = rig.store.consumers().state.lock();
     let (found, is_found) = std::sync::mpsc::sync_channel(1);
     let store = rig.store.clone();
     let asking = std::thread::Builder::new();
-    let asking = asking.spawn(move || found.send(store.is_of_sink("audit")));
+    let asking = asking.spawn(move || found.send(store.consumers().is_of_sink("audit")));
     let answer = is_found.recv_timeout(Duration::from_secs(30));
     drop(change);
     assert_eq!(answer, Ok(true));
     asking.unwrap().join().unwrap().unwrap();
 
     let rig = rig.reopened();
-    assert!(rig.store.is_of_sink("audit"), "also after a start");
-    rig.store.delete_consumer("audit").unwrap();
-    assert!(!rig.store.is_of_sink("audit"));
+    assert!(
+        rig.store.consumers().is_of_sink("audit"),
+        "also after a start"
+    );
+    rig.store.consumers().delete("audit").unwrap();
+    assert!(!rig.store.consumers().is_of_sink("audit"));
 }
 
 #[test]
@@ -98,9 +106,17 @@ fn events_are_delivered_until_they_are_acknowledged() {
         (1..=10).collect::<Vec<_>>(),
         "not acknowledged"
     );
-    store.store.ack("audit", "me", SeqNo(4)).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(4))
+        .unwrap();
     assert_eq!(take(&store, 3), [5, 6, 7]);
-    store.store.ack("audit", "me", SeqNo(2)).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(2))
+        .unwrap();
     assert_eq!(
         cursor(&store),
         5,
@@ -108,6 +124,7 @@ fn events_are_delivered_until_they_are_acknowledged() {
     );
     let error = store
         .store
+        .consumers()
         .ack("audit", "me", SeqNo(51))
         .unwrap_err()
         .to_string();
@@ -116,8 +133,16 @@ fn events_are_delivered_until_they_are_acknowledged() {
     // Without any orderly end of the consumer.
     let (store, _) = rig(dir.path(), "{}");
     assert_eq!(take(&store, 2), [5, 6]);
-    store.store.ack("audit", "me", SeqNo(50)).unwrap();
-    let batch = store.store.next_batch("audit", "me", LEASE, ALL).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(50))
+        .unwrap();
+    let batch = store
+        .store
+        .consumers()
+        .next_batch("audit", "me", LEASE, ALL)
+        .unwrap();
     assert!(batch.events.is_empty() && batch.is_end && batch.next == SeqNo(51));
 }
 
@@ -135,16 +160,24 @@ fn the_cursor_advances_over_events_that_do_not_match() {
     store.put_each(30..100);
     assert_eq!(take(&store, 2), [31, 34]);
     assert_eq!(cursor(&store), 31);
-    store.store.ack("audit", "me", SeqNo(31)).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(31))
+        .unwrap();
     assert_eq!(cursor(&store), 32);
     assert_eq!(take(&store, 100).len(), 23);
-    store.store.ack("audit", "me", SeqNo(100)).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(100))
+        .unwrap();
     // Event 100 is the last one and a match.
     assert_eq!(cursor(&store), 101);
     store.put_each(100..102);
     assert_eq!(take(&store, 9), [] as [u64; 0]);
     assert_eq!(cursor(&store), 103);
-    let status = &store.store.consumers().unwrap()[0];
+    let status = &store.store.consumers().all().unwrap()[0];
     assert_eq!((status.lag_entries, status.lag), (0, Duration::ZERO));
 }
 
@@ -157,6 +190,7 @@ fn a_second_holder_is_refused_until_the_lease_ends() {
     let other = |store: &Rig| {
         store
             .store
+            .consumers()
             .next_batch("audit", "other", LEASE, ALL)
             .map(|batch| batch.events.len())
     };
@@ -165,22 +199,36 @@ fn a_second_holder_is_refused_until_the_lease_ends() {
         error,
         "consumer \"audit\" is in use by \"me\" for at least 31 s more; stop that holder, or use another name"
     );
-    assert!(store.store.ack("audit", "other", SeqNo(1)).is_err());
-    assert!(store.store.nack("audit", "other", "x").is_err());
+    assert!(
+        store
+            .store
+            .consumers()
+            .ack("audit", "other", SeqNo(1))
+            .is_err()
+    );
+    assert!(store.store.consumers().nack("audit", "other", "x").is_err());
     clock.wind(29_000_000);
     assert!(other(&store).is_err());
     clock.wind(2_000_000);
     assert_eq!(other(&store).unwrap(), 10);
     assert!(
-        store.store.ack("audit", "me", SeqNo(1)).is_err(),
+        store
+            .store
+            .consumers()
+            .ack("audit", "me", SeqNo(1))
+            .is_err(),
         "the first holder has lost it"
     );
-    store.store.release_consumer("audit", "me").unwrap();
+    store.store.consumers().release("audit", "me").unwrap();
     assert!(
-        store.store.next_batch("audit", "me", LEASE, ALL).is_err(),
+        store
+            .store
+            .consumers()
+            .next_batch("audit", "me", LEASE, ALL)
+            .is_err(),
         "only its holder releases it"
     );
-    store.store.release_consumer("audit", "other").unwrap();
+    store.store.consumers().release("audit", "other").unwrap();
     assert_eq!(take(&store, 1), [1]);
 }
 
@@ -190,10 +238,19 @@ fn a_consumer_is_moved_paused_and_deleted() {
     let (store, _) = rig(dir.path(), "{}");
     fill(&store, 0..100);
     assert_eq!(take(&store, 1), [1]);
-    let seek = |start| store.store.seek_consumer("audit", start).unwrap().cursor.0;
+    let seek = |start| {
+        store
+            .store
+            .consumers()
+            .seek("audit", start)
+            .unwrap()
+            .cursor
+            .0
+    };
     assert_eq!(seek(Start::Newest), 101);
     let error = store
         .store
+        .consumers()
         .ack("audit", "me", SeqNo(1))
         .unwrap_err()
         .to_string();
@@ -204,26 +261,36 @@ fn a_consumer_is_moved_paused_and_deleted() {
     assert_eq!(seek(Start::Time(Micros(1_000))), 101);
     assert_eq!(seek(Start::Seq(SeqNo(1_000))), 101);
     assert_eq!(seek(Start::Oldest), 1);
-    store.store.pause_consumer("audit", true).unwrap();
-    let batch = store.store.next_batch("audit", "me", LEASE, ALL).unwrap();
+    store.store.consumers().pause("audit", true).unwrap();
+    let batch = store
+        .store
+        .consumers()
+        .next_batch("audit", "me", LEASE, ALL)
+        .unwrap();
     assert!(batch.paused && batch.events.is_empty());
-    store.store.pause_consumer("audit", false).unwrap();
+    store.store.consumers().pause("audit", false).unwrap();
     assert_eq!(take(&store, 1), [1]);
     store
         .store
+        .consumers()
         .nack("audit", "me", "far side\nis away")
         .unwrap();
-    let error = store.store.consumers().unwrap()[0]
+    let error = store.store.consumers().all().unwrap()[0]
         .record
         .error
         .clone()
         .unwrap();
     assert_eq!(error.message, "far side is away");
     // Another filter for an existing consumer.
-    store.store.ack("audit", "me", SeqNo(1)).unwrap();
     store
         .store
-        .create_consumer(
+        .consumers()
+        .ack("audit", "me", SeqNo(1))
+        .unwrap();
+    store
+        .store
+        .consumers()
+        .create(
             "audit",
             filter(r#"{"match": [{"minion": "web9*"}]}"#),
             Start::Oldest,
@@ -231,10 +298,11 @@ fn a_consumer_is_moved_paused_and_deleted() {
         .unwrap();
     // Those of web91 and web92; web90 and web93 are beacons of other minions.
     assert_eq!(take(&store, 2), [92, 93]);
-    assert!(store.store.delete_consumer("audit").unwrap());
-    assert!(!store.store.delete_consumer("audit").unwrap());
+    assert!(store.store.consumers().delete("audit").unwrap());
+    assert!(!store.store.consumers().delete("audit").unwrap());
     let error = store
         .store
+        .consumers()
         .next_batch("audit", "me", LEASE, ALL)
         .unwrap_err()
         .to_string();
@@ -249,7 +317,8 @@ fn a_consumer_is_moved_paused_and_deleted() {
         assert!(
             store
                 .store
-                .create_consumer(name, EntryFilter::default(), Start::Oldest)
+                .consumers()
+                .create(name, EntryFilter::default(), Start::Oldest)
                 .is_err(),
             "{name}"
         );
@@ -264,10 +333,17 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
     let ahead = |from| {
         store
             .store
+            .consumers()
             .read_ahead("audit", SeqNo(from), BatchLimits { events: 3, ..ALL })
             .unwrap()
     };
-    let accepted = |ahead: &ReadAhead| store.store.take_ahead("audit", "me", LEASE, ahead).unwrap();
+    let accepted = |ahead: &ReadAhead| {
+        store
+            .store
+            .consumers()
+            .take_ahead("audit", "me", LEASE, ahead)
+            .unwrap()
+    };
     assert_eq!(take(&store, 3), [1, 4, 7]);
     let (events, next) = ahead(8).unwrap();
     assert_eq!(
@@ -279,12 +355,17 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
         (SeqNo(8), SeqNo(16), SeqNo(17))
     );
     assert!(!accepted(&next), "the batch before is not acknowledged");
-    store.store.ack("audit", "me", SeqNo(7)).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(7))
+        .unwrap();
     clock.wind(29_000_000);
     assert!(accepted(&next));
     clock.wind(29_000_000);
     let error = store
         .store
+        .consumers()
         .take_ahead("audit", "other", LEASE, &next)
         .unwrap_err()
         .to_string();
@@ -292,23 +373,33 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
         error.contains("in use by \"me\""),
         "the lease was renewed: {error}"
     );
-    store.store.ack("audit", "me", SeqNo(16)).unwrap();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(16))
+        .unwrap();
     assert_eq!(cursor(&store), 17);
     assert_eq!(ahead(101), None, "nothing follows");
     let (_, next) = ahead(17).unwrap();
-    store.store.seek_consumer("audit", Start::Oldest).unwrap();
+    store
+        .store
+        .consumers()
+        .seek("audit", Start::Oldest)
+        .unwrap();
     assert!(!accepted(&next));
     store
         .store
-        .seek_consumer("audit", Start::Seq(SeqNo(17)))
+        .consumers()
+        .seek("audit", Start::Seq(SeqNo(17)))
         .unwrap();
     assert!(accepted(&next));
-    store.store.pause_consumer("audit", true).unwrap();
+    store.store.consumers().pause("audit", true).unwrap();
     assert!(!accepted(&next));
-    store.store.pause_consumer("audit", false).unwrap();
+    store.store.consumers().pause("audit", false).unwrap();
     store
         .store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     assert!(!accepted(&next), "of another filter");
 }
@@ -322,20 +413,31 @@ fn what_was_read_ahead_is_read_again_if_retention_dropped_entries() {
     };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(keep)]));
     rig.store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     fill(&rig, 0..600);
     take(&rig, 3);
     let (_, ahead) = rig
         .store
+        .consumers()
         .read_ahead("audit", SeqNo(4), ALL)
         .unwrap()
         .unwrap();
-    rig.store.0.round();
-    rig.store.ack("audit", "me", SeqNo(3)).unwrap();
+    rig.store.0.retention.run_round();
+    rig.store.consumers().ack("audit", "me", SeqNo(3)).unwrap();
     assert_eq!(cursor(&rig), 4);
-    assert!(!rig.store.take_ahead("audit", "me", LEASE, &ahead).unwrap());
-    let batch = rig.store.next_batch("audit", "me", LEASE, ALL).unwrap();
+    assert!(
+        !rig.store
+            .consumers()
+            .take_ahead("audit", "me", LEASE, &ahead)
+            .unwrap()
+    );
+    let batch = rig
+        .store
+        .consumers()
+        .next_batch("audit", "me", LEASE, ALL)
+        .unwrap();
     assert_eq!(batch.events[0].tag, b"saltcellar/gap/retention");
 }
 
@@ -351,11 +453,13 @@ fn a_lease_ends_with_the_process_that_it_is_bound_to() {
     assert_eq!(take(&store, 1), [1]);
     store
         .store
+        .consumers()
         .bind_lease("audit", "me", HolderProcess::find(child.id()).unwrap())
         .unwrap();
     let other = || {
         store
             .store
+            .consumers()
             .next_batch("audit", "other", LEASE, ALL)
             .map(|batch| batch.events.len())
     };
@@ -381,10 +485,12 @@ fn overtaken(dir: &Path, pin: bool, limits: Limits) -> (Rig, Vec<PlannedDrop>) {
         ..options(dir, limits)
     });
     rig.store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     rig.store
-        .create_consumer(
+        .consumers()
+        .create(
             "elsewhere",
             filter(r#"{"match": [{"class": "events"}]}"#),
             Start::Oldest,
@@ -393,8 +499,8 @@ fn overtaken(dir: &Path, pin: bool, limits: Limits) -> (Rig, Vec<PlannedDrop>) {
     rig.store.pin_consumer("audit", pin).unwrap();
     fill(&rig, 0..600);
     take(&rig, 3);
-    rig.store.ack("audit", "me", SeqNo(3)).unwrap();
-    let drops = rig.store.0.round();
+    rig.store.consumers().ack("audit", "me", SeqNo(3)).unwrap();
+    let drops = rig.store.0.retention.run_round();
     (rig, drops)
 }
 
@@ -411,7 +517,7 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
             .iter()
             .any(|drop| drop.outcome == DropOutcome::Dropped)
     );
-    let status = store.store.consumers().unwrap();
+    let status = store.store.consumers().all().unwrap();
     let lost = status[0].record.lost.unwrap();
     assert_eq!(status[1].record.lost, None, "its filter excludes the class");
     // Number 4 is an event of the other class.
@@ -424,7 +530,11 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
             && store.metrics.consumer_entries_lost.get() == lost.entries
     );
     // Events of the other class are still there; the gap is in its place.
-    let batch = store.store.next_batch("audit", "me", LEASE, ALL).unwrap();
+    let batch = store
+        .store
+        .consumers()
+        .next_batch("audit", "me", LEASE, ALL)
+        .unwrap();
     let tags: Vec<_> = batch
         .events
         .iter()
@@ -449,11 +559,22 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
     store.close();
     let (store, _) = rig(dir.path(), "{}");
     assert_eq!(take(&store, 1), [4]);
-    store.store.ack("audit", "me", SeqNo(4)).unwrap();
-    assert_eq!(store.store.consumers().unwrap()[0].record.lost, Some(lost));
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(4))
+        .unwrap();
+    assert_eq!(
+        store.store.consumers().all().unwrap()[0].record.lost,
+        Some(lost)
+    );
     assert_eq!(take(&store, 1)[0], 5);
-    store.store.ack("audit", "me", SeqNo(5)).unwrap();
-    assert_eq!(store.store.consumers().unwrap()[0].record.lost, None);
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(5))
+        .unwrap();
+    assert_eq!(store.store.consumers().all().unwrap()[0].record.lost, None);
 }
 
 #[test]
@@ -461,21 +582,22 @@ fn a_gap_is_on_disk_before_its_segment_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
     rig.store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     fill(&rig, 0..600);
-    let segments = rig.store.0.all_segments();
+    let segments = rig.store.segments.all();
     let segment = segments
         .iter()
         .find(|segment| segment.totals().entries > 0)
         .unwrap();
-    let noted = rig.store.0.note_lost(segment);
+    let noted = rig.store.consumers().note_lost(segment);
     let lost = || {
         let found = rig.store.settings().get::<ConsumerRecord>("audit");
         found.unwrap().value.unwrap().lost
     };
     assert!(lost().is_some(), "as a daemon finds it that is killed now");
-    rig.store.0.settle_lost(noted, false);
+    rig.store.consumers().settle_lost(noted, false);
     assert_eq!(lost(), None);
 }
 
@@ -506,17 +628,18 @@ fn a_segment_that_is_not_dropped_leaves_no_gap() {
     };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(FOREVER)]));
     rig.store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     fill(&rig, 0..600);
-    let segments = rig.store.0.all_segments();
+    let segments = rig.store.segments.all();
     let in_work = segments
         .iter()
         .find(|segment| &*segment.class_name == "jobs")
         .unwrap()
         .work
         .lock();
-    let drops = rig.store.0.round();
+    let drops = rig.store.0.retention.run_round();
     assert_eq!(
         drops
             .iter()
@@ -524,7 +647,7 @@ fn a_segment_that_is_not_dropped_leaves_no_gap() {
             .collect::<Vec<_>>(),
         [DropOutcome::Busy]
     );
-    assert_eq!(rig.store.consumers().unwrap()[0].record.lost, None);
+    assert_eq!(rig.store.consumers().all().unwrap()[0].record.lost, None);
     assert_eq!(take(&rig, 10_000).len(), 600);
     drop(in_work);
 }
@@ -538,16 +661,25 @@ fn events_that_were_processed_before_they_were_dropped_are_no_gap() {
     };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(keep)]));
     rig.store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     fill(&rig, 0..600);
     let taken = take(&rig, 10_000);
     assert_eq!(taken.len(), 600);
     // Delivered, dropped, acknowledged.
-    rig.store.0.round();
-    assert!(rig.store.consumers().unwrap()[0].record.lost.is_some());
-    rig.store.ack("audit", "me", SeqNo(600)).unwrap();
-    assert_eq!(rig.store.consumers().unwrap()[0].record.lost, None);
+    rig.store.0.retention.run_round();
+    assert!(
+        rig.store.consumers().all().unwrap()[0]
+            .record
+            .lost
+            .is_some()
+    );
+    rig.store
+        .consumers()
+        .ack("audit", "me", SeqNo(600))
+        .unwrap();
+    assert_eq!(rig.store.consumers().all().unwrap()[0].record.lost, None);
 }
 
 #[test]
@@ -564,8 +696,12 @@ fn a_pinned_consumer_keeps_its_events_up_to_a_limit() {
     let bytes: u64 = drops.iter().map(|drop| drop.segment_usage.disk_bytes).sum();
     let all = take(&store, 10_000);
     assert_eq!(all, (4..=600).collect::<Vec<_>>());
-    store.store.ack("audit", "me", SeqNo(600)).unwrap();
-    let drops = store.store.0.round();
+    store
+        .store
+        .consumers()
+        .ack("audit", "me", SeqNo(600))
+        .unwrap();
+    let drops = store.store.0.retention.run_round();
     assert!(
         drops
             .iter()
@@ -593,7 +729,12 @@ fn a_pinned_consumer_keeps_its_events_up_to_a_limit() {
         drops[0].outcome == DropOutcome::Dropped,
         "the oldest goes first"
     );
-    assert!(store.store.consumers().unwrap()[0].record.lost.is_some());
+    assert!(
+        store.store.consumers().all().unwrap()[0]
+            .record
+            .lost
+            .is_some()
+    );
 }
 
 #[test]
@@ -611,19 +752,25 @@ fn a_full_disk_refuses_changes_and_nothing_is_skipped() {
         ..options(&state, Limits::default())
     });
     rig.store
-        .create_consumer("audit", EntryFilter::default(), Start::Oldest)
+        .consumers()
+        .create("audit", EntryFilter::default(), Start::Oldest)
         .unwrap();
     rig.put_each(0..10);
     std::fs::write(&plan, "write=ENOSPC@1+:log/settings").unwrap();
     take(&rig, 5);
     let refused = wait_for("a failed write", || {
-        rig.store.nack("audit", "me", "x").err()
+        rig.store.consumers().nack("audit", "me", "x").err()
     });
     assert!(refused.is_no_space(), "{refused}");
-    rig.store.ack("audit", "me", SeqNo(3)).unwrap_err();
+    rig.store
+        .consumers()
+        .ack("audit", "me", SeqNo(3))
+        .unwrap_err();
     assert_eq!(cursor(&rig), 1);
     std::fs::write(&plan, "").unwrap();
-    wait_for("room", || rig.store.ack("audit", "me", SeqNo(5)).ok());
+    wait_for("room", || {
+        rig.store.consumers().ack("audit", "me", SeqNo(5)).ok()
+    });
     rig.close();
     let rig = Rig::open(&state, Limits::default());
     assert_eq!(cursor(&rig), 6);
@@ -636,7 +783,11 @@ fn ids_are_stable_and_batches_are_bounded() {
     store.put(batch_of(0..100)).unwrap();
     settle(&store);
     let id_of = |store: &Rig| {
-        let batch = store.store.next_batch("audit", "me", LEASE, ALL).unwrap();
+        let batch = store
+            .store
+            .consumers()
+            .next_batch("audit", "me", LEASE, ALL)
+            .unwrap();
         store.store.event_id(&batch.events[6])
     };
     let id = id_of(&store);
@@ -647,6 +798,7 @@ fn ids_are_stable_and_batches_are_bounded() {
     };
     let batch = store
         .store
+        .consumers()
         .next_batch("audit", "me", LEASE, limits)
         .unwrap();
     assert!(

@@ -170,7 +170,7 @@ fn one_damaged_index() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
         ..SMALL
     };
     let rig = Rig::open(dir.path(), limits);
-    let segment = rig.store.0.segments(Class::JOBS).swap_remove(1);
+    let segment = rig.store.segments.of(Class::JOBS).swap_remove(1);
     spoil(&segment.dir().join("index"));
     (dir, rig, segment)
 }
@@ -193,7 +193,7 @@ fn retention_knows_the_entries_of_a_segment_whose_index_is_being_rebuilt() {
     };
     // Its newest entry is a day old, and not older.
     let now = Micros(before.at_max.0 + crate::base::clock::micros(day));
-    let planned = rig.store.0.plan(Class::JOBS, keep, now).unwrap();
+    let planned = rig.store.0.retention.plan(Class::JOBS, keep, now).unwrap();
     assert!(
         planned
             .iter()
@@ -207,7 +207,7 @@ fn a_failed_drop_leaves_what_retention_knows_of_a_segment() {
     let (_dir, rig) = Rig::new(SMALL);
     rig.put_each(0..100);
     let rig = rig.reopened();
-    let segment = rig.store.0.segments(Class::JOBS).swap_remove(1);
+    let segment = rig.store.segments.of(Class::JOBS).swap_remove(1);
     let before = segment.totals();
 
     let failed = segment.detach_index(|| {
@@ -225,24 +225,27 @@ fn an_index_that_is_being_sealed_again_delays_no_reader_of_another() {
     let (_dir, rig) = Rig::new(SMALL);
     rig.put_each(0..100);
     let rig = rig.reopened();
-    let [damaged, other] = [0, 1].map(|n| rig.store.0.segments(Class::JOBS).swap_remove(n));
+    let [damaged, other] = [0, 1].map(|n| rig.store.segments.of(Class::JOBS).swap_remove(n));
 
     // Opened, found damaged by a query, and in memory now.
-    let segment::Ready::Sealed(index) = rig.store.0.ready(&damaged).unwrap() else {
+    let segment::Ready::Sealed(index) = rig.store.blocks.indexes().ready(&damaged).unwrap() else {
         panic!("it is sealed");
     };
     assert!(damaged.replace_index(&index, SeqNo(u64::MAX)).unwrap());
     // All others are used later.
-    for segment in rig.store.0.all_segments() {
+    for segment in rig.store.segments.all() {
         segment.touch(u64::from(!Arc::ptr_eq(&segment, &damaged)));
     }
 
     // The sealer reads it meanwhile.
     let sealing = damaged.memory().unwrap();
     let (tx, rx) = sync_channel(1);
-    let shared = rig.store.0.clone();
+    let shared = rig.store.clone();
     let open = move || {
-        shared.note_open(&other, crate::base::limits::INDEXES_OPEN_BYTES + 1);
+        shared
+            .blocks
+            .indexes()
+            .note_open(&other, crate::base::limits::INDEXES_OPEN_BYTES + 1);
         tx.send(()).unwrap();
     };
     let opens = std::thread::Builder::new().spawn(open).unwrap();
@@ -259,8 +262,15 @@ fn a_block_that_cannot_be_unpacked_is_noted_once_and_costs_no_other_entry() {
     rig.put(batch_of(6..10)).unwrap();
 
     // The first block of returns, with other bytes and valid checksums.
-    let segment = rig.store.0.segments(Class::JOBS).swap_remove(0);
-    let meta = rig.store.0.ready(&segment).unwrap().blocks().metas()[0];
+    let segment = rig.store.segments.of(Class::JOBS).swap_remove(0);
+    let meta = rig
+        .store
+        .blocks
+        .indexes()
+        .ready(&segment)
+        .unwrap()
+        .blocks()
+        .metas()[0];
     let path = segment.log().path();
     let mut frame = fs::read(path)
         .unwrap()

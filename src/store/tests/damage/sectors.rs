@@ -49,10 +49,16 @@ fn store_of(
 ) -> Vec<PathBuf> {
     let rig = Rig::open(dir, LIMITS);
     rig.store
-        .create_consumer("audit", filter("{}"), Start::Oldest)
+        .consumers()
+        .create("audit", filter("{}"), Start::Oldest)
         .unwrap();
     (1..=count).for_each(|n| rig.put(event(n)).unwrap());
-    rig.store.0.holds.hold("4711", "audit", Micros(1)).unwrap();
+    rig.store
+        .0
+        .retention
+        .holds
+        .hold("4711", "audit", Micros(1))
+        .unwrap();
     rig.close();
     let logs = files_named(dir, "log");
     logs.into_iter()
@@ -205,7 +211,7 @@ fn a_store_opens_with_any_of_its_files_unreadable() {
             assert_eq!(rebuilt > 0, name == pages, "{name}, {errno:?}");
             assert_eq!(rig.store.settings().loss(), None, "{name}, {errno:?}");
             assert_eq!(rig.store.holds().len(), 1, "{name}, {errno:?}");
-            assert_eq!(rig.store.consumers().unwrap().len(), 1);
+            assert_eq!(rig.store.consumers().all().unwrap().len(), 1);
             rig.put(bare_event("more")).unwrap();
             rig.close();
             plan.heal();
@@ -242,7 +248,7 @@ fn an_error_to_try_again_is_no_damage_and_changes_nothing() {
     }
     let rig = Rig::open(dir.path(), LIMITS);
     assert_eq!(rig.tags(), tags(1..=18));
-    assert_eq!(rig.store.0.holds.all().len(), 1);
+    assert_eq!(rig.store.0.retention.holds.all().len(), 1);
 }
 
 fn settings_logs(dir: &Path) -> Vec<PathBuf> {
@@ -264,13 +270,13 @@ fn while_holds_may_be_lost_every_job_is_held() {
         ..options(dir.path(), LIMITS)
     };
     let rig = Rig::open_with(&options);
-    let segment = rig.store.0.all_segments().remove(0);
-    assert_eq!(rig.store.0.held_in(&segment).unwrap(), 1);
+    let segment = rig.store.segments.all().remove(0);
+    assert_eq!(rig.store.0.retention.held_in(&segment).unwrap(), 1);
     let faults = format!("{:?}", rig.store.file_faults());
     assert!(faults.contains("every job counts as held"), "{faults}");
 
     rig.store.accept_loss().unwrap();
-    assert_eq!(rig.store.0.held_in(&segment).unwrap(), 0);
+    assert_eq!(rig.store.0.retention.held_in(&segment).unwrap(), 0);
     assert!(rig.store.file_faults().is_empty());
 }
 
@@ -282,9 +288,12 @@ fn a_consumer_that_may_be_lost_begins_with_the_oldest_event() {
         fs::remove_dir_all(segment.parent().unwrap()).unwrap();
     }
     let rig = Rig::open(dir.path(), LIMITS);
-    assert!(rig.store.consumers().unwrap().is_empty());
+    assert!(rig.store.consumers().all().unwrap().is_empty());
     let cursor = |name: &str| {
-        let made = rig.store.create_consumer(name, filter("{}"), Start::Newest);
+        let made = rig
+            .store
+            .consumers()
+            .create(name, filter("{}"), Start::Newest);
         made.unwrap().cursor
     };
     assert_eq!(cursor("audit"), SeqNo::FIRST, "nothing is skipped");
@@ -373,7 +382,7 @@ fn a_log_that_cannot_be_read_now_is_not_too_old() {
     // Without it the start does not read the log.
     fs::remove_file(log.with_file_name("index")).unwrap();
     let rig = Rig::open_with(&options);
-    let segment = rig.store.0.segments(Class::EVENTS).swap_remove(0);
+    let segment = rig.store.segments.of(Class::EVENTS).swap_remove(0);
     assert_eq!(segment.totals().entries, 0);
 
     let keep = crate::model::Keep {
@@ -382,7 +391,12 @@ fn a_log_that_cannot_be_read_now_is_not_too_old() {
     };
     let planned = |days: i64| {
         let now = Micros(options.clock.now().0 + days * day);
-        let planned = rig.store.0.plan(Class::EVENTS, keep, now).unwrap();
+        let planned = rig
+            .store
+            .0
+            .retention
+            .plan(Class::EVENTS, keep, now)
+            .unwrap();
         planned
             .iter()
             .any(|(planned, _)| planned.first_seq == segment.first_seq)
@@ -417,12 +431,13 @@ fn an_index_that_is_rebuilt_with_other_numbers_costs_no_reader_an_entry() {
         let plan = Arc::new(Plan::default());
         let rig = opened(dir.path(), &plan);
         let seen = |tag: &[u8]| {
-            let segments = rig.store.0.all_segments();
+            let segments = rig.store.segments.all();
             let segment = segments.iter().find(|one| one.log().path() == log);
             let segment = segment.unwrap();
             // Once: a reader that begins anew comes here again.
             if (tag == b"large/9" || tag == b"large/14")
-                && let segment::Ready::Sealed(index) = rig.store.0.ready(segment).unwrap()
+                && let segment::Ready::Sealed(index) =
+                    rig.store.blocks.indexes().ready(segment).unwrap()
             {
                 let first = frames(log)[0] as u64 / SECTOR * SECTOR;
                 plan.add_bad_sector(log.to_str().unwrap(), first..first + SECTOR);

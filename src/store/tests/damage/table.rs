@@ -179,7 +179,7 @@ fn a_table_of_an_older_generation_of_the_log_hides_nothing() {
     for state_is_lost in [false, true] {
         let (dir, rig) = Rig::new(limits);
         rig.put_each(0..60);
-        let segment = rig.store.0.segments(Class::JOBS).swap_remove(0);
+        let segment = rig.store.segments.of(Class::JOBS).swap_remove(0);
         // As it would be sealed if its blocks were not merged.
         let older = dir.path().join("older");
         let id = segment.log().id();

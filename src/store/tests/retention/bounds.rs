@@ -14,9 +14,10 @@ fn limits_are_exact_to_the_microsecond_the_byte_and_the_entry() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
     fill(&rig, 0..300);
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let usages: Vec<SegmentUsage> = shared
-        .segments(Class::JOBS)
+        .segments
+        .of(Class::JOBS)
         .iter()
         .map(|s| s.usage())
         .collect();
@@ -33,7 +34,7 @@ fn limits_are_exact_to_the_microsecond_the_byte_and_the_entry() {
     );
     let now = Micros(24 * HOUR);
     let reasons = |keep: Keep| -> Vec<Reason> {
-        let plan = shared.plan(Class::JOBS, keep, now).unwrap();
+        let plan = shared.0.retention.plan(Class::JOBS, keep, now).unwrap();
         plan.iter().map(|(_, planned)| planned.reason).collect()
     };
     let micros = u64::try_from(now.0 - oldest.0).unwrap();
@@ -86,15 +87,15 @@ fn a_segment_is_full_exactly_at_its_limits() {
     };
     let rig = Rig::open_with(&options);
     rig.put(batch_of(0..30)).unwrap();
-    let shared = &rig.store.0;
-    let segment = shared.segments(Class::JOBS).pop().unwrap();
+    let shared = &rig.store;
+    let segment = shared.segments.of(Class::JOBS).pop().unwrap();
     let entries = segment.totals().entries;
     let wide = Limits {
         segment_bytes_max: u64::MAX,
         segment_entries_max: u64::MAX,
         ..Limits::default()
     };
-    let full = |end, limits: Limits| shared.is_full(&segment, end, &limits);
+    let full = |end, limits: Limits| shared.0.retention.limits().is_full(&segment, end, &limits);
     assert!(!full(0, wide));
     assert!(full(
         1000,
@@ -124,7 +125,13 @@ fn a_segment_is_full_exactly_at_its_limits() {
             ..wide
         }
     ));
-    let most = shared.segment_bounds(Class::JOBS, &wide).age.unwrap();
+    let most = shared
+        .0
+        .retention
+        .limits()
+        .segment_bounds(Class::JOBS, &wide)
+        .age
+        .unwrap();
     let until = segment.log().created().0 + most;
     options.clock.wind(until - 1 - options.clock.now().0);
     assert!(!full(0, wide));
@@ -159,7 +166,7 @@ fn flooded(rig: &Rig) -> (Vec<String>, String) {
         latest = put("big", 400_000);
         if n % 8 == 7 {
             settle(rig);
-            rig.store.0.round();
+            rig.store.0.retention.run_round();
         }
     }
     (quiet, latest)

@@ -32,8 +32,8 @@ fn fill(rig: &Rig, clock: &Clock, numbers: std::ops::Range<u64>) {
 
 fn finished(rig: &Rig) -> usize {
     rig.store
-        .0
-        .segments(Class::EVENTS)
+        .segments
+        .of(Class::EVENTS)
         .iter()
         .filter(|segment| segment.is_finished())
         .count()
@@ -42,7 +42,7 @@ fn finished(rig: &Rig) -> usize {
 /// Checks that every finished segment is dropped, by this round or by a periodic one.
 fn wait_until_all_dropped(rig: &Rig) {
     crate::testkit::wait_for("every finished segment to be dropped", || {
-        let planned = rig.store.0.round();
+        let planned = rig.store.0.retention.run_round();
         assert!(
             planned.iter().all(|g| g.reason == Reason::Age),
             "{planned:?}"
@@ -66,7 +66,7 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
     let before = finished(&rig);
     assert!(before > 5, "{before}");
     clock.set(Micros(clock.now().0 + 40 * 24 * HOUR));
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     let step = rig.store.stats().unwrap().clock_step.unwrap();
     assert_eq!((step.ahead, step.left), (40 * 24 * HOUR, DAY));
     assert_eq!(rig.metrics.clock_steps.get(), 1);
@@ -97,7 +97,7 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
     let rig = Rig::open_with(&options);
     fill(&rig, clock, 100..110);
     let left = finished(&rig);
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     assert!(rig.store.stats().unwrap().clock_step.is_some());
     // An administrator confirms it.
     let all = rig
@@ -114,7 +114,7 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
                 .all(|g| (g.reason, &g.outcome) == (Reason::Age, &DropOutcome::Planned))
     );
     assert_eq!(
-        (rig.store.0.round(), finished(&rig)),
+        (rig.store.0.retention.run_round(), finished(&rig)),
         (vec![], left),
         "a dry run confirms nothing"
     );
@@ -134,9 +134,12 @@ fn the_wait_after_a_clock_step_ends() {
     fill(&rig, clock, 0..100);
     assert!(finished(&rig) > 5);
     clock.set(Micros(clock.now().0 + 40 * 24 * HOUR));
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     clock.wind(24 * HOUR - 1);
-    assert_eq!((rig.store.0.round(), finished(&rig) > 5), (vec![], true));
+    assert_eq!(
+        (rig.store.0.retention.run_round(), finished(&rig) > 5),
+        (vec![], true)
+    );
     clock.wind(1);
     wait_until_all_dropped(&rig);
 }
@@ -164,15 +167,15 @@ fn an_entry_of_the_far_future_does_not_keep_its_segment_forever() {
     let future = |s: &&Arc<segment::Segment>| s.is_finished() && s.totals().at_max > clock.now();
     assert_eq!(
         rig.store
-            .0
-            .segments(Class::EVENTS)
+            .segments
+            .of(Class::EVENTS)
             .iter()
             .filter(future)
             .count(),
         2
     );
     clock.wind(29 * 24 * HOUR);
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     clock.wind(2 * 24 * HOUR);
     wait_until_all_dropped(&rig);
 }
@@ -185,10 +188,10 @@ fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     let rig = Rig::open_with(&options);
     fill(&rig, clock, 0..100);
     clock.set(Micros(clock.now().0 - 40 * 24 * HOUR));
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     fill(&rig, clock, 100..200);
     clock.set(Micros(clock.now().0 + 40 * 24 * HOUR));
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     assert_eq!(
         rig.store.stats().unwrap().clock_step,
         None,
@@ -196,7 +199,7 @@ fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     );
     fill(&rig, clock, 200..210);
     clock.wind(29 * 24 * HOUR);
-    assert_eq!(rig.store.0.round(), []);
+    assert_eq!(rig.store.0.retention.run_round(), []);
     clock.wind(2 * 24 * HOUR);
     wait_until_all_dropped(&rig);
 }
@@ -206,7 +209,7 @@ fn rates_do_not_follow_a_clock_that_is_set_back() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[]);
     let rig = Rig::open_with(&options);
-    rig.store.0.sample_rates();
+    rig.store.0.rates.sample();
     rig.put_each(0..10);
     options.clock.wind(60_000_000);
     options.clock.wind(-HOUR);

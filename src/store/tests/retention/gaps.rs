@@ -39,7 +39,7 @@ fn latest_jobs_are_correct_when_segments_newer_than_a_held_one_are_dropped() {
     }
     settle(&rig);
     rig.store.hold(&jid(0), "for the test").unwrap();
-    let drops = rig.store.0.round();
+    let drops = rig.store.0.retention.run_round();
     assert!(
         drops
             .iter()
@@ -85,14 +85,14 @@ fn while_a_segment_cannot_be_dropped_newer_ones_of_its_class_wait() {
         ],
     ));
     fill(&rig, 0..300);
-    let shared = &rig.store.0;
-    let segments = shared.segments(Class::JOBS);
+    let shared = &rig.store;
+    let segments = shared.segments.of(Class::JOBS);
     let busy = segments.get(1).unwrap().work.lock();
-    let drops = shared.round();
+    let drops = shared.0.retention.run_round();
     let outcomes: Vec<_> = drops.iter().map(|g| g.outcome.clone()).collect();
     assert_eq!(outcomes, [DropOutcome::Dropped, DropOutcome::Busy]);
     drop(busy);
-    assert!(dropped(&shared.round()).len() > 5);
+    assert!(dropped(&shared.0.retention.run_round()).len() > 5);
 }
 
 /// Thorium reads the register once at its start, so the last saved one must be kept forever.
@@ -125,7 +125,7 @@ fn the_segment_with_the_last_register_is_kept() {
     fill(&rig, 0..150);
     save(&rig, "second");
     fill(&rig, 150..450);
-    let drops = rig.store.0.round();
+    let drops = rig.store.0.retention.run_round();
     assert_eq!(saved(&rig).as_deref(), Some(&b"second"[..]));
     let [segment] = kept(&drops)[..] else {
         panic!("one segment has it: {drops:?}")
@@ -147,12 +147,12 @@ fn the_segment_with_the_last_register_is_kept() {
     // After a restart its segment is known only from metadata.
     let rig = Rig::open_with(&with(dir.path(), &rules));
     fill(&rig, 450..600);
-    assert_eq!(kept(&rig.store.0.round()), [segment]);
+    assert_eq!(kept(&rig.store.0.retention.run_round()), [segment]);
     assert_eq!(saved(&rig).as_deref(), Some(&b"second"[..]));
     // It may be dropped once a newer one is saved.
     save(&rig, "third");
     fill(&rig, 600..700);
-    let drops = rig.store.0.round();
+    let drops = rig.store.0.retention.run_round();
     assert!(
         drops
             .iter()

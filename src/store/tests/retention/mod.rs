@@ -5,6 +5,9 @@ mod clocks;
 mod gaps;
 mod trash;
 
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use salt_sls::Glob;
 
 use crate::base::clock::Micros;
@@ -145,7 +148,7 @@ pub(in crate::store) fn settle(rig: &Rig) {
         s.is_finished() && (s.metadata().is_none() || s.work.is_locked())
     };
     wait_for("sealed segments", || {
-        (!rig.store.0.all_segments().iter().any(unsealed)).then_some(())
+        (!rig.store.segments.all().iter().any(unsealed)).then_some(())
     });
 }
 
@@ -181,11 +184,11 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     let rig = Rig::open_with(&options);
     // Event n arrives at n microseconds; the clock is at one second.
     fill(&rig, 0..300);
-    let shared = &rig.store.0;
-    let jobs_before = shared.segments(Class::JOBS).len();
+    let shared = &rig.store;
+    let jobs_before = shared.segments.of(Class::JOBS).len();
     assert!(jobs_before > 10, "{jobs_before}");
     options.clock.wind(24 * HOUR - 1_000_000 + 100);
-    let drops = shared.round();
+    let drops = shared.0.retention.run_round();
     // Segments whose newest entry is among the first hundred.
     let all_old = drops
         .iter()
@@ -202,7 +205,7 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
         .filter(|n| n.is_multiple_of(3) || *n > last)
         .collect();
     assert_eq!(left_now, expected);
-    assert!(last < 100 && shared.round().is_empty());
+    assert!(last < 100 && shared.0.retention.run_round().is_empty());
     // Jobs are dropped with their segments; a job across the boundary keeps its remaining entries.
     let border = rig.store.job_entries(&jid(last / 10)).unwrap();
     assert!(border.iter().all(|entry| entry.seq.0 > last + 1));
@@ -226,6 +229,8 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     let far = Micros(shared.clock.now().0 + 100 * 24 * HOUR);
     let keep = shared.classes.keep(Class::JOBS);
     let planned: Vec<_> = shared
+        .0
+        .retention
         .plan(Class::JOBS, keep, far)
         .unwrap()
         .into_iter()
@@ -234,14 +239,15 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     let growing = |s: &&Arc<segment::Segment>| !s.is_finished() && s.totals().entries > 0;
     assert!(
         shared
-            .segments(Class::JOBS)
+            .segments
+            .of(Class::JOBS)
             .iter()
             .filter(growing)
             .all(|s| !planned.contains(&s.first_seq))
     );
     assert!(!planned.is_empty());
     assert_eq!(
-        shared.metrics.entries_dropped.get(),
+        shared.0.retention.metrics.entries_dropped.get(),
         303 - left(&rig).len() as u64
     );
     assert!(trash_is_empty(dir.path()));
@@ -269,8 +275,8 @@ fn a_class_is_limited_to_its_bytes_and_entries() {
     ];
     let rig = Rig::open_with(&with(dir.path(), &rules));
     fill(&rig, 0..600);
-    let shared = &rig.store.0;
-    shared.round();
+    let shared = &rig.store;
+    shared.0.retention.run_round();
     let stats = rig.store.stats().unwrap();
     let of = |name: &str| {
         stats
@@ -315,14 +321,14 @@ fn narrow_limits_make_small_segments() {
     };
     let rig = Rig::open_with(&options);
     fill(&rig, 0..600);
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let segments = || {
         (
-            shared.segments(Class::JOBS).len(),
-            shared.segments(Class::EVENTS).len(),
+            shared.segments.of(Class::JOBS).len(),
+            shared.segments.of(Class::EVENTS).len(),
         )
     };
-    let newest = || shared.segments(Class::EVENTS).last().unwrap().first_seq;
+    let newest = || shared.segments.of(Class::EVENTS).last().unwrap().first_seq;
     assert_eq!(segments(), (4, 1), "400 entries of jobs, 100 per segment");
     // The last of them was finished because it was full; the next one ages.
     rig.put(batch_of([600, 601])).unwrap();
@@ -349,8 +355,11 @@ fn a_reported_keep_jobs_seconds_deletes_nothing_unless_the_configuration_asks_fo
         let rig = Rig::open_with(&options);
         fill(&rig, 0..300);
         options.clock.wind(20 * 24 * HOUR);
-        assert!(rig.store.0.round().is_empty(), "nothing was reported");
-        let segments = || rig.store.0.segments(Class::JOBS).len();
+        assert!(
+            rig.store.0.retention.run_round().is_empty(),
+            "nothing was reported"
+        );
+        let segments = || rig.store.segments.of(Class::JOBS).len();
         let before = segments();
         // What the report would delete is told before it comes.
         let would = || {
@@ -362,7 +371,7 @@ fn a_reported_keep_jobs_seconds_deletes_nothing_unless_the_configuration_asks_fo
 
         // The retainer's thread may carry out the round that the report requests before this one.
         rig.store.set_salt_keep(Some(86_400));
-        let drops = rig.store.0.round();
+        let drops = rig.store.0.retention.run_round();
         assert_eq!(before - segments() > 10, expected, "{drops:?}");
         assert!(dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
         assert_eq!(would(), None);
@@ -396,7 +405,7 @@ fn by_default_jobs_and_events_are_kept_for_90_days_and_jobs_as_long_as_salt_keep
         for (until, (jobs, events)) in expected {
             options.clock.wind((until - day) * 24 * HOUR);
             day = *until;
-            rig.store.0.round();
+            rig.store.0.retention.run_round();
             for ((left, all), stay) in entries().into_iter().zip(all).zip([*jobs, *events]) {
                 // An active segment stays.
                 let is_expected = if stay { left == all } else { left < all / 5 };
@@ -437,7 +446,7 @@ fn a_shorter_keep_jobs_seconds_waits_until_an_administrator_accepts_it() {
     options.clock.wind(20 * 24 * HOUR);
     for _ in 0..3 {
         rig.store.set_salt_keep(Some(86_400));
-        assert_eq!(rig.store.0.round(), []);
+        assert_eq!(rig.store.0.retention.run_round(), []);
         options.clock.wind(HOUR);
     }
     let of_jobs = || {
@@ -535,7 +544,7 @@ fn a_held_job_stays_complete_until_it_is_released() {
 
     let rig = Rig::open_with(&options);
     options.clock.wind(48 * HOUR);
-    let drops = rig.store.0.round();
+    let drops = rig.store.0.retention.run_round();
     let held = drops
         .iter()
         .filter(|g| g.outcome == DropOutcome::Held(1))
@@ -549,7 +558,7 @@ fn a_held_job_stays_complete_until_it_is_released() {
     assert_eq!(rig.store.stats().unwrap().classes[0].held_segments, held);
     assert_eq!(rig.store.holds().len(), 1);
     assert!(rig.store.release(&jid(7)).unwrap());
-    assert_eq!(dropped(&rig.store.0.round()).len(), held);
+    assert_eq!(dropped(&rig.store.0.retention.run_round()).len(), held);
     assert!(rig.store.job_entries(&jid(7)).unwrap().is_empty());
 }
 
@@ -568,7 +577,7 @@ fn newer_segments_are_dropped_in_place_of_a_held_one() {
     (0..8).for_each(|n| drop(rig.store.hold(&jid(n), "looked into").unwrap()));
     rig.close();
     let rig = Rig::open_with(&with(dir.path(), &rules));
-    rig.store.0.round();
+    rig.store.0.retention.run_round();
     let stats = rig.store.stats().unwrap();
     let held = (0..8)
         .map(|n| rig.store.job_entries(&jid(n)).unwrap().len())
@@ -587,10 +596,10 @@ fn a_reader_of_a_dropped_segment_finishes() {
     let options = with(dir.path(), &[jobs(FOREVER), events(FOREVER)]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
-    let shared = rig.store.0.clone();
-    let segments = shared.segments(Class::JOBS);
+    let shared = rig.store.clone();
+    let segments = shared.segments.of(Class::JOBS);
     let (open, closed) = (&segments[0], &segments[1]);
-    let index = match shared.ready(open).unwrap() {
+    let index = match shared.blocks.indexes().ready(open).unwrap() {
         segment::Ready::Sealed(index) => index,
         segment::Ready::Memory(_) => panic!("sealed"),
     };
@@ -622,7 +631,7 @@ fn a_reader_of_a_dropped_segment_finishes() {
             .is_empty()
     );
     // A segment whose index was closed answers as empty, and creates no directory.
-    let asked = shared.query_index(
+    let asked = shared.blocks.indexes().query(
         closed,
         |index| index.blocks().metas().len(),
         |index| Ok(index.blocks().metas().len()),
@@ -649,7 +658,7 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
         ],
     );
     let rig = Rig::open_with(&options);
-    let (store, rounds) = (rig.store.clone(), rig.store.0.clone());
+    let (store, rounds) = (rig.store.clone(), rig.store.clone());
     let stop = crate::base::shutdown::Drain::new();
     let spawn = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let (stopped, stopped_too) = (stop.clone(), stop.clone());
@@ -677,7 +686,7 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     }));
     let retainer = spawn(Box::new(move || {
         while !stopped_too.is_stopping() {
-            for planned in rounds.round() {
+            for planned in rounds.0.retention.run_round() {
                 assert!(
                     matches!(planned.outcome, DropOutcome::Dropped | DropOutcome::Busy),
                     "{planned:?}"
@@ -690,7 +699,7 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     reader.join().unwrap();
     retainer.join().unwrap();
     settle(&rig);
-    rig.store.0.round();
+    rig.store.0.retention.run_round();
     assert!(entries_of(&rig, "jobs").unwrap() <= 100);
     assert_eq!(
         rig.metrics.drops_failed.get() + rig.metrics.seals_failed.get(),
@@ -735,18 +744,25 @@ fn how_long_the_drop_of_a_large_segment_takes() {
         rig.put(crate::model::Batch::of(&entry)).unwrap();
     }
     settle(&rig);
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let free = || Disk.space(dir.path()).unwrap().available;
     for segment in shared
-        .segments(Class::EVENTS)
+        .segments
+        .of(Class::EVENTS)
         .into_iter()
         .filter(|s| s.is_finished())
     {
         let (before, began) = (free(), std::time::Instant::now());
-        let trash = shared.drop_segment(&segment).unwrap().unwrap();
+        let trash = shared
+            .0
+            .retention
+            .trash
+            .drop_segment(&segment)
+            .unwrap()
+            .unwrap();
         let hidden = began.elapsed();
         drop(segment);
-        shared.clear_trash(&[trash]);
+        shared.0.retention.trash.clear(&[trash]);
         let (removed, bytes) = (began.elapsed(), free().saturating_sub(before));
         println!("hidden after {hidden:?}, removed after {removed:?}, {bytes} bytes free again");
     }
@@ -838,11 +854,12 @@ fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     let (fs, options) = guarded(dir.path(), &[beacons(FOREVER), half(FOREVER)]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..600);
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let finished = |name: &str| {
         let class = shared.classes.find(name).unwrap();
         shared
-            .segments(class)
+            .segments
+            .of(class)
             .iter()
             .filter(|s| s.is_finished())
             .count()
@@ -852,14 +869,14 @@ fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     rig.store.hold(&jid(1), "").unwrap();
     let freed_at = |available| {
         // The retainer's thread, which looks every second, would be first otherwise.
-        let _one = shared.retention_round();
+        let _one = shared.0.retention.lock_round();
         fs.available.store(available, Ordering::Relaxed);
-        shared.free_disk_space()
+        shared.0.retention.free_disk_space()
     };
     // One segment suffices.
     let drops = freed_at(199_999_999);
     assert_eq!(dropped(&drops), [("beacons", Reason::Space)]);
-    assert_eq!(shared.guard.room(), SpaceLevel::Ample);
+    assert_eq!(shared.0.guard.room(), SpaceLevel::Ample);
     // Dropping everything does not suffice.
     let drops = dropped(&freed_at(0))
         .into_iter()

@@ -9,7 +9,7 @@ use crate::store::vfs::Fs as _;
 #[test]
 fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     let (dir, rig) = Rig::new(Limits::default());
-    let shared = &rig.store.0;
+    let shared = &rig.store;
     let whole = vec![7; 3 * 1024 * 1024 + 5];
     let trash = |name: &str| {
         // Outside of the trash, which the retainer empties at its start.
@@ -20,7 +20,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     };
     let read = trash("events-1");
     let reader = vfs::Disk.open_log(&read.join("log")).unwrap();
-    shared.remove_trash(&read);
+    shared.0.retention.trash.remove(&read);
     assert!(!read.exists());
     let mut found = vec![0; whole.len()];
     reader.read_exact_at(&mut found, 0).unwrap();
@@ -29,7 +29,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     let linked = trash("events-2");
     let link = dir.path().join("the same in a backup");
     fs::hard_link(linked.join("log"), &link).unwrap();
-    shared.remove_trash(&linked);
+    shared.0.retention.trash.remove(&linked);
     assert!(!linked.exists());
     assert!(fs::read(&link).unwrap() == whole);
 
@@ -46,7 +46,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     );
     held.unlock().unwrap();
     let watcher = fs::File::open(free.join("log")).unwrap();
-    shared.remove_trash(&free);
+    shared.0.retention.trash.remove(&free);
     assert!(!free.exists());
     assert!(watcher.metadata().unwrap().len() <= crate::base::limits::TRASH_PIECE_BYTES);
 }
@@ -57,7 +57,7 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
     let options = with(dir.path(), &[]);
     let rig = Rig::open_with(&options);
     fill(&rig, 0..300);
-    let oldest = rig.store.0.segments(Class::JOBS)[0].clone();
+    let oldest = rig.store.segments.of(Class::JOBS)[0].clone();
     assert!(oldest.metadata().is_some());
     let name = format::segment_name(oldest.first_seq);
     let (from, last) = (oldest.dir().to_owned(), oldest.totals().last_seq);
@@ -88,8 +88,8 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             });
             let known = rig
                 .store
-                .0
-                .with_state(crate::store::index::state::StateDatabase::segments)
+                .catalogue
+                .query(crate::store::index::state::StateDatabase::segments)
                 .unwrap();
             assert!(
                 !known
@@ -98,10 +98,10 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             );
             let latest = rig
                 .store
-                .0
-                .with_state(crate::store::index::state::StateDatabase::latest)
+                .catalogue
+                .query(crate::store::index::state::StateDatabase::latest)
                 .unwrap();
-            let is_stored = rig.store.0.stored_seqs();
+            let is_stored = rig.store.segments.stored_seqs();
             assert!(latest.iter().all(|row| is_stored(row.seq)));
             assert_eq!(options.metrics.segments_missing.get(), 0);
         }

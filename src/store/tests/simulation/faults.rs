@@ -331,7 +331,7 @@ fn a_log_is_never_written_after_a_failed_sync() {
         panic!("one log")
     };
     let id = LogId {
-        store_id: simulated.rig().store.0.store_id,
+        store_id: simulated.rig().store.0.dir.store_id(),
         first_seq: SeqNo(simulated.segments("events")[0]),
     };
     let end = || {

@@ -16,6 +16,8 @@ use std::fs;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
+use std::path::Path;
+
 use model::{ItemSpec, Model};
 use salt_sls::Glob;
 
@@ -305,7 +307,7 @@ impl Simulated {
 
     /// Applies a limit of `entries` to a class.
     fn prune(&mut self, class: &'static str, entries: u64) -> Vec<DropOutcome> {
-        if self.rig().store.0.classes.find(class).is_none() {
+        if self.rig().store.classes.find(class).is_none() {
             return Vec::new();
         }
         let firsts: Vec<_> = self.segments(class);

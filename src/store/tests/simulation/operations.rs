@@ -466,7 +466,7 @@ impl Simulated {
         let now = self.clock.now();
         for by in [by, 0] {
             self.clock.set(Micros(now.0 + by));
-            let expired = self.rig().store.0.round();
+            let expired = self.rig().store.0.retention.run_round();
             let expired: Vec<_> = expired
                 .iter()
                 .filter(|going| going.reason == Reason::Age)

@@ -37,7 +37,8 @@ fn stopped_store() -> (tempfile::TempDir, PathBuf) {
         let filter = crate::wire::filter::EntryFilter::default();
         let name = format!("reader{jid}");
         rig.store
-            .create_consumer(&name, filter, Start::Oldest)
+            .consumers()
+            .create(&name, filter, Start::Oldest)
             .unwrap();
     }
     let store = rig.store.clone();
@@ -296,7 +297,7 @@ fn damage_of_one_copy_of_the_settings_loses_nothing_and_is_named() {
                 let damage = rig.store.damage();
                 assert_eq!(damage.is_empty(), dir == &new, "{what}: {damage:?}");
                 assert_eq!(rig.store.settings().loss(), None, "{what}");
-                let (holds, consumers) = (rig.store.holds(), rig.store.consumers().unwrap());
+                let (holds, consumers) = (rig.store.holds(), rig.store.consumers().all().unwrap());
                 assert_eq!((holds.len(), consumers.len()), (2, 2), "{what}");
                 rig.close();
                 assert_clean(dir);

@@ -27,6 +27,7 @@ use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{SHARE_MINIONS_MAX, SHARE_NAMED_AGE, SHARE_NAMED_MAX, SHARE_STEPS};
 use crate::model::{Entry, FastMap, Keep};
 use crate::store::class::{Class, Classes};
+use crate::store::segment::list::Segments;
 
 /// A number of entries and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -246,7 +247,8 @@ impl Shares {
 pub(crate) struct ShareState {
     /// Bytes as received per hundred bytes on disk, by class.
     raw_percent: Vec<AtomicU64>,
-    /// The minions that are over their share, by class and id.
+    /// The minions that are over their share, by class and id. Taken last: nothing else is locked under
+    /// it.
     over: Mutex<BTreeMap<Class, BTreeMap<String, OverShare>>>,
 }
 
@@ -281,7 +283,21 @@ impl ShareState {
         percent.map_or(100, |percent| percent.load(Ordering::Relaxed))
     }
 
-    pub(in crate::store) fn set_compression(&self, class: Class, raw: u64, disk: u64) {
+    /// Tells the appender how well the classes are compressed: shares are counted in bytes as received,
+    /// limits in bytes on disk.
+    pub(in crate::store) fn sample_compression(&self, classes: &Classes, segments: &Segments) {
+        for (proper, _) in classes.overflows() {
+            let (mut raw, mut disk) = (0_u64, 0_u64);
+            for segment in segments.of(proper) {
+                let usage = segment.usage();
+                raw = raw.saturating_add(usage.raw_bytes);
+                disk = disk.saturating_add(usage.disk_bytes);
+            }
+            self.set_compression(proper, raw, disk);
+        }
+    }
+
+    fn set_compression(&self, class: Class, raw: u64, disk: u64) {
         let percent = u128::from(raw) * 100 / u128::from(disk.max(1));
         // Entries are at least as large as received for all that matters here, and a small class
         // says little.
@@ -352,35 +368,6 @@ impl ShareState {
             );
         }
         found
-    }
-}
-
-/// The limits of a class proper and of its overflow, which share those that are configured.
-///
-/// The overflow may have its share, or what the class leaves. The class has the rest: never less
-/// than all without one share.
-pub(in crate::store) fn divided(
-    keep: Keep,
-    percent: u64,
-    is_overflow: bool,
-    other: (u64, u64),
-) -> Keep {
-    let divide = |limit: u64, other: u64| {
-        let share = u128::from(limit) * u128::from(percent) / 100;
-        let share = u64::try_from(share).unwrap_or(limit);
-        if is_overflow {
-            // What the class leaves is not lost, even beyond the share.
-            share.max(limit.saturating_sub(other))
-        } else {
-            // The class gives up at most the share.
-            limit.saturating_sub(other.min(share))
-        }
-    };
-
-    Keep {
-        bytes: keep.bytes.map(|limit| divide(limit, other.0)),
-        entries: keep.entries.map(|limit| divide(limit, other.1)),
-        ..keep
     }
 }
 
@@ -498,20 +485,5 @@ mod tests {
             }
             assert_eq!(state.over(NOW), []);
         }
-    }
-
-    #[test]
-    fn a_class_and_its_overflow_divide_the_limits() {
-        let keep = keep(Some(100), Some(1000));
-        let divide = |is_overflow, other| {
-            let keep = divided(keep, 50, is_overflow, other);
-            (keep.bytes.unwrap(), keep.entries.unwrap())
-        };
-        // The class has everything while nobody is over the share, and half of it for ever.
-        assert_eq!(divide(false, (0, 0)), (100, 1000));
-        assert_eq!(divide(false, (30, 900)), (70, 500));
-        // The overflow has half, and what others leave.
-        assert_eq!(divide(true, (90, 990)), (50, 500));
-        assert_eq!(divide(true, (20, 100)), (80, 900));
     }
 }
