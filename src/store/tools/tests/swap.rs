@@ -70,7 +70,8 @@ fn a_log_is_found_at_every_step_of_a_replacement() {
         .unwrap();
     let found = || {
         let mut segment = listed.clone();
-        segment.open_log().unwrap().map(|_| segment.dir)
+        let found = segment.open_log().unwrap();
+        matches!(found, layout::FoundLog::Open(_)).then_some(segment.dir)
     };
     let class_dir = listed.dir.parent().unwrap();
     let next = format::next_generation(class_dir, listed.first_seq).unwrap();
