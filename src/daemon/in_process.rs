@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -15,13 +16,14 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{Made, engines, policy, store_options};
+use super::{Made, engines, policy, runtime, store_options};
 use crate::api::call::Ctx;
 use crate::api::client::{Client, ClientError};
 pub(crate) use crate::api::http::in_process::Answer;
 use crate::api::http::in_process::{HOST, Visitor, open, routes, visit};
 use crate::api::socket::Pairs;
 use crate::base::clock::Clock;
+use crate::base::limits::SOCKET_CALLS_MAX;
 use crate::base::metrics::Metrics;
 use crate::bus::fire::Firer;
 use crate::config::{CliOverrides, Config, Environment};
@@ -110,9 +112,17 @@ impl Cellar {
 
     /// A connection of another user.
     pub(crate) fn client_of(&self, uid: Option<u32>) -> Client {
+        Client::over(self.connect_as(uid)).unwrap()
+    }
+
+    /// The end of a connection of this user, on which nothing was sent.
+    pub(crate) fn connect(&self) -> UnixStream {
+        self.connect_as(Some(rustix::process::geteuid().as_raw()))
+    }
+
+    fn connect_as(&self, uid: Option<u32>) -> UnixStream {
         let running = self.running();
-        let stream = running.pairs.connect(running.runtime.handle(), uid);
-        Client::over(stream).unwrap()
+        running.pairs.connect(running.runtime.handle(), uid)
     }
 
     /// Makes connections of this user.
@@ -269,11 +279,8 @@ impl Running {
         };
         let ctx = Arc::new(made.into_ctx(config).unwrap());
 
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        // As that of the local socket, which has few threads for blocking work.
+        let runtime = runtime("test", SOCKET_CALLS_MAX).unwrap();
         let (stop, stopping) = watch::channel(false);
 
         Self {

@@ -4,6 +4,7 @@
 pub mod baseline;
 pub mod bus;
 pub mod entries;
+pub mod job_cache;
 pub mod limited;
 pub mod load;
 pub mod master;
@@ -12,8 +13,9 @@ pub mod rights;
 pub mod usage;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -37,6 +39,19 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 pub fn receive<T>(from: &Receiver<T>) -> T {
     from.recv_timeout(DEADLINE)
         .unwrap_or_else(|error| panic!("no message within {DEADLINE:?}: {error}"))
+}
+
+/// Reads until the peer closes the connection.
+pub fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
+    let deadline = stream.set_read_timeout(Some(DEADLINE));
+    deadline.expect("a timeout can be set");
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        // A close with unread bytes resets the connection after its last message.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        read => drop(read.expect("the peer closes the connection in time")),
+    }
+    bytes
 }
 
 /// Writes an executable file, with the directories above it.

@@ -9,7 +9,7 @@ use saltcellar::testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr};
-use crate::harness::{Asks as _, Cellar, ended, map, master_bus, publish, wait_for};
+use crate::harness::{Asks as _, Cellar, ended, master_bus, publish, wait_for};
 
 fn next(cellar: &Cellar, limit: u64, wait_ms: u64) -> Vec<(u64, u64, String)> {
     let args = vec![
@@ -88,56 +88,6 @@ fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated()
     processed.sort_unstable();
     processed.dedup();
     assert_eq!(processed, (0..120).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_waiting_call_is_answered_by_the_next_event_that_matches_and_occupies_no_thread() {
-    let cellar = Cellar::start();
-    let condition = "data.n == 7";
-    cellar.ask(
-        "consumer_create",
-        vec![("name", "audit".into()), ("where", condition.into())],
-    );
-    std::thread::scope(|scope| {
-        // More than there are threads for calls.
-        let mut waiting = Vec::new();
-        for _ in 0..30 {
-            waiting.push(
-                Builder::new()
-                    .spawn_scoped(scope, || next(&cellar, 10, 10_000))
-                    .unwrap(),
-            );
-        }
-        let asked = std::time::Instant::now();
-        cellar.store_numbered(0..10);
-        for one in waiting {
-            let events = one.join().unwrap();
-            assert_eq!(
-                events.iter().map(|(_, n, _)| *n).collect::<Vec<_>>(),
-                [7],
-                "after {:?}",
-                asked.elapsed()
-            );
-        }
-    });
-    // An orderly stop answers a waiting call.
-    let mut cellar = cellar;
-    let mut client = cellar.client();
-    let args = map(vec![
-        ("name", "audit".into()),
-        ("holder", "me".into()),
-        ("wait_ms", 10_000.into()),
-    ]);
-    ack(&cellar, 10);
-    let mut packed = Vec::new();
-    rmpv::encode::write_value(&mut packed, &args).unwrap();
-    client.post("consumer_next", &packed).unwrap();
-    wait_for("the call", || (cellar.counter("calls") > 40).then_some(()));
-    assert!(cellar.terminate());
-    assert_eq!(
-        client.next_answer().unwrap().1.unwrap()["events"],
-        Value::Array(vec![])
-    );
 }
 
 /// A running `events tail --output jsonl`.

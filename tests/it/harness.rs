@@ -1,6 +1,6 @@
 //! A daemon in a child process, and recorded buses.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ pub(crate) use saltcellar::testkit::bus::FakeBus;
 use saltcellar::testkit::bus::read_recording;
 pub(crate) use saltcellar::testkit::entries::{Asks, list, map};
 use saltcellar::testkit::usage::Process;
-pub(crate) use saltcellar::testkit::wait_for;
+pub(crate) use saltcellar::testkit::{read_to_end, wait_for};
 
 use crate::fake_daemon::program;
 
@@ -261,16 +261,4 @@ pub(crate) fn publish(to: &mut UnixStream, framing: &str, frames: &[Vec<u8>]) {
         to.write_all(piece)
             .unwrap_or_else(|e| panic!("the subscriber of the bus does not read: {e}"));
     }
-}
-
-/// Reads until the peer closes the connection.
-pub(crate) fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    let mut bytes = Vec::new();
-    match stream.read_to_end(&mut bytes) {
-        // A close with unread bytes resets the connection after its last message.
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
-        read => drop(read.unwrap()),
-    }
-    bytes
 }

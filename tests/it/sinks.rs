@@ -265,48 +265,6 @@ fn a_destination_that_fails_in_every_way_gets_each_event() {
 }
 
 #[test]
-fn a_sink_is_paused_moved_and_tested_from_the_command_line() {
-    let mut cellar = Cellar::start_configured(FILE, &[]);
-    let out = cellar.dir.path().join("out.jsonl");
-    assert_eq!(
-        done(&cellar, &["sinks", "pause", "audit"]),
-        "audit is paused\n"
-    );
-    put(&cellar, 0..5);
-    cellar.terminate();
-    cellar.restart();
-    assert_eq!(
-        sink(&cellar, "audit")["state"],
-        "paused",
-        "also after a restart"
-    );
-    assert_eq!(lines_of(&out), 0);
-    done(&cellar, &["sinks", "resume", "audit"]);
-    wait_for("the lines", || (lines_of(&out) == 5).then_some(()));
-    assert!(
-        done(&cellar, &["sinks", "seek", "audit", "oldest"]).starts_with("audit continues with ")
-    );
-    wait_for("the lines again", || (lines_of(&out) == 10).then_some(()));
-    let test = done(&cellar, &["sinks", "test", "audit"]);
-    assert!(
-        test.contains("test/4, 1 items") && test.contains("bytes written to"),
-        "{test}"
-    );
-    assert_eq!(lines_of(&out), 11);
-    let list = done(&cellar, &["sinks", "list"]);
-    assert!(
-        list.contains("audit") && list.contains("out.jsonl"),
-        "{list}"
-    );
-    let unknown = verb(&cellar, &["sinks", "pause", "nothing"]);
-    assert!(
-        stderr(&unknown).contains("no sink \"nothing\" is configured; configured are: audit"),
-        "{}",
-        stderr(&unknown)
-    );
-}
-
-#[test]
 fn a_reload_applies_valid_sinks_and_an_invalid_one_changes_nothing() {
     let cellar = Cellar::start_configured(FILE, &[]);
     let dir = cellar.dir.path();

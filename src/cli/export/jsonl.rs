@@ -17,6 +17,7 @@ use crate::api::call as calls;
 use crate::api::call::events::{EntriesArgs, EntryRow};
 use crate::api::client::Client;
 use crate::base::limits::RMPV_DEPTH_MAX;
+use crate::cli::format::streams;
 use crate::cli::{Bar, Global, OutputError, Unit, ask};
 use crate::model::Kind;
 use crate::store::tools::Watch as _;
@@ -100,7 +101,7 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
 
 /// Prints to standard error, because standard output may be the export.
 fn print_summary(text: &str) -> anyhow::Result<()> {
-    writeln!(io::stderr(), "{text}").context("print the summary")
+    writeln!(streams::stderr(), "{text}").context("print the summary")
 }
 
 /// The first line of an export.

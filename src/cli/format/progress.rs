@@ -123,7 +123,7 @@ impl Watch for Bar {
         } else if self.printed.elapsed() >= LINES {
             self.printed = Instant::now();
             // There is nowhere to report a failure to write.
-            let _ = writeln!(std::io::stderr(), "{}", self.text(done, total, &on));
+            let _ = writeln!(super::streams::stderr(), "{}", self.text(done, total, &on));
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::base::limits::{
     ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES,
     IMPORT_CHUNK_ITEMS, IMPORT_EVENTS, IMPORT_FACTS_REMEMBERED, IMPORT_QUESTIONS, TAG_BYTES_MAX,
 };
+use crate::cli::format::streams;
 use crate::cli::plain;
 use crate::model::{JOBS, Kind};
 use crate::wire::call::Id;
@@ -155,7 +156,7 @@ impl Feed {
     pub(super) fn skip(&mut self, origin: &str, why: &str) {
         self.stats.skipped += 1;
 
-        let mut err = std::io::stderr();
+        let mut err = streams::stderr();
         // A failed write is ignored: the number of skipped items is reported at the end.
         let _ = match self.stats.skipped {
             ..=IMPORT_BAD_NAMED => {

@@ -1,7 +1,9 @@
 //! Consumers and `events tail`, over the local socket and on the command line.
 
+use std::thread::Builder;
+
 use crate::cli::in_process::{cli, stderr, stdout};
-use crate::daemon::in_process::{Cellar, list, map};
+use crate::daemon::in_process::{Cellar, list, map, wait_for};
 use crate::testkit::entries::Asks as _;
 use rmpv::Value;
 use serde_json::Value as Json;
@@ -342,4 +344,62 @@ fn lists_and_counts_take_the_same_filter() {
         ("2\n".to_owned(), "40\n".to_owned())
     );
     assert_eq!(count(&["--until", "2026-01-01"]), "0\n");
+}
+
+#[test]
+fn a_waiting_call_is_answered_by_the_next_event_that_matches_and_occupies_no_thread() {
+    let cellar = Cellar::start();
+    let condition = "data.n == 7";
+    cellar.ask(
+        "consumer_create",
+        vec![("name", "audit".into()), ("where", condition.into())],
+    );
+    std::thread::scope(|scope| {
+        // More than there are threads for calls.
+        let mut waiting = Vec::new();
+        for _ in 0..30 {
+            waiting.push(
+                Builder::new()
+                    .spawn_scoped(scope, || next(&cellar, 10, 10_000))
+                    .unwrap(),
+            );
+        }
+        let asked = std::time::Instant::now();
+        cellar.store_numbered(0..10);
+        for one in waiting {
+            let events = one.join().unwrap();
+            assert_eq!(
+                events.iter().map(|(_, n, _)| *n).collect::<Vec<_>>(),
+                [7],
+                "after {:?}",
+                asked.elapsed()
+            );
+        }
+    });
+    // An orderly stop answers a waiting call.
+    let mut cellar = cellar;
+    let mut client = cellar.client();
+    let args = map(vec![
+        ("name", "audit".into()),
+        ("holder", "me".into()),
+        ("wait_ms", 10_000.into()),
+    ]);
+    let acknowledged = vec![
+        ("name", "audit".into()),
+        ("holder", "me".into()),
+        ("seq", 10.into()),
+    ];
+    cellar.ask("consumer_ack", acknowledged);
+    let mut packed = Vec::new();
+    rmpv::encode::write_value(&mut packed, &args).unwrap();
+    let before = cellar.counter("calls");
+    client.post("consumer_next", &packed).unwrap();
+    wait_for("the call", || {
+        (cellar.counter("calls") > before).then_some(())
+    });
+    assert!(cellar.terminate());
+    assert_eq!(
+        client.next_answer().unwrap().1.unwrap()["events"],
+        Value::Array(vec![])
+    );
 }

@@ -8,4 +8,6 @@ mod http_rate;
 mod http_salt_api;
 mod jobs;
 mod minions;
+mod moving;
 mod outcomes;
+mod sinks;

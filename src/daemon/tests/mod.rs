@@ -1,4 +1,5 @@
 //! Calls over the local socket, against a daemon in process.
 
+mod hostile_peers;
 mod returner_calls;
 mod rights;

@@ -1,0 +1,519 @@
+//! `import` and `export`: conversion, skipped items, resumption and repetition.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use crate::cli::in_process::{cli, stderr, stdout};
+use crate::daemon::in_process::{Cellar, list, map};
+use crate::testkit::entries::Asks as _;
+use crate::testkit::job_cache::{JobTree, LATER, load, packed};
+
+const JID: &str = "20261101120000000001";
+
+fn run(cellar: &Cellar, args: &[&str]) -> Output {
+    cli(cellar, &[&["--output", "json"], args].concat())
+}
+
+fn json(output: &Output) -> Json {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|e| panic!("{e}: {}{}", stdout(output), stderr(output)))
+}
+
+/// Numbers of stored, known and skipped items.
+fn sums(output: &Output) -> [u64; 3] {
+    let found = json(output);
+    ["stored", "known", "skipped"].map(|key| found[key].as_u64().unwrap())
+}
+
+#[test]
+fn a_tree_of_salts_job_cache_is_imported_once() {
+    let cellar = Cellar::start();
+    let tree = JobTree(cellar.dir.path().join("jobs"));
+    tree.put_job(JID, &["db1", "web1"]);
+    tree.put_value(JID, "web1/out.p", &"highstate".into());
+    tree.put_value(JID, ".minions.syndic1.p", &list(["far1", "far2"]));
+    tree.put(JID, "endtime", b"2026, Nov 01 12:00:09.000000");
+    tree.put_job("20261101120000000002", &["web1"]);
+    tree.put("20261101120000000002", "nocache", b"");
+    tree.put_job("made up", &["web2"]);
+    let from = tree.0.to_str().unwrap();
+    let output = run(&cellar, &["import", "local_cache", from]);
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(0), [10, 0, 0]),
+        "{}",
+        stderr(&output)
+    );
+
+    let job = cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert_eq!(job["minions"], list(["db1", "far1", "far2", "web1"]));
+    assert_eq!(job["missing"], list(["far1", "far2"]));
+    assert_eq!(
+        (&job["fun"], &job["endtime"]),
+        (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into())
+    );
+    let answer = &job["returns"][1];
+    assert_eq!(
+        (&answer["time"], &answer["out"]),
+        (&LATER.into(), &"highstate".into())
+    );
+    assert_eq!(answer["fun"], "test.ping".into(), "as in the load");
+    assert_eq!(
+        cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]),
+        map(vec![]),
+        "nocache"
+    );
+
+    let output = run(
+        &cellar,
+        &["import", "local_cache", cellar.dir.path().to_str().unwrap()],
+    );
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(0), [0, 10, 0]),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn unreadable_files_are_reported_and_the_rest_is_imported() {
+    let cellar = Cellar::start();
+    let tree = JobTree(cellar.dir.path().join("jobs"));
+    tree.put_job(JID, &["web1"]);
+    let bad = [
+        tree.put(JID, "db1/return.p", b""),
+        tree.put(
+            JID,
+            "db2/return.p",
+            &packed(&map(vec![("return", "cut".into())]))[..9],
+        ),
+        tree.put("2", ".load.p", b"\x85\xa3jid"),
+        tree.put("3", "web1/return.p", b"\xc0"),
+        tree.put_value("4", ".load.p", &list(["no", "map"])),
+        tree.put_value("4", ".minions.p", &"no list".into()),
+        tree.put(JID, "stray", b"?"),
+        tree.put_value("5", ".load.p", &map(vec![("fun", "no jid".into())])),
+        // Opening it would wait for a writer.
+        tree.put_value("6", "pipe1/return.p", &"replaced below".into()),
+        tree.0.join("zz"),
+    ];
+    fs::remove_file(&bad[8]).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&bad[8]).status();
+    assert!(made.unwrap().success());
+    // A job without `.minions.p`, as Salt leaves it when it is killed between two writes.
+    tree.put("6", "jid", b"6");
+    tree.put_value("6", ".load.p", &load("6"));
+    tree.put_value("6", "web1/return.p", &map(vec![("return", 1.into())]));
+    fs::create_dir(tree.0.join("zz")).unwrap();
+    tree.put("4", "jid", b"4");
+    tree.put_value("4", "old/return.p", &"the format of 2014".into());
+    let output = run(
+        &cellar,
+        &["import", "local_cache", tree.0.to_str().unwrap()],
+    );
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(65), [5, 0, bad.len() as u64]),
+        "{}",
+        stderr(&output)
+    );
+    for path in &bad {
+        // Without a jid, the error names the directory.
+        let named = path.parent().unwrap().to_str().unwrap().to_owned();
+        let printed = stderr(&output);
+        assert!(
+            printed.contains(path.to_str().unwrap())
+                || printed.contains(&format!("{named}:"))
+                || printed.contains(named.trim_end_matches("/web1")),
+            "{path:?}\n{printed}"
+        );
+    }
+    let old = cellar.ask("get_jid", vec![("jid", "4".into())]);
+    assert_eq!(old["old"]["return"], "the format of 2014".into());
+    let job = cellar.ask("get_jid", vec![("jid", "6".into())]);
+    assert_eq!(job["web1"]["return"], 1.into());
+    let nowhere = run(
+        &cellar,
+        &[
+            "import",
+            "local_cache",
+            cellar.dir.path().join("state").to_str().unwrap(),
+        ],
+    );
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(
+        stderr(&nowhere).contains("/var/cache/salt/master/jobs"),
+        "{}",
+        stderr(&nowhere)
+    );
+}
+
+/// Stores an entry of every kind.
+fn fill(cellar: &Cellar) {
+    let at = |n: u64| ("at", Value::from(LATER + n));
+    // Old times are kept.
+    let import = || ("import", Value::from(true));
+    let minions = list(["web1", "web2"]);
+    cellar.ask(
+        "save_load",
+        vec![
+            ("jid", JID.into()),
+            ("load", load(JID)),
+            ("minions", minions),
+            at(0),
+            import(),
+        ],
+    );
+    for (n, answer) in [(1, Value::Binary(vec![0, 0xff])), (2, "another".into())] {
+        let returned = map(vec![
+            ("jid", JID.into()),
+            ("id", "web1".into()),
+            ("return", answer),
+            ("retcode", 2.into()),
+        ]);
+        cellar.ask("returner", vec![("load", returned), at(n), import()]);
+    }
+    cellar.ask(
+        "save_minions",
+        vec![
+            ("jid", JID.into()),
+            ("minions", list(["far1"])),
+            ("syndic_id", "syndic1".into()),
+            at(3),
+            import(),
+        ],
+    );
+    cellar.ask(
+        "update_endtime",
+        vec![
+            ("jid", JID.into()),
+            ("endtime", "soon".into()),
+            at(4),
+            import(),
+        ],
+    );
+    cellar.ask(
+        "prep_jid",
+        vec![
+            ("passed_jid", "quiet".into()),
+            ("nocache", true.into()),
+            at(5),
+            import(),
+        ],
+    );
+    let odd = Value::Map(vec![
+        (1.into(), Value::Nil),
+        ("\u{1f600}\n".into(), f64::INFINITY.into()),
+    ]);
+    let on_bus = map(vec![
+        ("jid", JID.into()),
+        ("id", "web2".into()),
+        ("return", odd.clone()),
+        ("_stamp", "x".into()),
+    ]);
+    let event = |tag: &str, data: Value| map(vec![("tag", tag.into()), ("data", data)]);
+    for n in [6, 7] {
+        cellar.ask(
+            "event_return",
+            vec![
+                ("events", Value::Array(vec![event("my/tag", odd.clone())])),
+                at(n),
+                import(),
+            ],
+        );
+    }
+    let events = vec![
+        event(&format!("salt/job/{JID}/ret/web2"), on_bus),
+        event(
+            &format!("salt/job/{JID}/new"),
+            map(vec![
+                ("fun", "test.ping".into()),
+                ("minions", list(["web1"])),
+            ]),
+        ),
+    ];
+    cellar.ask(
+        "event_return",
+        vec![("events", Value::Array(events)), at(8), import()],
+    );
+    cellar.ask(
+        "save_reg",
+        vec![("data", map(vec![("thorium", 1.into())])), at(9), import()],
+    );
+}
+
+/// The lines of an export, without sequence numbers.
+fn lines(path: &Path) -> Vec<Json> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap());
+    lines
+        .map(|mut line| {
+            line.as_object_mut().unwrap().remove("seq");
+            line
+        })
+        .collect()
+}
+
+#[test]
+fn exported_json_lines_import_as_the_same_entries() {
+    let (one, two) = (Cellar::start(), Cellar::start());
+    fill(&one);
+    let (first, second) = (
+        one.dir.path().join("1.jsonl"),
+        one.dir.path().join("2.jsonl"),
+    );
+    let export = |cellar, to: &Path, more: &[&str]| {
+        let output = run(
+            cellar,
+            &[&["export", "jsonl", to.to_str().unwrap()], more].concat(),
+        );
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    };
+    export(&one, &first, &["--events"]);
+    let exported = lines(&first);
+    assert_eq!((exported.len(), &exported[0]["version"]), (12, &2.into()));
+    for stored in [11, 0] {
+        let output = run(&two, &["import", "jsonl", first.to_str().unwrap()]);
+        assert_eq!(
+            (output.status.code(), sums(&output)),
+            (Some(0), [stored, 11 - stored, 0]),
+            "{}",
+            stderr(&output)
+        );
+    }
+    export(&two, &second, &["--events"]);
+    let again = lines(&second);
+    assert_eq!(again, exported);
+    for jid in [JID, "quiet"] {
+        for call in ["job_show", "get_jid", "get_load"] {
+            let [mut a, mut b] =
+                [&one, &two].map(|cellar| cellar.ask(call, vec![("jid", jid.into())]));
+            for job in [&mut a, &mut b] {
+                forget_seq(job);
+            }
+            assert_eq!(a, b, "{call} {jid}");
+        }
+    }
+    let jobs = one.dir.path().join("jobs.jsonl");
+    export(&one, &jobs, &[]);
+    assert_eq!(
+        lines(&jobs).len(),
+        1 + 8,
+        "without entries that belong to no job"
+    );
+    let refused = run(&one, &["export", "jsonl", jobs.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1), "the file exists");
+
+    // An interrupted export resumes after its last complete line.
+    let whole = fs::read_to_string(&jobs).unwrap();
+    let half = whole.len() / 2;
+    fs::rename(&jobs, one.dir.path().join("whole")).unwrap();
+    fs::write(one.dir.path().join("jobs.jsonl.part"), &whole[..half]).unwrap();
+    export(&one, &jobs, &[]);
+    assert_eq!(fs::read_to_string(&jobs).unwrap(), whole);
+
+    // Equal events with equal times keep their number.
+    let line =
+        r#"{"kind": "event", "on_bus": true, "time": 1793534407600000, "tag": "twin", "data": {}}"#;
+    fs::write(&second, format!("{line}\n{line}\n")).unwrap();
+    for expected in [[2, 0, 0], [0, 2, 0]] {
+        let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
+        assert_eq!(sums(&output), expected, "{}", stderr(&output));
+    }
+
+    // An event that is too large does not affect the others of its batch.
+    let small = Cellar::start_configured("store:\n  entry_bytes_max: 64KiB\n");
+    let event = |n: usize, fill: usize| {
+        let data = format!(r#"{{"n": {n}, "fill": "{}"}}"#, "x".repeat(fill));
+        format!(
+            r#"{{"kind": "event", "on_bus": true, "time": {n}, "tag": "t/{n}", "data": {data}}}"#
+        )
+    };
+    let text: Vec<_> = (1..=50)
+        .map(|n| event(n, if n == 17 { 70_000 } else { 10 }))
+        .collect();
+    fs::write(&second, text.join("\n")).unwrap();
+    let output = run(&small, &["import", "jsonl", second.to_str().unwrap()]);
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(65), [49, 0, 1]),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stderr(&output).contains("line 17: "), "{}", stderr(&output));
+
+    fs::write(&second, "{\"kind\": \"song\"}\n\nno json\n").unwrap();
+    let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
+    assert_eq!((output.status.code(), sums(&output)), (Some(65), [0, 0, 2]));
+    assert!(
+        stderr(&output).contains("2.jsonl, line 3: invalid JSON"),
+        "{}",
+        stderr(&output)
+    );
+    fs::write(&second, "{\"kind\": \"saltcellar\", \"version\": 3}\n").unwrap();
+    let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
+    assert!(stderr(&output).contains("version 3"), "{}", stderr(&output));
+}
+
+fn forget_seq(value: &mut Value) {
+    match value {
+        Value::Map(pairs) => {
+            pairs.retain(|(key, _)| key.as_str() != Some("seq"));
+            for (_, value) in pairs {
+                forget_seq(value);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                forget_seq(item);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The bodies of the entries of a store, in order.
+fn bodies(cellar: &Cellar) -> Vec<Vec<u8>> {
+    let entries = cellar.ask("entries", vec![("from", 1.into()), ("all", true.into())]);
+    let entries = entries["entries"].as_array().unwrap();
+    let body = |entry: &Value| entry["body"].as_slice().unwrap().to_vec();
+    entries.iter().map(body).collect()
+}
+
+#[test]
+fn records_of_the_exporting_daemon_are_counted_and_left_out() {
+    let cellar = Cellar::start();
+    let file = cellar.dir.path().join("all.jsonl");
+    let line = |kind: &str| {
+        format!(
+            r#"{{"kind": "{kind}", "on_bus": true, "time": 1, "tag": "t/{kind}", "data": {{}}}}"#
+        )
+    };
+    let kinds = ["gap", "reaction", "event", "seen_on_bus", "reaction"];
+    fs::write(&file, kinds.map(line).join("\n")).unwrap();
+
+    let output = run(&cellar, &["import", "jsonl", file.to_str().unwrap()]);
+    assert_eq!(
+        (output.status.code(), sums(&output)),
+        (Some(0), [1, 0, 0]),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(
+        json(&output)["left_out"],
+        serde_json::json!({ "gap": 1, "reaction": 2, "seen_on_bus": 1 })
+    );
+}
+
+#[test]
+fn json_lines_are_exact_for_everything_that_the_store_takes() {
+    let text = |bytes: &[u8]| {
+        let packed = [&[0xd9, u8::try_from(bytes.len()).unwrap()], bytes].concat();
+        rmpv::decode::read_value(&mut packed.as_slice()).unwrap()
+    };
+    let deep = (0..508).fold(Value::from(1), |inner, level| match level % 2 {
+        0 => Value::Array(vec![inner]),
+        _ => map(vec![("$k", inner)]),
+    });
+    let odd = vec![
+        ("deep", deep),
+        ("text", text(b"caf\xe9")),
+        ("bin", Value::Binary(vec![0, 255])),
+        (
+            "keys",
+            Value::Map(vec![
+                (1.into(), 2.into()),
+                ("1".into(), 3.into()),
+                (text(b"\xff"), 4.into()),
+            ]),
+        ),
+        (
+            "repeated",
+            Value::Map(vec![("a".into(), 1.into()), ("a".into(), 2.into())]),
+        ),
+        ("narrow", Value::F32(1.5)),
+        ("nan", Value::F64(f64::NAN)),
+        ("date", Value::Ext(78, b"00010101T00:00:00.000000".to_vec())),
+        ("dollar", map(vec![("$bin", "x".into())])),
+    ];
+    let from = Cellar::start();
+    let mut events = Vec::new();
+    for (n, (name, value)) in odd.iter().enumerate() {
+        let data = map(vec![("n", n.into()), ("odd", value.clone())]);
+        events.push(map(vec![
+            ("tag", format!("test/{name}").into()),
+            ("data", data),
+        ]));
+        let load = map(vec![
+            ("id", (*name).into()),
+            ("jid", JID.into()),
+            ("fun", "test.echo".into()),
+            ("return", value.clone()),
+        ]);
+        from.ask("returner", vec![("load", load)]);
+    }
+    from.ask("event_return", vec![("events", Value::Array(events))]);
+    let load = map(vec![
+        ("fun", "test.echo".into()),
+        ("jid", JID.into()),
+        ("arg", Value::Array(vec![Value::F32(0.5)])),
+    ]);
+    from.ask(
+        "save_load",
+        vec![
+            ("jid", JID.into()),
+            ("load", load),
+            ("minions", list(["web1"])),
+        ],
+    );
+    let file = from.dir.path().join("all.jsonl");
+    let output = run(
+        &from,
+        &["export", "jsonl", "--events", file.to_str().unwrap()],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let to = Cellar::start();
+    let output = run(&to, &["import", "jsonl", file.to_str().unwrap()]);
+    assert_eq!(
+        sums(&output),
+        [2 * odd.len() as u64 + 1, 0, 0],
+        "{}",
+        stderr(&output)
+    );
+    let (mut before, mut after) = (bodies(&from), bodies(&to));
+    before.sort_unstable();
+    after.sort_unstable();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn an_imported_register_replaces_no_later_one() {
+    let cellar = Cellar::start();
+    let reg = |n: u64| map(vec![("thorium", n.into())]);
+    let import = |n, at: i64| {
+        let args = vec![
+            ("data", reg(n)),
+            ("at", at.into()),
+            ("import", true.into()),
+            ("replay", true.into()),
+        ];
+        cellar.ask("save_reg", args)
+    };
+    let day = 86_400_000_000;
+    assert_eq!(import(1, day), Value::Nil);
+    assert_eq!(import(2, 2 * day), Value::Nil);
+    for (n, at) in [(1, day), (2, 2 * day)] {
+        assert_eq!(import(n, at), false.into(), "repeated");
+    }
+    assert_eq!(cellar.ask("load_reg", vec![]), reg(2));
+    cellar.ask("save_reg", vec![("data", reg(3))]);
+    assert_eq!(import(4, 3 * day), false.into(), "Thorium has gone on");
+    assert_eq!(cellar.ask("load_reg", vec![]), reg(3));
+}
