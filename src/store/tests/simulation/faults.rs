@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::model::VARIANTS;
 use super::operations::Op;
 use super::*;
+use crate::model::{EventFilter, SeqNo};
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
 use crate::store::log::walk;
@@ -218,6 +219,53 @@ fn a_read_that_failed_once_at_a_start_hides_nothing_after_a_power_cut() {
         }));
         simulated.apply(&Op::Cut(mixture(1, 2), 0, from));
         simulated.close();
+    }
+}
+
+#[test]
+fn each_read_can_fail_once_and_neither_a_start_nor_a_search_ends_with_it() {
+    for nth in 1.. {
+        let mut simulated = Simulated::new(TINY);
+        simulated.put(&mixture(9, 6));
+        simulated.close();
+        let before = simulated.plan.count(Act::Read);
+        simulated.plan.add(Fault {
+            from: nth,
+            ..Fault::once(Act::Read, Errno::IO)
+        });
+
+        simulated.open();
+        let store = simulated.rig().store.clone();
+        let everything = (SeqNo(u64::MAX), usize::MAX, usize::MAX);
+        let listed = store.events_before(
+            &EventFilter::default(),
+            everything.0,
+            everything.1,
+            everything.2,
+        );
+        let jobs = store.jobs_before(None, usize::MAX);
+        assert!(
+            listed.is_ok() && jobs.is_ok(),
+            "read {nth}: {listed:?} {jobs:?}"
+        );
+        for (_, job) in jobs.unwrap() {
+            let entries = store.job_entries(&job.jid);
+            assert!(entries.is_ok(), "read {nth}: {entries:?}");
+        }
+        drop(store);
+        // Segments are sealed meanwhile.
+        simulated.put(&mixture(3, 6));
+        let reads = simulated.plan.count(Act::Read) - before;
+
+        // What could not be read for a moment is not lost.
+        simulated.plan.heal();
+        simulated.reopen();
+        simulated.check();
+        simulated.close();
+        if reads < nth {
+            assert!(nth > 20, "only {reads} reads");
+            break;
+        }
     }
 }
 
