@@ -108,8 +108,9 @@ def test_a_restart_refuses_no_connection(daemon, service, socket_unit, refused):
         before = daemon.pid
         daemon.restart()
         assert daemon.pid != before
-        daemon.sh(f"kill -9 {daemon.pid}")
-        eventually("the killed daemon is replaced", lambda: daemon.pid not in (0, before) and daemon.show("SubState") == "running")
+        killed = daemon.pid
+        daemon.sh(f"kill -9 {killed}")
+        eventually("the killed daemon is replaced", lambda: daemon.pid not in (0, killed) and daemon.show("SubState") == "running")
         daemon.cli("status")
     try:
         seen = connect_during(daemon, restart)
