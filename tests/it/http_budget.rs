@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use saltcellar::base::limits::{HTTP_PEERS_OF_ONE, HTTP_STREAMS_OF_ONE};
+use saltcellar::base::limits::{HTTP_CALLS_OF_ONE, HTTP_PEERS_OF_ONE, HTTP_STREAMS_OF_ONE};
 
 use rmpv::Value;
 
@@ -179,6 +179,99 @@ fn is_cut_off(address: &str, stream: &TcpStream) -> bool {
     !is_open
 }
 
+/// Stores events; an answer with all of them is as long as answers get.
+fn store_large(cellar: &Cellar) {
+    for n in 0..4 {
+        let text = "x".repeat(4 << 20);
+        let data = map(vec![("n", n.into()), ("text", text.into())]);
+        let event = map(vec![("tag", "big".into()), ("data", data)]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+}
+
+/// A peer that reads its answer slowly, or not at all.
+struct SlowReader {
+    stream: TcpStream,
+    reads: bool,
+    is_answered: bool,
+    is_served: bool,
+    has_ended: bool,
+}
+
+impl SlowReader {
+    fn ask(address: &str, path: &str, token: &str, reads: bool) -> Self {
+        let mut stream = connect(address);
+        ask(&mut stream, path, token);
+        stream.set_nonblocking(true).unwrap();
+        Self {
+            stream,
+            reads,
+            is_answered: false,
+            is_served: false,
+            has_ended: false,
+        }
+    }
+
+    /// Looks for the begin of an answer, and then reads a small piece of it.
+    fn go_on(&mut self, address: &str) {
+        if !self.is_answered {
+            let mut head = [0; 12];
+            self.is_answered = self
+                .stream
+                .peek(&mut head)
+                .is_ok_and(|got| got == head.len());
+            self.is_served = self.is_answered && head.ends_with(b" 200");
+            return;
+        }
+
+        if !self.reads {
+            self.has_ended |= self.is_served && is_cut_off(address, &self.stream);
+            return;
+        }
+        let got = self.stream.read(&mut [0; 16 * 1024]);
+        let is_waiting = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        self.has_ended |= got.map_or_else(|error| !is_waiting(error), |got| got == 0);
+    }
+}
+
+#[test]
+fn slow_readers_of_large_answers_do_not_delay_metrics_and_health() {
+    /// Tokens, each with as many requests as one may have carried out at the same time.
+    const TOKENS: usize = 40 / HTTP_CALLS_OF_ONE;
+
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    store_large(&cellar);
+    let mut slow = Vec::new();
+    for n in 0..TOKENS {
+        let token = token(&cellar, &[&format!("slow{n}"), "--scope", "read"]);
+        let one = |reads| SlowReader::ask(&address, "/api/v1/events", &token, reads);
+        slow.extend((0..HTTP_CALLS_OF_ONE).map(|n| one(n % 2 == 0)));
+    }
+    wait_for("slow readers that are served", || {
+        slow.iter_mut().for_each(|reader| reader.go_on(&address));
+        let is_served = |reads| slow.iter().any(|of| of.is_served && of.reads == reads);
+        (is_served(true) && is_served(false)).then_some(())
+    });
+
+    for _ in 0..5 {
+        for path in ["/metrics", "/healthz"] {
+            assert_eq!(get(&address, path, "").status, 200);
+        }
+        slow.iter_mut().for_each(|reader| reader.go_on(&address));
+    }
+
+    // Neither had to wait for a slow reader that is served, nor for the requests of those that wait for a thread.
+    let count = |of: fn(&SlowReader) -> bool| slow.iter().filter(|reader| of(reader)).count();
+    let waiting = count(|reader| !reader.is_answered);
+    let ended = count(|reader| reader.is_served && reader.has_ended);
+    assert!(
+        waiting > slow.len() / 2 && ended == 0,
+        "of {} slow readers {waiting} wait, {ended} had their answer",
+        slow.len()
+    );
+}
+
 #[test]
 fn unread_answers_take_bounded_memory_and_their_readers_are_disconnected() {
     /// Tokens.
@@ -197,13 +290,7 @@ fn unread_answers_take_bounded_memory_and_their_readers_are_disconnected() {
 
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
-    // An answer with all of them is as long as answers get.
-    for n in 0..4 {
-        let text = "x".repeat(4 << 20);
-        let data = map(vec![("n", n.into()), ("text", text.into())]);
-        let event = map(vec![("tag", "big".into()), ("data", data)]);
-        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
-    }
+    store_large(&cellar);
     let tokens: Vec<_> = (0..READERS)
         .map(|n| token(&cellar, &[&format!("reader{n}"), "--scope", "read"]))
         .collect();
