@@ -24,12 +24,8 @@
 //! `tests/tidy.rs` enforces this, `docs/ARCHITECTURE.md` describes the packages and modules.
 
 pub use saltcellar_base as base;
-
-// nouns
-pub mod model;
-
-// edges
-pub mod wire;
+pub use saltcellar_model as model;
+pub use saltcellar_wire as wire;
 
 // benchmarks and tests
 pub mod testkit;

@@ -57,7 +57,6 @@ use crate::base::work::Ended;
 use crate::model::{Limit, ReadLimits, Right};
 use crate::store::{StoreError, StoreView};
 use crate::wire::call::CallError;
-use crate::wire::msgpack::EncodeError;
 
 /// The context of a call that applies the limits of its caller. Nothing else leads such a call to
 /// the store, so none can forget them.
@@ -180,12 +179,6 @@ pub const CALLS: &[CallEntry] = &[
 
 pub(crate) fn find(name: &str) -> Option<&'static CallEntry> {
     CALLS.iter().find(|call| call.name == name)
-}
-
-impl From<EncodeError> for CallError {
-    fn from(error: EncodeError) -> Self {
-        Self::Internal(error.to_string())
-    }
 }
 
 /// Converts a store error for the caller, and logs it.

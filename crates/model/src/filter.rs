@@ -1,0 +1,72 @@
+//! Filters for lists of events.
+
+use salt_sls::Glob;
+
+use super::Flags;
+use saltcellar_base::clock::Micros;
+
+/// A filter; `None` fields do not restrict.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EventFilter {
+    /// Pattern for the whole tag.
+    pub tag: Option<Glob>,
+    /// Job id, exactly.
+    pub jid: Option<String>,
+    /// Minion id, exactly.
+    pub minion: Option<String>,
+    /// Arrival at or after this time.
+    pub since: Option<Micros>,
+    /// Arrival before this time.
+    pub until: Option<Micros>,
+    /// Select reactor records instead of events.
+    pub reactions: bool,
+}
+
+impl EventFilter {
+    /// Whether an entry with these columns may match. Tag and jid are checked separately, because that is more expensive.
+    pub fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
+        flags.has(if self.reactions {
+            Flags::REACTION
+        } else {
+            Flags::ON_BUS
+        }) && self.since.is_none_or(|since| at >= since)
+            && self.until.is_none_or(|until| at < until)
+            && self.minion.as_deref().is_none_or(|wanted| wanted == minion)
+    }
+
+    /// Whether any entry that arrived between these times may match.
+    pub fn allows_span(&self, earliest: Micros, latest: Micros) -> bool {
+        self.since.is_none_or(|since| latest >= since)
+            && self.until.is_none_or(|until| earliest < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_ranges_and_instants_agree() {
+        let filter = EventFilter {
+            since: Some(Micros(10)),
+            until: Some(Micros(20)),
+            minion: Some("web1".into()),
+            ..Default::default()
+        };
+        assert!(filter.allows(Flags::ON_BUS, Micros(10), "web1"));
+        assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1"));
+        assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1"));
+        assert!(!filter.allows(Flags::ON_BUS, Micros(10), "web2"));
+        assert!(
+            !filter.allows(Flags::default(), Micros(10), "web1"),
+            "not on a bus"
+        );
+        assert!(
+            filter.allows_span(Micros(0), Micros(10)) && filter.allows_span(Micros(19), Micros(99))
+        );
+        assert!(
+            !filter.allows_span(Micros(20), Micros(99))
+                && !filter.allows_span(Micros(0), Micros(9))
+        );
+    }
+}

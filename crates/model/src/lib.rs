@@ -1,0 +1,38 @@
+//! Plain data types for the nouns of Salt and of the store, without I/O.
+
+mod entry;
+mod filter;
+mod hashing;
+mod jid;
+mod master_key;
+mod note;
+mod read_limits;
+mod right;
+mod seqno;
+mod settings;
+mod throttle;
+
+pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Origin, Source};
+pub use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
+pub use filter::EventFilter;
+pub use hashing::{FastMap, chained, secret_seed};
+pub use jid::{JidKey, stamped_jid};
+pub use jid::{JidSpeller, start_time};
+pub use master_key::REDACTED;
+pub use master_key::{KeyTexts, MANAGE_TAG, is_manage_tag, same_key};
+pub use note::{Location, Note, NoteLevel, ReactionFailure};
+pub use read_limits::{Limit, ReadLimits};
+pub use right::Right;
+pub use seqno::SeqNo;
+pub use settings::class::{
+    Age, ClassRule, EVENTS, JOBS, MINION_SHARE, OVERFLOW, SETTINGS, is_class_name,
+};
+pub use settings::class::{ClassRules, Keep};
+pub use settings::durability::Durability;
+pub use settings::reaction::RuleOrder;
+pub use settings::reaction::{
+    Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RunnerLimits, SaltsReactor,
+};
+pub use settings::rule::{Action, Builtin, Pattern, RedactRule, RetcodePattern, Scope};
+pub use settings::word;
+pub use throttle::Throttle;

@@ -1,0 +1,194 @@
+//! State returns as rows: one per state, for all forms of returns.
+//!
+//! A state's key in a return is `<module>_|-<id>_|-<name>_|-<function>`. Such a map is the return of `state.*`,
+//! one of the values of a job with several functions, or under `data.<master>` in the result of an orchestration. A list of
+//! texts in its place contains the reasons why nothing ran.
+
+use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_empty};
+use super::{Outcome, Part};
+
+const MARK: &str = "_|-";
+
+/// One state of one run. Values are msgpack as received.
+#[derive(Debug, Clone, Default)]
+pub struct StateRow<'a> {
+    /// The minion that ran it.
+    pub minion: &'a str,
+    /// Its key in the return; empty if nothing ran.
+    pub key: &'a str,
+    /// `__id__`, else the id in the key.
+    pub id: &'a str,
+    /// The name that the state acts on.
+    pub name: &'a str,
+    /// `module.function`
+    pub fun: String,
+    /// The SLS file that declares it, by its dotted name.
+    pub sls: Option<&'a str>,
+    /// True, false, or `None` for a test run with pending changes.
+    pub result: Option<bool>,
+    /// The map of changes.
+    pub changes: Option<&'a [u8]>,
+    /// The comment of the state module.
+    pub comment: Option<&'a [u8]>,
+    /// Duration in milliseconds.
+    pub duration: Option<f64>,
+    /// Time of day in Salt's format.
+    pub start_time: Option<&'a str>,
+    /// Its position in the run.
+    pub run_num: Option<i64>,
+    /// The job that it started, in an orchestration.
+    pub job: Option<&'a str>,
+}
+
+impl StateRow<'_> {
+    /// Whether it reported any change.
+    pub fn changed(&self) -> bool {
+        self.changes.is_some_and(|changes| !is_empty(changes))
+    }
+}
+
+/// The states of a run, in the order in which they ran.
+pub fn state_rows<'a>(minion: &'a str, outcome: &Outcome<'a>) -> Vec<StateRow<'a>> {
+    let mut rows = Vec::new();
+    for part in outcome.parts() {
+        rows.extend(of_part(&part, minion, outcome.of_master));
+    }
+    // In the order of the run; those without a number at the end.
+    let place = |row: &StateRow<'a>| (row.minion, row.run_num.is_none(), row.run_num, row.key);
+    rows.sort_by_key(place);
+    rows
+}
+
+/// The states of one function of a run, in no order.
+pub(super) fn of_part<'a>(part: &Part<'a>, minion: &'a str, of_master: bool) -> Vec<StateRow<'a>> {
+    let mut rows = Vec::new();
+    let Some(value) = part.value else {
+        return rows;
+    };
+
+    let of_states = runs_states(part.fun);
+
+    // The result of an orchestration has the states one level deeper, by master.
+    if !collect(&mut rows, minion, value, of_states) {
+        let data = msgpack::get(value, "data").filter(|_| of_master);
+        for (id, of_id) in msgpack::pairs(data.unwrap_or_default()) {
+            collect(&mut rows, as_text(id).unwrap_or(minion), of_id, of_states);
+        }
+    }
+    rows
+}
+
+/// The functions of the module `state`, and of the runner, that run states. Others return texts that are no reasons (`state.running`).
+const RUN_STATES: [&str; 16] = [
+    "apply",
+    "high",
+    "highstate",
+    "low",
+    "orch",
+    "orchestrate",
+    "orchestrate_high",
+    "orchestrate_single",
+    "pkg",
+    "single",
+    "sls",
+    "sls_id",
+    "template",
+    "template_str",
+    "test",
+    "top",
+];
+
+/// Whether a function runs states.
+pub fn runs_states(fun: &str) -> bool {
+    let fun = fun.strip_prefix("runner.").unwrap_or(fun);
+    fun.strip_prefix("state.")
+        .is_some_and(|name| RUN_STATES.contains(&name))
+}
+
+/// Collects a map of states, or the reasons for its absence; false if the value is neither.
+fn collect<'a>(
+    rows: &mut Vec<StateRow<'a>>,
+    minion: &'a str,
+    value: &'a [u8],
+    of_states: bool,
+) -> bool {
+    let before = rows.len();
+
+    match Reader::new(value).head() {
+        Ok(Head::Map(_)) => {
+            for (key, state) in msgpack::pairs(value) {
+                // A map of another function has other keys.
+                if let Some(key) = as_text(key).filter(|key| key.contains(MARK)) {
+                    rows.push(row(minion, key, state));
+                }
+            }
+        }
+        Ok(Head::Array(_))
+            if of_states && msgpack::elements(value).all(|why| as_text(why).is_some()) =>
+        {
+            // Salt reports in this form why nothing ran.
+            let failed = StateRow {
+                minion,
+                result: Some(false),
+                comment: Some(value),
+                ..StateRow::default()
+            };
+            rows.extend((!is_empty(value)).then_some(failed));
+        }
+        _ => {}
+    }
+
+    rows.len() > before
+}
+
+fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
+    let mut parts = key.split(MARK);
+    let module = parts.next().unwrap_or_default();
+    let id = parts.next().unwrap_or_default();
+    let function = key.rsplit(MARK).next().unwrap_or_default();
+
+    // A name may contain the mark, so the name is all that is between id and function.
+    let between = module.len() + id.len() + 2 * MARK.len();
+    let name = key
+        .get(between..key.len().saturating_sub(function.len() + MARK.len()))
+        .unwrap_or_default();
+
+    let mut row = StateRow {
+        minion,
+        key,
+        id,
+        name,
+        fun: format!("{module}.{function}"),
+        ..StateRow::default()
+    };
+
+    for (key, value) in msgpack::pairs(state) {
+        match as_text(key) {
+            // Fields of the state count more than its key.
+            Some("__id__") => row.id = as_text(value).unwrap_or(id),
+            Some("name") => row.name = as_text(value).unwrap_or(name),
+            Some("__sls__") => row.sls = as_text(value),
+            Some("result") => row.result = as_bool(value),
+            Some("changes") => row.changes = Some(value),
+            Some("comment") => row.comment = Some(value),
+            Some("duration") => row.duration = milliseconds(value),
+            Some("start_time") => row.start_time = as_text(value),
+            Some("__run_num__") => row.run_num = as_int(value),
+            Some("__jid__") => row.job = as_text(value),
+            _ => {}
+        }
+    }
+
+    row
+}
+
+/// A number, or text such as `12.3 ms`.
+fn milliseconds(value: &[u8]) -> Option<f64> {
+    match Reader::new(value).head().ok()? {
+        #[expect(clippy::cast_precision_loss, reason = "a duration")]
+        Head::Int(n) => Some(n as f64),
+        Head::Float(x) => Some(x),
+        _ => as_text(value)?.trim_end_matches("ms").trim().parse().ok(),
+    }
+    .filter(|x: &f64| x.is_finite())
+}

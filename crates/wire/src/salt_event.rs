@@ -1,0 +1,690 @@
+//! Salt's events and returns: extraction of the fields that the store needs, without decoding the rest.
+//!
+//! An event on a bus is its tag, two newlines, and a msgpack map; the data can contain more newlines, so the
+//! first pair separates (`salt/utils/event.py`). The tags of jobs are
+//! `salt/job/<jid>/{new,ret/<id>,prog/<id>/..}` and `salt/{run,wheel,batch}/<jid>/..`.
+
+use memchr::memmem;
+
+use super::msgpack::{self, DecodeError, Reader, Writer, as_int, as_text};
+use super::outcome::Outcome;
+use super::salt_codec::{Unreadable, checked_key, checked_value};
+use saltcellar_base::clock::Micros;
+use saltcellar_base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
+use saltcellar_model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
+
+/// Prefix of the tags of hooks, the same as that of Salt's engine `webhook`.
+pub const HOOK_TAG: &str = "salt/engines/hook/";
+
+/// The header with the number of hooks that an event has passed through.
+pub const HOPS: &str = "saltcellar-hops";
+
+/// Splits a frame's body into tag and data. `None` without a tag.
+pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = memmem::find(body, b"\n\n")?;
+    let (tag, rest) = body.split_at_checked(at)?;
+    (!tag.is_empty()).then_some((tag, rest.get(2..)?))
+}
+
+/// Prefix of the text that replaces a value that is too large. The extension writes the same text.
+const TOO_LARGE: &str = "saltcellar: this value was too large to be stored";
+
+/// Whether a value stands in the place of one that was too large.
+pub fn replaces_value(value: &[u8]) -> bool {
+    as_text(value).is_some_and(|text| text.starts_with(TOO_LARGE))
+}
+
+/// Replaces the value of a return, which is too large, by a text with its size. `None` if the
+/// return has no value.
+pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
+    let pairs: Vec<_> = msgpack::pairs(body).collect();
+    let is_value = |key: &[u8]| as_text(key) == Some("return");
+    if !pairs.iter().any(|(key, _)| is_value(key)) {
+        return None;
+    }
+
+    // The other fields stay: they tell who has returned, and how the run ended.
+    let mut w = Writer::new();
+    w.map(pairs.len());
+    for (key, value) in pairs {
+        w.raw(key);
+        if is_value(key) {
+            w.str(&format!("{TOO_LARGE}: {} bytes", value.len()));
+        } else {
+            w.raw(value);
+        }
+    }
+
+    Some(w.into_bytes())
+}
+
+/// The data of a return of `bytes` bytes that was too large to be received, by its tag. `None` for other tags.
+pub fn return_without_data(tag: &[u8], bytes: usize) -> Option<Vec<u8>> {
+    let of_job = job_tag(tag).filter(|job| job.about == "ret" && !job.minion.is_empty())?;
+    let mut w = Writer::new();
+    w.map(4)
+        .str("cmd")
+        .str("_return")
+        .str("id")
+        .str(of_job.minion)
+        .str("jid")
+        .str(of_job.jid)
+        .str("return")
+        .str(&format!("{TOO_LARGE}: {bytes} bytes"));
+    Some(w.into_bytes())
+}
+
+/// Whether these are the tag and the data of an event: a tag without two newlines, and exactly one msgpack map.
+pub fn is_event(tag: &[u8], data: &[u8]) -> bool {
+    let mut reader = Reader::new(data);
+    let is_map = matches!(data.first(), Some(0x80..=0x8f | 0xde | 0xdf));
+    let whole = is_map && reader.value().is_ok() && reader.rest().is_empty();
+    whole && !tag.is_empty() && memmem::find(tag, b"\n\n").is_none()
+}
+
+/// Whether a tag may be given to others: it is text without control characters. A line break would end the tag within a frame, and
+/// others forge lines of logs and of clients.
+pub fn is_clean_tag(tag: &[u8]) -> bool {
+    std::str::from_utf8(tag).is_ok_and(|tag| !tag.is_empty() && !tag.contains(char::is_control))
+}
+
+/// Sets the `_stamp` of a map: replaces an existing one, else appends it, like Salt.
+pub fn stamped(data: &[u8], stamp: &str) -> Vec<u8> {
+    let known = msgpack::get(data, "_stamp").is_some();
+    let pairs: Vec<_> = msgpack::pairs(data).collect();
+
+    let mut w = Writer::new();
+    w.map(pairs.len() + usize::from(!known));
+    for (key, value) in pairs {
+        w.raw(key);
+        // In its old place, as an assignment in Python leaves it.
+        if as_text(key) == Some("_stamp") {
+            w.str(stamp);
+        } else {
+            w.raw(value);
+        }
+    }
+
+    if !known {
+        w.str("_stamp").str(stamp);
+    }
+
+    w.into_bytes()
+}
+
+/// The `_stamp` of an event's data.
+pub fn stamp_of(data: &[u8]) -> Option<&str> {
+    as_text(msgpack::get(data, "_stamp")?)
+}
+
+/// The parts of a job's tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobTag<'a> {
+    /// Job id.
+    pub jid: &'a str,
+    /// The event of the job: `new`, `ret`, `prog`, ... Empty for a bare jid.
+    pub about: &'a str,
+    /// Minion id, in `ret/<id>`, `prog/<id>/..`, `sub/<id>/..`.
+    pub minion: &'a str,
+    /// Whether it is a job of minions rather than of a runner or a wheel.
+    pub of_minions: bool,
+}
+
+/// Placeholders that Salt passes instead of a jid: nothing is stored under them as a job.
+pub const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
+
+/// Parses the tag of a job. A job that is not to be cached has a placeholder in it (`salt/job/nocache/ret/<id>`, for a
+/// schedule with `return_job: nocache`), so its event has no job.
+pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
+    let rest = std::str::from_utf8(tag).ok()?.strip_prefix("salt/")?;
+    let (space, rest) = rest.split_once('/')?;
+    if !matches!(space, "job" | "run" | "wheel" | "batch") {
+        // Other tags below `salt/` are about no job.
+        return None;
+    }
+
+    let (jid, rest) = rest.split_once('/')?;
+    let (about, rest) = rest.split_once('/').unwrap_or((rest, ""));
+
+    if PLACEHOLDER_JIDS.contains(&jid) || about.is_empty() || tag.len() > NAME_BYTES_MAX {
+        // A placeholder is no job, and a longer name fits into no column.
+        return None;
+    }
+
+    let of_minions = space == "job";
+    let minion = match about {
+        "ret" if of_minions => rest,
+        "prog" | "sub" if of_minions => rest.split_once('/').map_or(rest, |(id, _)| id),
+        _ => "",
+    };
+
+    Some(JobTag {
+        jid,
+        about,
+        minion,
+        of_minions,
+    })
+}
+
+/// The top-level keys of an event or a return that the store keeps in columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Peeked<'a> {
+    /// `jid`, if it is text.
+    pub jid: Option<&'a str>,
+    /// `id`: the minion.
+    pub id: Option<&'a str>,
+    /// `fun`, if it is one function.
+    pub fun: Option<&'a str>,
+    /// `cmd`: `_return` in events of a master, `publish` in a load.
+    pub cmd: Option<&'a str>,
+    /// Whether `return` exists.
+    pub has_return: bool,
+    /// The msgpack of `fun`.
+    pub function: &'a [u8],
+    /// The msgpack of `fun_args`.
+    pub fun_args: &'a [u8],
+    /// The text of `_stamp`, which is added when an event is fired.
+    pub stamp: Option<&'a [u8]>,
+    /// The msgpack of `return`, `retcode` and `success`.
+    pub answer: [&'a [u8]; 3],
+}
+
+/// A name short enough for a column; longer text stays in the body only.
+fn name(value: &[u8]) -> Option<&str> {
+    as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX)
+}
+
+/// Reads a stored msgpack map once. All fields are empty for a value of another type. Values that Salt's codec cannot read,
+/// which earlier releases could store, are not an error.
+pub fn peek(map: &[u8]) -> Peeked<'_> {
+    peek_next::<false>(&mut Reader::new(map)).unwrap_or_default()
+}
+
+/// As [`peek`], for a value to be stored: also checks that Salt's codec can read all of it.
+pub fn peek_checked(value: &[u8]) -> Result<Peeked<'_>, Unreadable> {
+    let mut reader = Reader::new(value);
+    let seen = peek_next::<true>(&mut reader)?;
+    if reader.rest().is_empty() {
+        Ok(seen)
+    } else {
+        Err(Unreadable::Trailing)
+    }
+}
+
+/// Peeks into the next value.
+fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, Unreadable> {
+    let mut seen = Peeked::default();
+    let start = *reader;
+    let Ok(pairs) = reader.map() else {
+        // A value of another type has no fields, but still has an end.
+        *reader = start;
+        if CHECKED {
+            checked_value(reader, MSGPACK_DEPTH_MAX)?
+        } else {
+            reader.value()?
+        };
+        return Ok(seen);
+    };
+
+    for _ in 0..pairs {
+        let (key, value) = if CHECKED {
+            (
+                checked_key(reader)?,
+                checked_value(reader, MSGPACK_DEPTH_MAX - 1)?,
+            )
+        } else {
+            (reader.value()?, reader.value()?)
+        };
+
+        // The length distinguishes most keys without comparing bytes.
+        let key = text_bytes(key);
+        match key.len() {
+            2 if key == b"id" => seen.id = name(value),
+            3 if key == b"jid" => seen.jid = name(value),
+            3 if key == b"fun" => (seen.fun, seen.function) = (name(value), value),
+            3 if key == b"cmd" => seen.cmd = as_text(value),
+            6 if key == b"return" => (seen.has_return, seen.answer[0]) = (true, value),
+            6 if key == b"_stamp" => seen.stamp = Some(text_bytes(value)),
+            7 if key == b"retcode" => seen.answer[1] = value,
+            7 if key == b"success" => seen.answer[2] = value,
+            8 if key == b"fun_args" => seen.fun_args = value,
+            _ => {}
+        }
+    }
+
+    Ok(seen)
+}
+
+/// The bytes of a text; empty for another value.
+fn text_bytes(value: &[u8]) -> &[u8] {
+    match value.split_first() {
+        Some((0xa0..=0xbf, text)) => text,
+        _ => Reader::new(value).bytes().unwrap_or_default(),
+    }
+}
+
+/// An item of an `event_return` batch: a map with `tag` and `data`.
+#[derive(Debug, Clone, Copy)]
+pub struct FiredEvent<'a> {
+    tag: &'a [u8],
+    data: &'a [u8],
+    /// The time in the item, if any: imported events have their own times.
+    pub at: Option<Micros>,
+    seen: Result<Peeked<'a>, Unreadable>,
+}
+
+/// Reads an array of events. `None` is an item without tag or data; an error ends the iteration.
+pub fn fired(array: &[u8]) -> impl Iterator<Item = Result<Option<FiredEvent<'_>>, DecodeError>> {
+    let mut reader = Reader::new(array);
+    let count = reader.array().unwrap_or(0);
+    (0..count).map(move |_| next_fired(&mut reader))
+}
+
+fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, DecodeError> {
+    let start = *reader;
+    let Ok(pairs) = reader.map() else {
+        // Not an event, which the caller counts. The next item is still found.
+        *reader = start;
+        reader.value()?;
+        return Ok(None);
+    };
+
+    let (mut tag, mut data, mut at) = (None, None, None);
+    for _ in 0..pairs {
+        match text_bytes(reader.value()?) {
+            b"tag" => tag = Reader::new(reader.value()?).bytes().ok(),
+            b"at" => at = as_int(reader.value()?).map(Micros),
+            b"data" => {
+                let start = *reader;
+                let seen = peek_next::<true>(reader);
+                if seen.is_err() {
+                    // Skip the value; the following items are still read.
+                    *reader = start;
+                    reader.value()?;
+                }
+
+                let len = start.rest().len() - reader.rest().len();
+                data = Some((start.rest().get(..len).unwrap_or_default(), seen));
+            }
+            _ => {
+                reader.value()?;
+            }
+        }
+    }
+
+    let tag = tag.filter(|tag| !tag.is_empty());
+    Ok(tag.zip(data).map(|(tag, (data, seen))| FiredEvent {
+        tag,
+        data,
+        at,
+        seen,
+    }))
+}
+
+impl<'a> FiredEvent<'a> {
+    /// Converts it to an event.
+    pub fn event(&self, source: Source, at: Micros) -> SaltEvent<'a> {
+        event_of(self.tag, self.data, self.seen, source, at)
+    }
+}
+
+/// The form of an event's data. Salt fires maps; the bus checks nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataForm {
+    /// A map.
+    Map,
+    /// A value of another type.
+    NoMap,
+    /// A value that Salt's codec cannot read, wholly or in part.
+    Unreadable(Unreadable),
+}
+
+/// An event as received by a source.
+#[derive(Debug, Clone, Copy)]
+pub struct SaltEvent<'a> {
+    /// The entry to store.
+    pub entry: Entry<'a>,
+    /// The fingerprints of the entry.
+    pub fingerprints: Fingerprints,
+    /// The text of its `_stamp`.
+    pub stamp: Option<&'a [u8]>,
+    /// The form of its data.
+    pub form: DataForm,
+}
+
+/// Parses an event given as tag and data.
+pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> SaltEvent<'a> {
+    event_of(tag, data, peek_checked(data), source, at)
+}
+
+fn event_of<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    seen: Result<Peeked<'a>, Unreadable>,
+    source: Source,
+    at: Micros,
+) -> SaltEvent<'a> {
+    let form = match seen {
+        Ok(_) if Reader::new(data).map().is_ok() => DataForm::Map,
+        Ok(_) => DataForm::NoMap,
+        Err(why) => DataForm::Unreadable(why),
+    };
+
+    // Its names count although a part of it is unreadable.
+    let seen = seen.unwrap_or_else(|_| peek(data));
+    let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
+
+    SaltEvent {
+        entry,
+        fingerprints,
+        stamp: seen.stamp,
+        form,
+    }
+}
+
+/// The fingerprints of an entry; `answer` is that of [`Peeked`].
+pub fn fingerprints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Fingerprints {
+    let seed = secret_seed();
+
+    // Entries without a tag are distinguished by kind.
+    let of_kind = seed
+        ^ if entry.tag.is_empty() {
+            u64::from(entry.kind as u8) + 1
+        } else {
+            0
+        };
+    let whole = chained(of_kind, [entry.tag, entry.jid.as_bytes(), entry.body]);
+
+    // Only returns are compared by their parts.
+    if entry.kind != Kind::Return {
+        return Fingerprints {
+            whole,
+            ..Fingerprints::default()
+        };
+    }
+
+    let asked = chained(seed, [entry.jid.as_bytes(), entry.minion.as_bytes()]);
+    Fingerprints {
+        whole,
+        asked,
+        answer: chained(seed, answer),
+    }
+}
+
+/// As [`fingerprints`], for an entry that was not peeked into.
+pub fn fingerprints_of(entry: &Entry<'_>) -> Fingerprints {
+    fingerprints(
+        entry,
+        if entry.kind == Kind::Return {
+            peek(entry.body).answer
+        } else {
+            [b""; 3]
+        },
+    )
+}
+
+impl<'a> Peeked<'a> {
+    /// The flags and the exit code of a return, or of another event with a `retcode` or `success`.
+    pub fn columns(&self) -> (Flags, i64) {
+        // Most events answer nothing, and each of them passes here.
+        if self.answer.iter().all(|part| part.is_empty()) {
+            return (Flags::default(), 0);
+        }
+
+        let some = |value: &'a [u8]| Some(value).filter(|value| !value.is_empty());
+        let [value, retcode, success] = self.answer;
+        let outcome = Outcome {
+            value: some(value),
+            retcode: some(retcode),
+            success: some(success),
+            fun: some(self.function),
+            fun_args: some(self.fun_args),
+            ..Outcome::default()
+        };
+
+        outcome.resolved(self.jid.unwrap_or_default()).columns()
+    }
+}
+
+/// The entry of an event, the same for every source.
+pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
+    read_event(tag, data, source, at).entry
+}
+
+/// As [`event_entry`], with its fingerprints.
+pub fn fingerprinted_entry<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    source: Source,
+    at: Micros,
+) -> (Entry<'a>, Fingerprints) {
+    let event = read_event(tag, data, source, at);
+    (event.entry, event.fingerprints)
+}
+
+fn entry_of<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    seen: &Peeked<'a>,
+    source: Source,
+    at: Micros,
+) -> (Entry<'a>, Fingerprints) {
+    let job = job_tag(tag);
+    let kind = match job {
+        Some(JobTag {
+            of_minions: true,
+            about: "new",
+            ..
+        }) => Kind::JobNew,
+        // A minion can fire any tag, so an answer must contain its own minion id and jid.
+        Some(JobTag {
+            of_minions: true,
+            about: "ret",
+            jid,
+            minion,
+        }) if !minion.is_empty()
+            && seen.has_return
+            && seen.id == Some(minion)
+            && seen.jid == Some(jid) =>
+        {
+            Kind::Return
+        }
+        _ => Kind::Event,
+    };
+
+    let minion = match job {
+        Some(job) if !job.minion.is_empty() => job.minion,
+        // The event is about the job as a whole.
+        Some(_) => "",
+        None => minion_of(tag).or(seen.id).unwrap_or(""),
+    };
+
+    let (flags, retcode) = seen.columns();
+    let entry = Entry {
+        kind,
+        source,
+        origin: saltcellar_model::Origin::default(),
+        flags: flags.with(Flags::ON_BUS),
+        at,
+        tag,
+        jid: job.map_or("", |job| job.jid),
+        minion,
+        fun: seen.fun.unwrap_or(""),
+        retcode,
+        body: data,
+    };
+
+    (entry, fingerprints(&entry, seen.answer))
+}
+
+/// The functions of a job with several functions, from a return or a load.
+pub fn funs_of(body: &[u8]) -> Vec<&str> {
+    let funs = msgpack::get(body, "fun").unwrap_or_default();
+    msgpack::elements(funs)
+        .filter_map(msgpack::as_text)
+        .collect()
+}
+
+/// The minion that sent an event, if the master added it. It does so when it fires a minion's whole message, after
+/// authenticating the minion. Lists of events in one message, and events of other programs, are fired without it.
+pub fn authenticated(data: &[u8]) -> Option<&str> {
+    let seen = peek(data);
+    seen.id
+        .filter(|_| matches!(seen.cmd, Some("_minion_event" | "_return")))
+}
+
+/// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
+fn minion_of(tag: &[u8]) -> Option<&str> {
+    let tag = std::str::from_utf8(tag).ok()?;
+    let rest = ["salt/minion/", "salt/beacon/", "minion/refresh/"]
+        .iter()
+        .find_map(|p| tag.strip_prefix(p))?;
+    rest.split('/').next().filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::msgpack;
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_tag_and_exactly_one_map() {
+        assert!(is_event(b"a/b", b"\x80") && is_event(b"a/b", b"\x81\xa1x\xa2\n\n"));
+        let malformed: [(&[u8], &[u8]); 7] = [
+            (b"", b"\x80"),
+            (b"a\n\nb", b"\x80"),
+            (b"a", b""),
+            (b"a", b"\x90"),
+            (b"a", b"\x80\x80"),
+            (b"a", b"\x81"),
+            (b"a", b"{}"),
+        ];
+        for (tag, data) in malformed {
+            assert!(!is_event(tag, data), "{tag:?} {data:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_empty_line_ends_the_tag() {
+        assert_eq!(
+            split(b"a/b\n\n\x81\xa1x\xa2\n\n"),
+            Some((&b"a/b"[..], &b"\x81\xa1x\xa2\n\n"[..]))
+        );
+        assert_eq!(split(b"\n\n\x80"), None);
+        assert_eq!(split(b"a/b\n"), None);
+        assert_eq!(split(b"a\n\n"), Some((&b"a"[..], &b""[..])));
+    }
+
+    #[test]
+    fn a_stamp_replaces_an_existing_one_or_is_appended() {
+        let map = |pairs: &[(&str, &str)]| {
+            let mut w = msgpack::Writer::new();
+            w.map(pairs.len());
+            for (key, value) in pairs {
+                w.str(key).str(value);
+            }
+            w.into_bytes()
+        };
+        let (bare, old) = (map(&[("a", "1")]), map(&[("_stamp", "old"), ("a", "1")]));
+        assert_eq!(stamped(&bare, "now"), map(&[("a", "1"), ("_stamp", "now")]));
+        assert_eq!(stamped(&old, "now"), map(&[("_stamp", "now"), ("a", "1")]));
+        assert_eq!((stamp_of(&old), stamp_of(&bare)), (Some("old"), None));
+    }
+
+    #[test]
+    fn tags_of_jobs_contain_jid_and_minion() {
+        let check = |tag: &str, expected: Option<(&str, &str, &str)>| {
+            let got = job_tag(tag.as_bytes()).map(|t| (t.jid, t.about, t.minion));
+            assert_eq!(got, expected, "{tag}");
+        };
+        check("salt/job/20261121/new", Some(("20261121", "new", "")));
+        check(
+            "salt/job/20261121/ret/web1",
+            Some(("20261121", "ret", "web1")),
+        );
+        check(
+            "salt/job/20261121/ret/a/b",
+            Some(("20261121", "ret", "a/b")),
+        );
+        check(
+            "salt/job/20261121/prog/web1/3",
+            Some(("20261121", "prog", "web1")),
+        );
+        check(
+            "salt/job/20261121/sub/web1/error/state.sls",
+            Some(("20261121", "sub", "web1")),
+        );
+        check("salt/run/20261121/ret", Some(("20261121", "ret", "")));
+        check("salt/job/error", None);
+        check("salt/job//new", None);
+        check("salt/auth", None);
+        check("20261121030955505683", None);
+    }
+
+    #[test]
+    fn a_return_event_yields_its_columns() {
+        let mut w = msgpack::Writer::new();
+        w.map(7)
+            .str("fun")
+            .str("test.ping")
+            .str("retcode")
+            .int(2)
+            .str("success")
+            .bool(false);
+        w.str("return")
+            .map(0)
+            .int(7)
+            .nil()
+            .str("id")
+            .str("web1")
+            .str("jid")
+            .str("1");
+        let data = w.into_bytes();
+        let entry = event_entry(b"salt/job/1/ret/web1", &data, Source::Bus, Micros(9));
+        assert_eq!(
+            (entry.kind, entry.jid, entry.minion, entry.fun),
+            (Kind::Return, "1", "web1", "test.ping")
+        );
+        assert!(entry.flags.has(Flags::ON_BUS) && entry.flags.failed(entry.retcode));
+    }
+
+    #[test]
+    fn an_event_without_matching_ids_is_not_a_return() {
+        let event = |id: &str, jid: &str, answer: &str| {
+            let mut w = msgpack::Writer::new();
+            w.map(3)
+                .str("id")
+                .str(id)
+                .str("jid")
+                .str(jid)
+                .str(answer)
+                .nil();
+            event_entry(
+                b"salt/job/1/ret/web1",
+                &w.into_bytes(),
+                Source::Bus,
+                Micros(0),
+            )
+            .kind
+        };
+        assert_eq!(event("web1", "1", "return"), Kind::Return);
+        assert_eq!(event("web2", "1", "return"), Kind::Event);
+        assert_eq!(event("web1", "2", "return"), Kind::Event);
+        assert_eq!(event("web1", "1", "other"), Kind::Event);
+    }
+
+    #[test]
+    fn the_minion_is_taken_from_tag_or_data() {
+        let mut w = msgpack::Writer::new();
+        w.map(1).str("id").str("db1");
+        let data = w.into_bytes();
+        let minion = |tag: &str| {
+            event_entry(tag.as_bytes(), &data, Source::Bus, Micros(0))
+                .minion
+                .to_owned()
+        };
+        assert_eq!(minion("salt/beacon/web1/status/2026"), "web1");
+        assert_eq!(minion("salt/auth"), "db1");
+        assert_eq!(minion("salt/job/1/new"), "");
+    }
+}
