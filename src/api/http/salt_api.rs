@@ -290,13 +290,17 @@ const SIGNATURES: [(&str, &[&str]); 4] = [
     ("jobs.active", &["display_progress"]),
 ];
 
+/// The arguments of a chunk by position, and by name.
+const ARG: &str = "arg";
+const KWARG: &str = "kwarg";
+
 /// The keys of a chunk that are not parameters: the call itself, the sign-in, and how Salt waits
 /// for it.
 const ENVELOPE: [&str; 11] = [
     "client",
     "fun",
-    "arg",
-    "kwarg",
+    ARG,
+    KWARG,
     "token",
     "eauth",
     "username",
@@ -323,7 +327,7 @@ impl<'a> Arguments<'a> {
         })?;
 
         let mut values = BTreeMap::new();
-        let listed: Vec<&Json> = match chunk.get("arg") {
+        let listed: Vec<&Json> = match chunk.get(ARG) {
             Some(Json::Array(listed)) => listed.iter().collect(),
             Some(Json::Null) | None => Vec::new(),
             Some(one) => vec![one],
@@ -336,7 +340,7 @@ impl<'a> Arguments<'a> {
         }
 
         let by_position = params.iter().copied().zip(listed);
-        let in_kwarg = chunk.get("kwarg").and_then(Json::as_object);
+        let in_kwarg = chunk.get(KWARG).and_then(Json::as_object);
         let fields = chunk.as_object().into_iter().flatten();
         let own = fields.filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
         let mut all: Vec<(&'static str, &Json)> = by_position.collect();
@@ -387,7 +391,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// A value that Python takes for true.
-    fn get(&self, name: &str) -> Option<&'a Json> {
+    fn given(&self, name: &str) -> Option<&'a Json> {
         let is_given = |value: &&Json| match value {
             Json::Null => false,
             Json::String(text) => !text.is_empty(),
@@ -400,11 +404,11 @@ impl<'a> Arguments<'a> {
 
     fn text(&self, name: &str) -> Result<Option<&'a str>, HttpError> {
         let text = |value: &'a Json| value.as_str().ok_or_else(|| self.expected(name, "text"));
-        self.get(name).map(text).transpose()
+        self.given(name).map(text).transpose()
     }
 
     fn flag(&self, name: &str, default: bool) -> Result<bool, HttpError> {
-        match self.get(name) {
+        match self.given(name) {
             None => Ok(default),
             Some(Json::Bool(flag)) => Ok(*flag),
             Some(Json::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
@@ -414,7 +418,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn jid(&self) -> Result<String, HttpError> {
-        match self.get("jid") {
+        match self.given("jid") {
             Some(Json::String(jid)) => Ok(jid.clone()),
             Some(Json::Number(jid)) if jid.is_u64() => Ok(jid.to_string()),
             Some(_) => Err(self.expected("jid", "a job id as text or as an integer")),
@@ -425,7 +429,7 @@ impl<'a> Arguments<'a> {
     /// Globs: a list, or text with commas.
     fn globs(&self, name: &str) -> Result<Vec<Glob>, HttpError> {
         let expected = || self.expected(name, "a glob, or a list of globs");
-        let texts: Vec<&str> = match self.get(name) {
+        let texts: Vec<&str> = match self.given(name) {
             None => Vec::new(),
             Some(Json::String(text)) => text.split(',').map(str::trim).collect(),
             Some(Json::Array(list)) => {
@@ -440,7 +444,7 @@ impl<'a> Arguments<'a> {
     /// A map, as JSON text in a form.
     fn map(&self, name: &str) -> Result<Map<String, Json>, HttpError> {
         let expected = || self.expected(name, "a map of key to value");
-        match self.get(name) {
+        match self.given(name) {
             None => Ok(Map::new()),
             Some(Json::Object(map)) => Ok(map.clone()),
             Some(Json::String(text)) => serde_json::from_str(text).map_err(|_| expected()),
