@@ -126,7 +126,8 @@ check: ## check a change: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	@$(MAKE) --no-print-directory deny test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	@# For contributors: pages of private items too, and links to them from public ones.
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items
 
 TOOLS := $(abspath $(TARGET))/tools
 deny: ## check licences, sources and bans of all dependencies, and advisories if their database can be fetched

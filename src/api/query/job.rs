@@ -7,7 +7,7 @@
 //!   returner call take precedence over those seen on a bus only. Among the latter, complete ones
 //!   take precedence over those trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
 //! - Any program with permission to fire events can put a return on a bus. In a job that Salt
-//!   stored through the extension ([`JobSummary::is_cached_by_salt`]) a return seen on a bus only
+//!   stored through the extension (`JobSummary::is_cached_by_salt`) a return seen on a bus only
 //!   is not an answer: see [`Job::bus_only`]. In other jobs it is one, with a mark
 //!   ([`Answer::is_bus_only`]).
 //! - The expected minions are those named by the publish and the syndics, and minions that ran

@@ -129,7 +129,7 @@ impl StoreView {
         gap.filter(|gap| self.limits.allow_event(&gap.tag, &gap.minion, &gap.fun))
     }
 
-    /// As [`Store::id`].
+    /// As [`LogReader::id`](crate::store::LogReader::id).
     pub(crate) fn id(&self) -> String {
         self.store.id()
     }
@@ -138,7 +138,7 @@ impl StoreView {
         self.store.event_id(event)
     }
 
-    /// As [`Store::id_at`].
+    /// As [`LogReader::id_at`](crate::store::LogReader::id_at).
     pub(crate) fn id_at(&self, seq: SeqNo) -> String {
         self.store.id_at(seq)
     }

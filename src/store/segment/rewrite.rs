@@ -261,7 +261,7 @@ fn check(fs: &dyn Fs, segment: &Segment, layout: &Layout, path: &Path) -> Result
     }
 }
 
-/// Makes the result of [`write`] the segment: the directory gets its name, durably.
+/// Makes the result of [`write()`] the segment: the directory gets its name, durably.
 pub(in crate::store) fn commit(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
     fs.rename(&unfinished(dir), dir)
         .map_err(io_at("rename to", dir))?;

@@ -406,7 +406,7 @@ fn is_plain(text: &str) -> bool {
         .all(|c| c.is_ascii() || matches!(c, '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{24f}'))
 }
 
-/// Notation of a value written by [`write`].
+/// Notation of a value written by [`write()`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notation {
     /// `str()` and `repr()`.

@@ -47,7 +47,7 @@ pub(super) async fn form(request: Request) -> Response {
     )
 }
 
-/// The response to a view without a valid session. `had_session` is the result of [`had_session`].
+/// The response to a view without a valid session. `had_session` is the result of [`super::super::cookie::had_session`].
 pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
     let why = had_session.then_some(SESSION_ENDED);
     shown(

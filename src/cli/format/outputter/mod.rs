@@ -66,13 +66,13 @@ fn line(text: &str) -> String {
     clean(text).replace('\n', "\\n")
 }
 
-/// Like [`line`], but keeps line ends and indents all lines except the first, so that they cannot
+/// Like [`line()`], but keeps line ends and indents all lines except the first, so that they cannot
 /// forge lines of the outputter, such as the heading of another minion.
 fn block(text: &str, indent: usize) -> String {
     clean(text).replace('\n', &format!("\n{:indent$}", ""))
 }
 
-/// Like [`line`], but keeps line ends.
+/// Like [`line()`], but keeps line ends.
 fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
