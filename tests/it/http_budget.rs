@@ -189,13 +189,24 @@ fn store_large(cellar: &Cellar) {
     }
 }
 
+/// What a peer knows of its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// Nothing has come.
+    Awaited,
+    /// It is not the one that was asked for.
+    Refused,
+    /// It has begun.
+    Served,
+    /// It ended, or the connection did.
+    Ended,
+}
+
 /// A peer that reads its answer slowly, or not at all.
 struct SlowReader {
     stream: TcpStream,
     reads: bool,
-    is_answered: bool,
-    is_served: bool,
-    has_ended: bool,
+    answer: Answer,
 }
 
 impl SlowReader {
@@ -206,31 +217,41 @@ impl SlowReader {
         Self {
             stream,
             reads,
-            is_answered: false,
-            is_served: false,
-            has_ended: false,
+            answer: Answer::Awaited,
         }
     }
 
     /// Looks for the begin of an answer, and then reads a small piece of it.
     fn go_on(&mut self, address: &str) {
-        if !self.is_answered {
-            let mut head = [0; 12];
-            self.is_answered = self
-                .stream
-                .peek(&mut head)
-                .is_ok_and(|got| got == head.len());
-            self.is_served = self.is_answered && head.ends_with(b" 200");
-            return;
+        match self.answer {
+            Answer::Awaited => {
+                let mut head = [0; 12];
+                let peeked = self.stream.peek(&mut head);
+                if peeked.is_ok_and(|got| got == head.len()) {
+                    let is_served = head.ends_with(b" 200");
+                    self.answer = if is_served {
+                        Answer::Served
+                    } else {
+                        Answer::Refused
+                    };
+                }
+            }
+            Answer::Served => {
+                if self.has_ended(address) {
+                    self.answer = Answer::Ended;
+                }
+            }
+            Answer::Refused | Answer::Ended => {}
         }
+    }
 
+    fn has_ended(&mut self, address: &str) -> bool {
         if !self.reads {
-            self.has_ended |= self.is_served && is_cut_off(address, &self.stream);
-            return;
+            return is_cut_off(address, &self.stream);
         }
-        let got = self.stream.read(&mut [0; 16 * 1024]);
         let is_waiting = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
-        self.has_ended |= got.map_or_else(|error| !is_waiting(error), |got| got == 0);
+        let got = self.stream.read(&mut [0; 16 * 1024]);
+        got.map_or_else(|error| !is_waiting(error), |got| got == 0)
     }
 }
 
@@ -249,8 +270,13 @@ fn slow_readers_of_large_answers_do_not_delay_metrics_and_health() {
         slow.extend((0..HTTP_CALLS_OF_ONE).map(|n| one(n % 2 == 0)));
     }
     wait_for("slow readers that are served", || {
-        slow.iter_mut().for_each(|reader| reader.go_on(&address));
-        let is_served = |reads| slow.iter().any(|of| of.is_served && of.reads == reads);
+        for reader in &mut slow {
+            reader.go_on(&address);
+        }
+        let is_served = |reads| {
+            let of_kind = |of: &SlowReader| of.answer == Answer::Served && of.reads == reads;
+            slow.iter().any(of_kind)
+        };
         (is_served(true) && is_served(false)).then_some(())
     });
 
@@ -258,13 +284,14 @@ fn slow_readers_of_large_answers_do_not_delay_metrics_and_health() {
         for path in ["/metrics", "/healthz"] {
             assert_eq!(get(&address, path, "").status, 200);
         }
-        slow.iter_mut().for_each(|reader| reader.go_on(&address));
+        for reader in &mut slow {
+            reader.go_on(&address);
+        }
     }
 
     // Neither had to wait for a slow reader that is served, nor for the requests of those that wait for a thread.
-    let count = |of: fn(&SlowReader) -> bool| slow.iter().filter(|reader| of(reader)).count();
-    let waiting = count(|reader| !reader.is_answered);
-    let ended = count(|reader| reader.is_served && reader.has_ended);
+    let count = |answer| slow.iter().filter(|of| of.answer == answer).count();
+    let (waiting, ended) = (count(Answer::Awaited), count(Answer::Ended));
     assert!(
         waiting > slow.len() / 2 && ended == 0,
         "of {} slow readers {waiting} wait, {ended} had their answer",
