@@ -10,7 +10,9 @@ use regex::Regex;
 use serde_json::{Value as Json, json};
 
 use crate::cli::in_process::{LISTENER, token};
-use crate::daemon::in_process::{Cellar, Http, Stream, address, get, local, request, stream};
+use crate::daemon::in_process::{
+    Cellar, Http, Stream, address, get, local, request, stream, wait_for,
+};
 use crate::testkit::entries::Asks as _;
 use crate::testkit::limited::{
     ALONE, FOREIGN, ORCHESTRATION, OUT, OWN, SECRET, SHARED, World, chunks, fill, foreign, paths,
@@ -241,6 +243,92 @@ fn requests(cellar: &Cellar) -> Vec<(String, String)> {
     found
 }
 
+/// Event streams are JSON lines or server-sent events.
+const STREAM_FORMATS: [&str; 2] = ["application/x-ndjson", "text/event-stream"];
+
+/// The newest events that a token may read, oldest first: id and number.
+fn listed(address: &Http, token: &str, query: &str) -> Vec<(String, u64)> {
+    let answer = get(
+        address,
+        &format!("/api/v1/events?limit=1000&{query}"),
+        token,
+    );
+    let page = answer.json();
+    let events = page["events"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{page}"));
+    let ids = events.iter().map(|event| event["id"].as_str().unwrap());
+    let mut found: Vec<_> = ids
+        .map(|id| {
+            (
+                id.to_owned(),
+                id.split_once(':').unwrap().1.parse().unwrap(),
+            )
+        })
+        .collect();
+    found.reverse();
+    found
+}
+
+/// What a stream from a position on sends, up to the event with this id.
+fn replay(address: &Http, headers: &str, query: &str, last: &str) -> String {
+    let path = format!("/api/v1/events/stream?{query}");
+    let mut stream = stream(address, &path, headers);
+    assert_eq!(stream.answer.status, 200, "{query}");
+
+    let last = format!("\"id\":\"{last}\"");
+    let (text, _) = read_stream(&mut stream, |text| text.contains(&last));
+
+    // Without signs of life, which come by the clock.
+    let is_sent = |line: &&str| !matches!(*line, "" | ":");
+    let lines: Vec<_> = text.lines().filter(is_sent).collect();
+    lines.join("\n")
+}
+
+/// Compares streams of stored events, from their begin and from each event on.
+fn compare_replays(stores: [&(Http, String); 2], limits: &[&str], secret: &str) {
+    let condition = format!("\"{SECRET}\" in data.text or data.id == \"web1\"");
+    for query in [String::new(), format!("where={}", encoded(&condition))] {
+        let lists = stores.map(|(address, token)| listed(address, token, &query));
+        let count = lists[0].len();
+        assert_eq!(count, lists[1].len(), "{limits:?} {query}");
+        if count == 0 {
+            continue;
+        }
+
+        for format in STREAM_FORMATS {
+            let of = |store: usize, position: &str, after: Option<&str>| {
+                let (address, token) = stores[store];
+                let after = after.map_or(String::new(), |id| format!("last-event-id: {id}\n"));
+                let headers = format!("{token}{after}accept: {format}\n");
+                let last = &lists[store][count - 1].0;
+                let text = replay(address, &headers, &format!("{position}&{query}"), last);
+                assert!(!text.contains(secret), "{limits:?} {query}: {text}");
+                assert!(!text.contains("skipped"), "{limits:?} {query}: {text}");
+                normal(&text)
+            };
+
+            let since = "since=2020-01-01T00:00:00Z";
+            let all = [0, 1].map(|store| of(store, since, None));
+            assert_eq!(all[0], all[1], "{limits:?} {query} {format}");
+            assert_eq!(all[0].matches("\"tag\":").count(), count, "{}", all[0]);
+
+            for at in 1..count {
+                // Behind an event that the token may read, and behind the entry before the next one, which it may not read.
+                let behind = [0, 1].map(|store| of(store, since, Some(&lists[store][at - 1].0)));
+                let before = [0, 1].map(|store| {
+                    let (id, number) = &lists[store][at];
+                    let (store_id, _) = id.split_once(':').unwrap();
+                    of(store, since, Some(&format!("{store_id}:{}", number - 1)))
+                });
+                assert_eq!(behind[0], behind[1], "{limits:?} {query} {format} {at}");
+                assert_eq!(before, behind, "{limits:?} {query} {format} {at}");
+                assert_eq!(behind[0].matches("\"tag\":").count(), count - at);
+            }
+        }
+    }
+}
+
 /// Compares all answers of two stores for tokens with the same limits. These operations apply them, and all others reject the token.
 fn compare(full: &Cellar, other: &Cellar, limits: &[&str], secret: &str, applied: &[&str]) {
     let name = limits.join("");
@@ -295,6 +383,7 @@ fn compare(full: &Cellar, other: &Cellar, limits: &[&str], secret: &str, applied
             assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
         }
     }
+    compare_replays([&of_full, &of_other], limits, secret);
     for path in views() {
         let [one, two] = [&of_full, &of_other].map(|(address, token)| {
             let answer = get(address, &path, token);
@@ -388,6 +477,72 @@ fn a_stream_sends_nothing_when_others_entries_are_stored() {
         let token = token(&cellar, &args);
         for query in queries {
             assert_alone(&cellar, &address, [&token, &all_of_it], query, limit);
+        }
+    }
+}
+
+#[test]
+fn a_stream_behind_retention_tells_nothing_of_others_entries() {
+    // 1024 entries in sixteen segments.
+    let classes = "store: {minion_share: 100, classes: [{name: events, keep: {entries: 1024}}]}\n";
+    let cellar = Cellar::start_configured(&format!("{LISTENER}{classes}"));
+    let address = address(&cellar);
+    let own = |n: usize| {
+        let data = json!({ "id": "web1", "fun": "state.apply", "text": "web", "n": n });
+        cellar.store_event(&format!("salt/minion/web1/{n}"), &data);
+    };
+    let tokens = [
+        ["--minions", "web*"],
+        ["--functions", "state.*"],
+        ["--tags", "salt/minion/web1/*"],
+    ]
+    .map(|limits| {
+        let name = format!("of{}", limits[0]);
+        token(
+            &cellar,
+            &[&[&*name, "--scope", "read"], &limits[..]].concat(),
+        )
+    });
+    let all_of_it = token(&cellar, &["all", "--scope", "read"]);
+
+    own(0);
+    own(1);
+    let seen = listed(&address, &tokens[0], "")[0].0.clone();
+    foreign(&cellar, World::Full, 700);
+    own(2);
+    foreign(&cellar, World::Full, 3);
+    own(3);
+    wait_for("retention", || {
+        (cellar.counter("segments_dropped") > 3).then_some(())
+    });
+
+    for format in STREAM_FORMATS {
+        for position in [
+            "since=2020-01-01T00:00:00Z".to_owned(),
+            format!("after={}", encoded(&seen)),
+        ] {
+            for token in &tokens {
+                let left = listed(&address, token, "");
+                let headers = format!("{token}accept: {format}\n");
+                let text = replay(&address, &headers, &position, &left[1].0);
+                let numbers: Vec<_> = text
+                    .split("\"n\":")
+                    .skip(1)
+                    .map(|rest| &rest[..1])
+                    .collect();
+                assert_eq!(numbers, ["2", "3"], "{position}: {text}");
+                for word in [SECRET, "gap", "lost", "skipped"] {
+                    assert!(!text.contains(word), "{position}: {text}");
+                }
+            }
+
+            // There is a gap for whom it concerns.
+            if position.starts_with("after") {
+                let headers = format!("{all_of_it}accept: {format}\n");
+                let newest = listed(&address, &all_of_it, "").pop().unwrap().0;
+                let text = replay(&address, &headers, &position, &newest);
+                assert!(text.contains("saltcellar/gap/retention"), "{text}");
+            }
         }
     }
 }
