@@ -42,6 +42,32 @@ fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn a_list_of_jobs_in_a_pipe_has_short_lines_whatever_their_arguments() {
+    let cellar = Cellar::start();
+    let argument = "x".repeat(100_000);
+    for (jid, argument) in [(JID, argument.as_str()), (LATER, "short")] {
+        let load = json!({
+            "fun": "cmd.run", "jid": jid, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": [argument],
+        });
+        cellar.save_load(jid, &load, &["web1"]);
+    }
+
+    let printed = text(&cellar, &["jobs", "list"]);
+    let rows: Vec<_> = printed
+        .lines()
+        .filter(|line| line.contains("cmd.run"))
+        .collect();
+    assert_eq!(rows.len(), 2, "{printed}");
+    assert!(printed.contains("xxxx"), "{printed}");
+    let longest = printed.lines().map(|line| line.chars().count()).max();
+    assert!(longest < Some(2_000), "{longest:?}");
+
+    // Other formats have whole values.
+    let whole = document(&cellar, &["jobs", "show", JID]).to_string();
+    assert!(whole.contains(&argument));
+}
+
+#[test]
 fn a_job_is_summarised_with_its_missing_minions() {
     let cellar = Cellar::start();
     cellar.publish(JID, "cmd.run", &["web1", "web2", "web3"]);
