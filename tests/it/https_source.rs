@@ -11,6 +11,7 @@ use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
 
 use crate::harness::{Asks as _, Cellar, in_dir, map, wait_for};
+use crate::told::assert_told;
 
 const JID: &str = "20241121031733650863";
 const HOUR: i64 = 3_600_000_000;
@@ -1432,6 +1433,9 @@ fn an_expired_certificate_is_refused_by_minions_and_counted() {
             .then_some(())
     });
     server.cellar.counted("https_certificates_expired", 1);
+    let part = format!("https 127.0.0.1:{}", server.port());
+    let told = "the certificate has expired";
+    assert_told(&server.cellar, "problem", &part, told);
     let error = HttpsConnection::open(&server.address())
         .err()
         .unwrap()

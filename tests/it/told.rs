@@ -26,7 +26,7 @@ fn reasons(cellar: &Cellar) -> Vec<[String; 3]> {
 }
 
 /// Waits for a reason whose level and part are these, and whose message contains `words`; `doctor` has it, too.
-fn assert_told(cellar: &Cellar, level: &str, part: &str, words: &str) {
+pub(crate) fn assert_told(cellar: &Cellar, level: &str, part: &str, words: &str) {
     wait_for(words, || {
         let found = reasons(cellar);
         let is_it = |[of, name, message]: &[String; 3]| {
