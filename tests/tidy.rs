@@ -658,6 +658,88 @@ fn every_connect_has_a_time_limit() {
     }
 }
 
+/// The names of minijinja's functions that parse a text, from the list for clippy.
+fn parsing_functions() -> Vec<String> {
+    let list = read("clippy.toml");
+    let paths = list.split("path = \"minijinja::").skip(1);
+    paths
+        .map(|rest| {
+            rest.split('"')
+                .next()
+                .unwrap()
+                .rsplit("::")
+                .next()
+                .unwrap()
+                .to_owned()
+        })
+        .collect()
+}
+
+/// The parsing functions that are named in code.
+fn parsing_functions_in(code: &str, functions: &[String]) -> Vec<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let names = |text: &str, name: &str| text.split(|c| !is_name(c)).any(|word| word == name);
+    // `parse` is also a name of other functions: minijinja's is named behind its module.
+    let in_machinery = code
+        .split("machinery::")
+        .skip(1)
+        .map(|rest| {
+            rest.strip_prefix('{').map_or_else(
+                || rest.split(|c| !is_name(c)).next().unwrap_or_default(),
+                |group| group.split('}').next().unwrap_or_default(),
+            )
+        })
+        .collect::<Vec<_>>()
+        .join(" ");
+
+    let is_named = |name: &&String| {
+        names(
+            if *name == "parse" {
+                &in_machinery
+            } else {
+                code
+            },
+            name,
+        )
+    };
+    functions.iter().filter(is_named).cloned().collect()
+}
+
+/// Minijinja's parser recurses along the text, so a text that was not measured can overflow the stack.
+#[test]
+fn minijinja_parses_only_texts_that_were_measured() {
+    const BOUNDED: &str = "crates/salt-sls/src/jinja/bounded/";
+    let functions = parsing_functions();
+    assert!(functions.len() >= 10, "{functions:?}");
+    for (code, expected) in [
+        ("machinery::parse(text, name)", &["parse"][..]),
+        (
+            "use minijinja::machinery::{self, parse, Token};",
+            &["parse"],
+        ),
+        ("machinery::parse_expr(text)", &["parse_expr"]),
+        ("env.template_from_str(text)", &["template_from_str"]),
+        ("Environment::render_str(&env, text, ())", &["render_str"]),
+        ("text.parse(); machinery::Token; add_templates()", &[]),
+    ] {
+        assert_eq!(parsing_functions_in(code, &functions), expected, "{code}");
+    }
+
+    let mut in_bounded = 0;
+    for file in &sources() {
+        let found = parsing_functions_in(&code_of(&read(file)), &functions);
+        if file.starts_with(BOUNDED) {
+            in_bounded += found.len();
+            continue;
+        }
+        assert!(
+            found.is_empty(),
+            "{file}: {found:?} of minijinja: use salt_sls::jinja::bounded::BoundedSource, which measures the text first"
+        );
+    }
+    assert!(in_bounded > 0, "{BOUNDED} parses");
+}
+
 #[test]
 fn programs_that_were_found_are_run_only_after_a_check() {
     let may_run = |file: &str| RUN_PROGRAMS.iter().any(|(known, _)| *known == file);
