@@ -71,6 +71,13 @@ def test_an_unusual_value_survives_the_round_trip(value):
     assert wire.unpack(wire.pack(value)) == value
 
 
+def test_a_year_before_1000_is_packed_with_four_digits():
+    # glibc writes fewer, which Salt's strptime does not read.
+    packed = wire.pack(datetime.datetime.min)
+    assert b"00010101T" in packed
+    assert salt.payload.loads(packed) == datetime.datetime.min
+
+
 def test_nan_survives_the_round_trip():
     assert math.isnan(wire.unpack(wire.pack(math.nan)))
 
