@@ -953,6 +953,39 @@ fn links_and_named_paths_exist() {
     assert!(missing.is_empty(), "\n{}", missing.join("\n"));
 }
 
+/// The workspace of the fuzz targets is compiled by cargo-fuzz only, and the root package, whose tests
+/// include them, has more dependencies.
+#[test]
+fn the_packages_that_fuzz_targets_use_are_their_dependencies() {
+    let manifest = read("fuzz/Cargo.toml");
+    let named = |package: &str| {
+        let dependency = format!("{} = ", package.replace('_', "-"));
+        let as_named = format!("{package} = ");
+        let mut lines = manifest.lines();
+        lines.any(|line| line.starts_with(&dependency) || line.starts_with(&as_named))
+    };
+
+    let mut missing = Vec::new();
+    for file in ["fuzz/targets", "fuzz/fuzz_targets"]
+        .into_iter()
+        .flat_map(files)
+    {
+        for line in read(&file).lines() {
+            let Some((package, _)) = line
+                .strip_prefix("use ")
+                .and_then(|path| path.split_once("::"))
+            else {
+                continue;
+            };
+            let is_local = matches!(package, "std" | "core" | "crate" | "super" | "self");
+            if !is_local && !named(package) {
+                missing.push(format!("{file}: {package}"));
+            }
+        }
+    }
+    assert_eq!(missing, Vec::<String>::new());
+}
+
 #[test]
 fn an_import_against_the_layers_is_reported() {
     let found = |path: &str, source: &str| complaints(path, &format!("//! x\n{source}"));
