@@ -9,6 +9,11 @@ fn raised(what: &str, value: &Value) -> Refused {
     Refused::Exception(format!("{what} is a {}", type_name(value)))
 }
 
+/// A field of a chunk; `None` of Python where it has none.
+pub(super) fn field<'a>(chunk: &'a Map, key: &str) -> &'a Value {
+    chunk.get(key).unwrap_or(&Value::Null)
+}
+
 /// The chunks of verified high data.
 pub(super) fn chunks(high: Map) -> Result<Vec<Map>, Refused> {
     let mut chunks = Vec::with_capacity(high.len());

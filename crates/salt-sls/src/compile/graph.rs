@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::Refused;
-use super::chunks::iterate;
+use super::chunks::{field, iterate};
 use super::number::Number;
 use super::order::{Ready, in_words, raise, settle};
 use indexmap::IndexMap;
@@ -71,10 +71,6 @@ struct Graph {
     chunks: Vec<Map>,
     nodes: Vec<Node>,
     edges: usize,
-}
-
-pub(super) fn field<'a>(chunk: &'a Map, key: &str) -> &'a Value {
-    chunk.get(key).unwrap_or(&Value::Null)
 }
 
 fn tag_of(chunk: &Map) -> String {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::Refused;
-use super::graph::field;
+use super::chunks::field;
 use super::number::Number;
 use crate::value::{Map, Value};
 

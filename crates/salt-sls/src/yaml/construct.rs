@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::YamlError;
-use super::parse::{Id, Kind, NONE, Node, Nodes, Tag};
-use super::resolve::{float, int};
+use super::parse::{Id, Kind, NONE, Node, Nodes};
+use super::resolve::{Tag, float, int};
 use super::scan::Mark;
 use indexmap::map::Entry;
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::YamlError;
-use super::resolve::resolve;
+use super::resolve::{Tag, resolve};
 use super::scan::{Mark, Scanner, Token};
 use crate::limits::SLS_DEPTH_MAX;
 
@@ -16,31 +16,6 @@ pub(super) type Id = u32;
 
 /// The end of a chain.
 pub(super) const NONE: Id = Id::MAX;
-
-/// The resolved tag of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tag {
-    Null,
-    Bool,
-    Int,
-    Float,
-    /// A date or time: a string in Salt.
-    Timestamp,
-    Str,
-    /// `<<`, as a key
-    Merge,
-    /// `=`
-    Value,
-    Binary,
-    Unicode,
-    Seq,
-    Pairs,
-    Map,
-    Omap,
-    Set,
-    /// An unknown tag: its index in `Nodes::unknown`.
-    Other(u32),
-}
 
 #[derive(Debug)]
 pub(super) enum Kind<'a> {

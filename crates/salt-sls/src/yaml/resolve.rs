@@ -2,9 +2,33 @@
 
 use num_bigint::BigInt;
 
-use super::parse::Tag;
 use crate::limits::INTEGER_DIGITS_MAX;
 use crate::value::Value;
+
+/// The resolved tag of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    Null,
+    Bool,
+    Int,
+    Float,
+    /// A date or time: a string in Salt.
+    Timestamp,
+    Str,
+    /// `<<`, as a key
+    Merge,
+    /// `=`
+    Value,
+    Binary,
+    Unicode,
+    Seq,
+    Pairs,
+    Map,
+    Omap,
+    Set,
+    /// An unknown tag: its index in `Nodes::unknown`.
+    Other(u32),
+}
 
 /// The tag of a plain scalar; `None` where PyYAML resolves a tag without constructor.
 pub(super) fn resolve(text: &str) -> Option<Tag> {
