@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use minijinja::{Error, ErrorKind};
 
-use super::value::{Res, not_native};
+use super::error::{Res, not_native};
 use crate::limits;
 
 /// The limits of one rendering.

@@ -6,10 +6,9 @@ use minijinja::Value;
 use parking_lot::Mutex;
 
 use super::budget;
+use super::error::{Res, not_native};
 use super::ops;
-use super::value::{
-    Kind, Obj, Pairs, Res, View, dict, key, kind, lazy, list, member, not_native, text, to_plain,
-};
+use super::value::{Kind, Obj, Pairs, View, dict, key, kind, lazy, list, member, text, to_plain};
 use crate::limits;
 use crate::python::text::{self as python, is_space};
 use crate::value::{Key, Map};

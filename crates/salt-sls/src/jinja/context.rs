@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use minijinja::Value;
 
 use super::data::Data;
+use super::salt_functions::SaltFunctions;
 use super::value::{self, Access};
 use crate::value::{Map, Value as Plain};
 
@@ -62,21 +63,6 @@ impl Default for Ambient {
     fn default() -> Self {
         let empty = Arc::new(Plain::Map(Map::default()));
         Ambient::new(Arc::clone(&empty), empty, false)
-    }
-}
-
-/// Functions of `salt` that run without Salt and have no effect.
-pub trait SaltFunctions: Send + Sync {
-    /// Calls a function; `None` if it, or a type of its arguments, is not supported.
-    fn call(&self, fun: &str, args: &[Plain], kwargs: &Map) -> Option<Plain>;
-}
-
-/// Supports no function.
-pub struct NoFunctions;
-
-impl SaltFunctions for NoFunctions {
-    fn call(&self, _fun: &str, _args: &[Plain], _kwargs: &Map) -> Option<Plain> {
-        None
     }
 }
 

@@ -12,9 +12,11 @@ use minijinja::{
 
 use super::budget::{self, RenderLimits};
 use super::call::{self, Args};
-use super::context::{Ambient, Context, SaltFunctions};
+use super::context::{Ambient, Context};
+use super::error::{NotNative, Res, not_native};
 use super::error::{RenderError, RenderErrorKind};
-use super::value::{self, Obj, Res, not_native};
+use super::salt_functions::SaltFunctions;
+use super::value::{self, Obj};
 use super::{filters, ops, translate};
 use crate::value::{Map, Value as Plain, with_room};
 
@@ -46,15 +48,6 @@ pub struct Source<'a> {
 pub struct Rendered {
     /// The text.
     pub text: String,
-}
-
-/// A construct that is not native.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotNative {
-    /// The line, from 1; 0 for the whole file.
-    pub line: u32,
-    /// The construct: `filter "ipaddr"`, `salt["mine.get"]`.
-    pub what: String,
 }
 
 /// Path and text of a template; its program borrows from them.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use minijinja::{Error, ErrorKind};
+
 /// The kind of an error; it determines the caller's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenderErrorKind {
@@ -47,3 +49,21 @@ impl fmt::Display for RenderError {
 }
 
 impl std::error::Error for RenderError {}
+
+/// A construct that is not native.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotNative {
+    /// The line, from 1; 0 for the whole file.
+    pub line: u32,
+    /// The construct: `filter "ipaddr"`, `salt["mine.get"]`.
+    pub what: String,
+}
+
+/// The result of a native operation. Errors mean that the file is not native, except those of
+/// [`super::budget`].
+pub(crate) type Res<T> = Result<T, Error>;
+
+/// The error of an operation, `what`, that is not native.
+pub(crate) fn not_native<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> Res<T> {
+    Err(Error::new(ErrorKind::InvalidOperation, what))
+}

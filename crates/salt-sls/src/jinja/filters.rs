@@ -9,8 +9,9 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::budget;
 use super::call::{Args, method, replace};
+use super::error::{Res, not_native};
 use super::ops::{self, Notation};
-use super::value::{Kind, Obj, Res, View, kind, lazy, list, member, not_native, text};
+use super::value::{Kind, Obj, View, kind, lazy, list, member, text};
 
 /// Native filters.
 const FILTERS: &str = "count d default dictsort first int items join json last length list lower map reject rejectattr replace select \

@@ -7,7 +7,7 @@ use minijinja::syntax::SyntaxConfig;
 
 use super::bounded::BoundedSource;
 use super::call::is_mutating;
-use super::engine::NotNative;
+use super::error::NotNative;
 use crate::limits;
 
 /// A syntax error of minijinja, which need not be one of Jinja.

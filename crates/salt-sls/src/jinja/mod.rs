@@ -33,11 +33,13 @@ mod error;
 mod filters;
 mod lexical;
 mod ops;
+mod salt_functions;
 mod translate;
 mod value;
 
 pub use budget::RenderLimits;
-pub use context::{Ambient, Context, NoFunctions, SaltFunctions};
+pub use context::{Ambient, Context};
 pub use data::{Data, DictBuilder, Item};
-pub use engine::{Engine, EngineOptions, NotNative, Prepared, Rendered, Source};
-pub use error::{RenderError, RenderErrorKind};
+pub use engine::{Engine, EngineOptions, Prepared, Rendered, Source};
+pub use error::{NotNative, RenderError, RenderErrorKind};
+pub use salt_functions::{NoFunctions, SaltFunctions};

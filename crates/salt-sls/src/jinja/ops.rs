@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use minijinja::Value;
 
 use super::budget;
+use super::error::{Res, not_native};
 use super::filters::is_in;
-use super::value::{Kind, Obj, Res, View, kind, list, not_native, text, tuple};
+use super::value::{Kind, Obj, View, kind, list, text, tuple};
 use crate::limits;
 use crate::python;
 use crate::value::{Key, Value as Plain};

@@ -14,7 +14,7 @@ use minijinja::machinery::ast::{self, BinOpKind, CallArg, Expr, Spanned, Stmt, U
 use minijinja::syntax::SyntaxConfig;
 
 use super::call::is_mutating;
-use super::engine::NotNative;
+use super::error::NotNative;
 use super::filters::{consumes, is_filter, is_in, is_lazy, is_test};
 use super::{lexical, ops};
 

@@ -9,23 +9,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::budget;
-use super::context::SaltFunctions;
+use super::error::{Res, not_native};
+use super::salt_functions::SaltFunctions;
 use crate::limits;
 use crate::value::{Key, PythonDict, Value as Plain};
-
-/// The result of a native operation. Errors mean that the file is not native, except those of
-/// [`budget`].
-pub(crate) type Res<T> = Result<T, Error>;
-
-/// The error of an operation, `what`, that is not native.
-pub(crate) fn not_native<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> Res<T> {
-    Err(Error::new(ErrorKind::InvalidOperation, what))
-}
 
 /// The items of a dict.
 pub(crate) type Pairs = PythonDict<Value>;
