@@ -519,7 +519,7 @@ fn modules_beside_each_other_import_in_one_direction() {
         assert_eq!(
             circles(&sources),
             expected,
-            "{package}: modules that import each other, by way of others too: move what both need below both"
+            "{package}: modules that import each other, directly or through other modules: move what both need below both"
         );
     }
 }

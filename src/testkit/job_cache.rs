@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Output;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rmpv::Value;
+use serde_json::Value as Json;
 
 use super::entries::map;
 
@@ -90,4 +92,18 @@ pub fn packed(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).expect("a vector takes it");
     bytes
+}
+
+/// The JSON that an import or an export printed.
+pub fn document(output: &Output) -> Json {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Its numbers of stored, known and skipped items.
+pub fn sums(output: &Output) -> [u64; 3] {
+    let found = document(output);
+    ["stored", "known", "skipped"].map(|key| {
+        let number = found.get(key).and_then(Json::as_u64);
+        number.unwrap_or_else(|| panic!("no number `{key}`: {found}"))
+    })
 }

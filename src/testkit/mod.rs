@@ -54,6 +54,15 @@ pub fn read_to_end(stream: &mut UnixStream) -> Vec<u8> {
     bytes
 }
 
+/// The next response on a connection to the local socket, without its header.
+pub fn response(stream: &mut UnixStream) -> rmpv::Value {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).expect("a header");
+    let mut body = vec![0; u32::from_be_bytes(header) as usize];
+    stream.read_exact(&mut body).expect("a body");
+    rmpv::decode::read_value(&mut body.as_slice()).expect("msgpack")
+}
+
 /// Writes an executable file, with the directories above it.
 pub fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use rmpv::Value;
 use saltcellar::base::limits::{HTTP_CALLS_OF_ONE, SOCKET_CALLS_OF_ONE, WIRE_FRAME_BYTES_MAX};
+use saltcellar::testkit::response;
 use saltcellar::wire::call::{preamble, request_frame};
 
 use crate::harness::{Asks as _, Cellar, map, read_to_end, wait_for};
@@ -71,7 +72,7 @@ fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     stream
         .write_all(&request_frame(1, "prep_jid", &args))
         .unwrap();
-    assert_eq!(answer(&mut stream)[1], true.into());
+    assert_eq!(response(&mut stream)[1], true.into());
     let held = || memory_kb(&cellar, "VmRSS:").saturating_sub(before) * 1024;
     wait_for("the memory to be released", || {
         (held() < SENT as u64 / 2).then_some(())
@@ -182,15 +183,6 @@ fn processor_time(cellar: &Cellar) -> u64 {
     ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
-/// One answer, without its header.
-fn answer(stream: &mut UnixStream) -> Value {
-    let mut header = [0; 4];
-    stream.read_exact(&mut header).unwrap();
-    let mut body = vec![0; u32::from_be_bytes(header) as usize];
-    stream.read_exact(&mut body).unwrap();
-    rmpv::decode::read_value(&mut body.as_slice()).unwrap()
-}
-
 #[test]
 fn ten_thousand_connections_are_served_in_bounded_memory() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -230,12 +222,12 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         })
         .collect();
     for peer in peers.iter_mut().skip(1).step_by(3) {
-        assert_eq!(answer(peer)[1], true.into());
+        assert_eq!(response(peer)[1], true.into());
     }
     for peer in peers.iter_mut().skip(2).step_by(3) {
         peer.write_all(&request_frame(2, "prep_jid", &[0x80]))
             .unwrap();
-        assert_eq!(answer(peer)[1], true.into());
+        assert_eq!(response(peer)[1], true.into());
     }
     let load = map(vec![
         ("jid", "20261121030955505683".into()),

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmpv::Value;
-use saltcellar::testkit::job_cache::JobTree;
-use serde_json::Value as Json;
+use saltcellar::testkit::job_cache::{JobTree, sums};
 
-use crate::fake_daemon::{FakeDaemon, program, stderr, stdout};
+use crate::fake_daemon::{FakeDaemon, program, stderr};
 use crate::harness::{Asks as _, Cellar, list, map, wait_for};
 
 const JID: &str = "20261101120000000001";
@@ -22,17 +21,6 @@ fn run(cellar: &Cellar, args: &[&str]) -> Output {
         .args(args)
         .output()
         .unwrap()
-}
-
-fn json(output: &Output) -> Json {
-    serde_json::from_str(&stdout(output))
-        .unwrap_or_else(|e| panic!("{e}: {}{}", stdout(output), stderr(output)))
-}
-
-/// Numbers of stored, known and skipped items.
-fn sums(output: &Output) -> [u64; 3] {
-    let found = json(output);
-    ["stored", "known", "skipped"].map(|key| found[key].as_u64().unwrap())
 }
 
 #[test]

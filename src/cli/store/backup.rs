@@ -57,7 +57,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let damaged = |(path, offset, bytes): &(PathBuf, u64, u64)| json!({ "path": path.to_string_lossy(), "offset": offset, "bytes": bytes });
 
-    let unreadable = |log: &UnreadableLog| json!({ "path": log.path.to_string_lossy(), "error": log.why.to_string() });
+    let unreadable = |log: &UnreadableLog| json!({ "path": log.segment.log().to_string_lossy(), "error": log.why.to_string() });
 
     let document = json!({
         "state_dir": dir.to_string_lossy(),

@@ -7,26 +7,15 @@ use std::process::Output;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use crate::cli::in_process::{cli, stderr, stdout};
+use crate::cli::in_process::{cli, stderr};
 use crate::daemon::in_process::{Cellar, list, map};
 use crate::testkit::entries::Asks as _;
-use crate::testkit::job_cache::{JobTree, LATER, load, packed};
+use crate::testkit::job_cache::{JobTree, LATER, document, load, packed, sums};
 
 const JID: &str = "20261101120000000001";
 
 fn run(cellar: &Cellar, args: &[&str]) -> Output {
     cli(cellar, &[&["--output", "json"], args].concat())
-}
-
-fn json(output: &Output) -> Json {
-    serde_json::from_str(&stdout(output))
-        .unwrap_or_else(|e| panic!("{e}: {}{}", stdout(output), stderr(output)))
-}
-
-/// Numbers of stored, known and skipped items.
-fn sums(output: &Output) -> [u64; 3] {
-    let found = json(output);
-    ["stored", "known", "skipped"].map(|key| found[key].as_u64().unwrap())
 }
 
 #[test]
@@ -407,7 +396,7 @@ fn records_of_the_exporting_daemon_are_counted_and_left_out() {
         stderr(&output)
     );
     assert_eq!(
-        json(&output)["left_out"],
+        document(&output)["left_out"],
         serde_json::json!({ "gap": 1, "reaction": 2, "seen_on_bus": 1 })
     );
 }

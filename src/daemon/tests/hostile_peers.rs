@@ -1,14 +1,13 @@
 //! Peers that violate the protocol, stall, or send as much as they may.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::Write as _;
 
 use rmpv::Value;
 
 use crate::base::limits::WIRE_FRAME_BYTES_MAX;
 use crate::daemon::in_process::{Cellar, map};
 use crate::testkit::entries::Asks as _;
-use crate::testkit::read_to_end;
+use crate::testkit::{read_to_end, response};
 use crate::wire::call::{preamble, request_frame};
 
 /// Sends bytes and returns the last message before the connection is closed.
@@ -101,7 +100,7 @@ fn a_frame_may_have_exactly_the_maximum_of_bytes() {
     let mut stream = cellar.connect();
     stream.write_all(&preamble()).unwrap();
     stream.write_all(&frame_of(WIRE_FRAME_BYTES_MAX)).unwrap();
-    assert_eq!(answer(&mut stream)[1], true.into());
+    assert_eq!(response(&mut stream)[1], true.into());
     // Rejected by the header; the connection is closed.
     stream
         .write_all(&frame_of(WIRE_FRAME_BYTES_MAX + 1)[..4])
@@ -149,15 +148,6 @@ fn an_entry_may_have_exactly_the_maximum_of_bytes() {
     );
 }
 
-/// One answer, without its header.
-fn answer(stream: &mut UnixStream) -> Value {
-    let mut header = [0; 4];
-    stream.read_exact(&mut header).unwrap();
-    let mut body = vec![0; u32::from_be_bytes(header) as usize];
-    stream.read_exact(&mut body).unwrap();
-    rmpv::decode::read_value(&mut body.as_slice()).unwrap()
-}
-
 #[test]
 fn concurrent_writes_share_syncs_and_are_acknowledged_individually() {
     const CALLS: u64 = 400;
@@ -187,7 +177,7 @@ fn concurrent_writes_share_syncs_and_are_acknowledged_individually() {
     let sender = sender.unwrap();
     let mut acknowledged: Vec<u64> = (0..CALLS)
         .map(|_| {
-            let answer = answer(&mut stream);
+            let answer = response(&mut stream);
             assert_eq!(answer[1], true.into(), "{answer}");
             answer[0].as_u64().unwrap()
         })

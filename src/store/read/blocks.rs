@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! A block that cannot be read is noted as damage, and passed over; all others stay readable. What is
-//! cached under a block's number is the block of that numbering, also after the index was rebuilt.
+//! cached under a block's number is the block of that numbering, even if the index was rebuilt.
 
 use std::path::PathBuf;
 use std::sync::Arc;

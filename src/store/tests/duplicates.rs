@@ -158,15 +158,7 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
         .iter()
         .rfind(|segment| segment.is_finished())
         .unwrap();
-    let blocks = rig
-        .store
-        .blocks
-        .indexes()
-        .ready(bad)
-        .unwrap()
-        .blocks()
-        .metas()
-        .len() as u64;
+    let blocks = rig.metas(bad).len() as u64;
     let (path, of_bad) = (bad.dir().to_owned(), bad.totals());
     drop(sealed);
     rig.close();

@@ -506,15 +506,7 @@ fn of_many_blocks() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
     let rig = rig.reopened();
     let segment = rig.store.segments.of(Class::JOBS).swap_remove(0);
     assert!(segment.metadata().is_some(), "it is sealed");
-    let blocks = rig
-        .store
-        .blocks
-        .indexes()
-        .ready(&segment)
-        .unwrap()
-        .blocks()
-        .metas()
-        .len();
+    let blocks = rig.metas(&segment).len();
     assert_eq!(blocks, 2 + 2 * 24, "no block was merged");
     (dir, rig, segment)
 }
@@ -551,15 +543,7 @@ fn nothing_that_is_known_of_a_block_is_believed_of_the_one_that_gets_its_number(
 
     // The load of job 4, after which every other block is that of another minion. It becomes
     // unreadable, and the index is rebuilt.
-    let metas = rig
-        .store
-        .blocks
-        .indexes()
-        .ready(&segment)
-        .unwrap()
-        .blocks()
-        .metas()
-        .to_vec();
+    let metas = rig.metas(&segment);
     let file = fs::OpenOptions::new()
         .write(true)
         .open(segment.log().path());

@@ -26,6 +26,8 @@ use super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 use crate::base::clock::Micros;
 use crate::model::{Batch, Entry, EventFilter, Flags, JidKey, Kind, Source};
+use crate::store::log::file::BlockMeta;
+use crate::store::segment::Segment;
 use crate::testkit::receive;
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::Writer;
@@ -84,6 +86,12 @@ pub(super) const SMALL: Limits = Limits {
 };
 
 impl Rig {
+    /// The blocks of a segment.
+    pub(super) fn metas(&self, segment: &Arc<Segment>) -> Vec<BlockMeta> {
+        let ready = self.store.blocks.indexes().ready(segment).unwrap();
+        ready.blocks().metas().to_vec()
+    }
+
     /// A new store and its directory.
     pub(super) fn new(limits: Limits) -> (tempfile::TempDir, Self) {
         let dir = tempfile::tempdir().unwrap();

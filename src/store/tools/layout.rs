@@ -118,12 +118,26 @@ pub(crate) struct SegmentFiles {
 
 /// What is in the place of a segment's log.
 #[derive(Debug)]
-pub(crate) enum FoundLog {
-    Open(File),
+pub(crate) enum FoundLog<T = File> {
+    Open(T),
     /// Nothing: the segment was dropped since it was listed.
     Dropped,
     /// A file that the disk cannot open.
     Unreadable(StoreError),
+}
+
+impl FoundLog {
+    /// Makes something of a file that is open.
+    pub(crate) fn map<T>(
+        self,
+        open: impl FnOnce(File) -> Result<T, StoreError>,
+    ) -> Result<FoundLog<T>, StoreError> {
+        Ok(match self {
+            Self::Open(file) => FoundLog::Open(open(file)?),
+            Self::Dropped => FoundLog::Dropped,
+            Self::Unreadable(why) => FoundLog::Unreadable(why),
+        })
+    }
 }
 
 impl SegmentFiles {

@@ -386,7 +386,7 @@ fn opened(path: &Path, faults: &mut Vec<FileFault>) -> Result<Option<File>, Stor
     }
 }
 
-/// Removes the files that the disk cannot open, and says so. The others are salvaged.
+/// Removes the files that the disk cannot open, and returns a fault for each.
 fn without_unreadable(sources: &mut Vec<InputFile>) -> Result<Vec<FileFault>, StoreError> {
     let (mut readable, mut faults) = (Vec::new(), Vec::new());
     for source in sources.drain(..) {

@@ -1,4 +1,4 @@
-//! What the threads that write tell others, and are told.
+//! The state of the writing threads, as readers see it, and what they are told.
 //!
 //! # Invariant
 //!

@@ -263,14 +263,7 @@ fn a_block_that_cannot_be_unpacked_is_noted_once_and_costs_no_other_entry() {
 
     // The first block of returns, with other bytes and valid checksums.
     let segment = rig.store.segments.of(Class::JOBS).swap_remove(0);
-    let meta = rig
-        .store
-        .blocks
-        .indexes()
-        .ready(&segment)
-        .unwrap()
-        .blocks()
-        .metas()[0];
+    let meta = rig.metas(&segment)[0];
     let path = segment.log().path();
     let mut frame = fs::read(path)
         .unwrap()

@@ -75,21 +75,8 @@ pub(crate) struct BackupReport {
 /// A log of the store that the disk cannot open.
 #[derive(Debug)]
 pub(crate) struct UnreadableLog {
-    pub(crate) path: PathBuf,
+    pub(crate) segment: SegmentFiles,
     pub(crate) why: StoreError,
-    class_name: String,
-    first_seq: SeqNo,
-}
-
-impl UnreadableLog {
-    fn new(segment: &SegmentFiles, why: StoreError) -> Self {
-        Self {
-            path: segment.log(),
-            why,
-            class_name: segment.class_name.clone(),
-            first_seq: segment.first_seq,
-        }
-    }
 }
 
 /// A log of the store.
@@ -231,10 +218,8 @@ pub(crate) fn backup(
         }
 
         // Still in the store too, and this copy may be all that is left of it.
-        let is_unreadable = |log: &UnreadableLog| {
-            log.class_name == old.class_name && log.first_seq == old.first_seq
-        };
-        if report.unreadable.iter().any(is_unreadable) {
+        let mut unreadable = report.unreadable.iter();
+        if unreadable.any(|log| is_of(old, &log.segment)) {
             manifest.logs.push(old.clone());
             continue;
         }
@@ -355,7 +340,7 @@ fn measure(
             FoundLog::Open(file) => file,
             FoundLog::Dropped => continue,
             FoundLog::Unreadable(why) => {
-                report.unreadable.push(UnreadableLog::new(&segment, why));
+                report.unreadable.push(UnreadableLog { segment, why });
                 continue;
             }
         };
@@ -420,7 +405,7 @@ fn take(
         FoundLog::Open(file) => file,
         FoundLog::Dropped => return Ok(None),
         FoundLog::Unreadable(why) => {
-            report.unreadable.push(UnreadableLog::new(&segment, why));
+            report.unreadable.push(UnreadableLog { segment, why });
             return Ok(None);
         }
     };

@@ -288,9 +288,9 @@ fn verify_once(
         }
 
         let (log, size) = match reopened(&mut segment, store_id, log, size)? {
-            Reopened::Log(log, size) => (log, size),
-            Reopened::Dropped => continue,
-            Reopened::Unreadable(why) => {
+            FoundLog::Open(opened) => opened,
+            FoundLog::Dropped => continue,
+            FoundLog::Unreadable(why) => {
                 report.damage(unreadable_log(&segment, &why));
                 continue;
             }
@@ -368,34 +368,23 @@ fn unreadable_log(segment: &SegmentFiles, why: &StoreError) -> Problem {
     about(&segment.log(), format!("unreadable: {why}"), means)
 }
 
-/// A log to check, or why there is none.
-enum Reopened {
-    Log(LogFile, u64),
-    Dropped,
-    Unreadable(StoreError),
-}
-
-/// Reopens a log that was not kept open.
+/// Reopens a log that was not kept open, and measures it.
 fn reopened(
     segment: &mut SegmentFiles,
     store_id: u64,
     log: Option<LogFile>,
     size: u64,
-) -> Result<Reopened, StoreError> {
+) -> Result<FoundLog<(LogFile, u64)>, StoreError> {
     // An active log, whose size was measured at the start.
     if let Some(log) = log {
-        return Ok(Reopened::Log(log, size));
+        return Ok(FoundLog::Open((log, size)));
     }
 
-    let file = match segment.open_log()? {
-        FoundLog::Open(file) => file,
-        FoundLog::Dropped => return Ok(Reopened::Dropped),
-        FoundLog::Unreadable(why) => return Ok(Reopened::Unreadable(why)),
-    };
-
-    let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
-    let size = log.size()?;
-    Ok(Reopened::Log(log, size))
+    segment.open_log()?.map(|file| {
+        let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
+        let size = log.size()?;
+        Ok((log, size))
+    })
 }
 
 /// The consequence of damage to a file that cannot be rebuilt.
