@@ -25,10 +25,8 @@
 
 pub use saltcellar_base as base;
 pub use saltcellar_model as model;
+pub use saltcellar_testkit as testkit;
 pub use saltcellar_wire as wire;
-
-// benchmarks and tests
-pub mod testkit;
 
 // settings
 pub mod config;

@@ -158,7 +158,7 @@ class Run:
         stage.started = time.monotonic()
         self.say(f"{stage.name}: {stage.what}")
         command = [os.environ.get("MAKE") or "make", "--no-print-directory", f"test-{stage.name}"]
-        # Emptied, and then only appended to: tests that are skipped write there, too (`missing` in src/testkit).
+        # Emptied, and then only appended to: tests that are skipped write there, too (`missing` in crates/testkit).
         open(stage.log, "w").close()
         with open(stage.log, "a") as log:
             # A stage of its own has make's settings from the environment, but not the jobs of the make above it.

@@ -122,7 +122,7 @@ impl QueryBench<'_> {
     fn add(&mut self, (key, title): Query, durations: &Durations, scanned: Option<u64>) {
         let row = Row::default()
             .label("QUERY", title)
-            .count("RUNS", "asked", durations.len() as u64)
+            .count("RUNS", "asked", durations.count() as u64)
             .latency_and_max(durations);
 
         // Entries a second compare scans of stores of different sizes.

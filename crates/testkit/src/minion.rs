@@ -11,10 +11,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::base::clock::Micros;
-use crate::base::limits::CLI_ANSWER_TIMEOUT;
-use crate::wire::msgpack::{Reader, get};
-use crate::wire::signed::{BATCH_PATH, Challenge, Digest, Envelope, HELLO_PATH, sha256};
+use saltcellar_base::clock::Micros;
+use saltcellar_base::limits::CLI_ANSWER_TIMEOUT;
+use saltcellar_wire::msgpack::{Reader, get};
+use saltcellar_wire::signed::{BATCH_PATH, Challenge, Digest, Envelope, HELLO_PATH, sha256};
 
 /// Bytes of the head of a response.
 const HEAD_BYTES_MAX: usize = 16 * 1024;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::DEADLINE;
-use crate::wire::msgpack::Writer;
+use saltcellar_wire::msgpack::Writer;
 
 /// The socket of a publisher.
 #[derive(Debug)]

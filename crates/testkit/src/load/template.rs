@@ -8,10 +8,10 @@
 
 use std::sync::LazyLock;
 
-use crate::base::clock::{Clock, Micros};
-use crate::model::stamped_jid;
-use crate::testkit::Random;
-use crate::wire::msgpack::Writer;
+use crate::Random;
+use saltcellar_base::clock::{Clock, Micros};
+use saltcellar_model::stamped_jid;
+use saltcellar_wire::msgpack::Writer;
 
 /// The time of event 0, in microseconds: 20 to 21 hours ago, so that no stamp is a day off and jids are in the past.
 static EPOCH: LazyLock<i64> = LazyLock::new(|| {
@@ -212,7 +212,8 @@ impl EventGenerator {
         *raw_len
     }
 
-    pub(crate) fn jid(&self, n: u64) -> String {
+    /// The jid of the job that event `n` belongs to.
+    pub fn jid(&self, n: u64) -> String {
         stamped_jid(job_time(job_number(self.jobs, n, 0, 0)))
     }
 }

@@ -5,16 +5,16 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::Builder;
 
-use crate::base::limits::MASTER_READ_BYTES;
-use crate::wire::msgpack::Writer;
-use crate::wire::zmtp::{self, Splitter, ZmtpItem};
+use saltcellar_base::limits::MASTER_READ_BYTES;
+use saltcellar_wire::msgpack::Writer;
+use saltcellar_wire::zmtp::{self, Splitter, ZmtpItem};
 
 /// The command READY of a master's socket.
 const READY: &[u8] = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
 
 /// The master's end of a connection: a ROUTER.
 #[derive(Debug)]
-pub(crate) struct Router {
+pub struct Router {
     /// The connection, for invalid responses.
     pub stream: TcpStream,
     splitter: Splitter,
@@ -22,7 +22,7 @@ pub(crate) struct Router {
 
 impl Router {
     /// Exchanges greetings with a client, and waits for its READY.
-    pub(crate) fn accept(mut stream: TcpStream) -> io::Result<Self> {
+    pub fn accept(mut stream: TcpStream) -> io::Result<Self> {
         // As libzmq does: a small message is sent immediately.
         stream.set_nodelay(true)?;
         stream.write_all(&zmtp::greeting())?;
@@ -43,7 +43,7 @@ impl Router {
     }
 
     /// The body of the next request; `None` at the end of the connection.
-    pub(crate) fn next_request(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub fn next_request(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             match self.next_item()? {
                 Some(command) if command.is_empty() => {}
@@ -79,7 +79,7 @@ impl Router {
     }
 
     /// Sends a response.
-    pub(crate) fn send(&mut self, body: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::new();
         zmtp::put_request(&mut bytes, body);
         self.stream.write_all(&bytes)

@@ -4,7 +4,7 @@
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use crate::wire::msgpack::json::from_json;
+use saltcellar_wire::msgpack::json::from_json;
 
 /// What can make calls of a daemon.
 pub trait Asks {

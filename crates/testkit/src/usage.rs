@@ -14,12 +14,12 @@ pub struct Process(pub Child);
 
 impl Process {
     /// CPU seconds used so far, user and system.
-    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
+    pub fn cpu_s(&self) -> anyhow::Result<f64> {
         Ok(state_and_cpu_s(self.0.id())?.1)
     }
 
     /// Waits until it is idle, so that work after the last response, such as sealing, is included.
-    pub(crate) fn wait_until_idle(&self, timeout: Duration) -> anyhow::Result<()> {
+    pub fn wait_until_idle(&self, timeout: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + timeout;
         let mut seen = self.cpu_s()?;
         let mut quiet = 0;
@@ -105,7 +105,7 @@ pub fn own_cpu_s() -> anyhow::Result<f64> {
 }
 
 /// Resident memory of a process in megabytes, now (`VmRSS`) or at its peak (`VmHWM`).
-pub(crate) fn memory_mb(pid: u32, name: &str) -> anyhow::Result<f64> {
+pub fn memory_mb(pid: u32, name: &str) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let line = status
@@ -129,8 +129,9 @@ pub fn disk_bytes(path: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
+/// Durations of calls, for percentiles.
 #[derive(Debug, Default)]
-pub(crate) struct Durations {
+pub struct Durations {
     /// In milliseconds, ascending.
     sorted: Vec<f64>,
 }
@@ -147,12 +148,13 @@ impl FromIterator<Duration> for Durations {
 }
 
 impl Durations {
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn count(&self) -> usize {
         self.sorted.len()
     }
 
     /// The percentile in milliseconds, 0.5 for the median; `None` without durations.
-    pub(crate) fn ms(&self, share: f64) -> Option<f64> {
+    pub fn ms(&self, share: f64) -> Option<f64> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

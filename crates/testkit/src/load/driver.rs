@@ -15,27 +15,33 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 
 use super::template::{Encoding, EventGenerator};
-use crate::testkit::usage::{Durations, own_cpu_s};
-use crate::wire::call::preamble;
-use crate::wire::msgpack::{Reader, Writer, as_bool, as_int, as_text, get};
+use crate::usage::{Durations, own_cpu_s};
+use saltcellar_wire::call::preamble;
+use saltcellar_wire::msgpack::{Reader, Writer, as_bool, as_int, as_text, get};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(crate) struct LoadSpec<'a> {
-    pub(crate) generator: &'a EventGenerator,
+/// A load: which entries, and how they are sent.
+pub struct LoadSpec<'a> {
+    /// Makes each event from its index.
+    pub generator: &'a EventGenerator,
     /// Index of the first event.
-    pub(crate) first: u64,
-    pub(crate) entries: u64,
-    pub(crate) connections: u64,
-    pub(crate) in_flight: usize,
-    pub(crate) batch: u64,
+    pub first: u64,
+    /// Number of events, over all connections.
+    pub entries: u64,
+    /// Number of connections, each with a sender and a receiver of its own.
+    pub connections: u64,
+    /// Batches of a connection that may wait for their answers.
+    pub in_flight: usize,
+    /// Entries in a batch.
+    pub batch: u64,
     /// Entries per second; unlimited if `None`.
-    pub(crate) rate: Option<f64>,
+    pub rate: Option<f64>,
 }
 
 impl<'a> LoadSpec<'a> {
     /// Single events, one at a time on one connection.
-    pub(crate) fn new(generator: &'a EventGenerator, entries: u64) -> Self {
+    pub fn new(generator: &'a EventGenerator, entries: u64) -> Self {
         Self {
             generator,
             first: 0,
@@ -48,13 +54,16 @@ impl<'a> LoadSpec<'a> {
     }
 }
 
-pub(crate) struct LoadResult {
+/// What a load took.
+pub struct LoadResult {
     /// From the first batch to the last response.
-    pub(crate) seconds: f64,
-    pub(crate) raw_bytes: u64,
+    pub seconds: f64,
+    /// Tags and bodies as sent, without their framing.
+    pub raw_bytes: u64,
     /// Of each batch.
-    pub(crate) latencies: Durations,
-    pub(crate) own_cpu_s: f64,
+    pub latencies: Durations,
+    /// CPU seconds of the generator.
+    pub own_cpu_s: f64,
 }
 
 /// One connection, shared by its sender and its receiver.
@@ -215,7 +224,7 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
 
 /// Sends all events to a socket and waits for all responses. Calls `watch` several times per second
 /// with the number of acknowledged entries and the elapsed seconds.
-pub(crate) fn run_load(
+pub fn run_load(
     socket: &Path,
     spec: &LoadSpec<'_>,
     mut watch: impl FnMut(u64, f64) -> anyhow::Result<()>,

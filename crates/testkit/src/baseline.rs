@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use anyhow::Context as _;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::base::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
+use saltcellar_base::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
 
 /// Maximum number of raw bytes in one commit.
 const COMMIT_RAW_BYTES: usize = 4 * 1024 * 1024;
@@ -20,7 +20,7 @@ const COMMIT_RAW_BYTES: usize = 4 * 1024 * 1024;
 const BATCHES_WAITING: usize = 1024;
 
 /// A baseline's queue of batches, each with a token, and its threads, which end when all senders are dropped.
-pub(crate) type Baseline<T> = (Sender<(Vec<u8>, T)>, Vec<JoinHandle<anyhow::Result<()>>>);
+pub type Baseline<T> = (Sender<(Vec<u8>, T)>, Vec<JoinHandle<anyhow::Result<()>>>);
 
 /// Starts `packers` threads that compress, and one that writes and then calls `durable` with the token of each batch.
 pub fn start<T: Send + 'static>(
@@ -128,8 +128,7 @@ mod tests {
         let (durable, tokens) = crossbeam_channel::bounded(3);
         let durable = move |token| durable.send(token).unwrap();
         let (intake, threads) = start(File::create(&path).unwrap(), 1, durable).unwrap();
-        let batches =
-            [10, 3 * BLOCK_RAW_BYTES, 1].map(|len| crate::testkit::Random::new(1).bytes(len));
+        let batches = [10, 3 * BLOCK_RAW_BYTES, 1].map(|len| crate::Random::new(1).bytes(len));
         for (token, batch) in batches.iter().enumerate() {
             intake.send((batch.clone(), token)).unwrap();
         }

@@ -4,7 +4,7 @@
 //! numbers between them, so that zstd level 1 compresses about 4.2 times. `small`: pings, publishes, beacons and tokens,
 //! median 180 bytes.
 
-pub(crate) mod driver;
+pub mod driver;
 mod examples;
 pub mod template;
 
@@ -15,9 +15,9 @@ use serde_json::{Value as Json, json};
 
 use self::template::{Encoding, EventGenerator, EventTemplate, Jobs};
 use super::{Random, bus};
-use crate::wire::msgpack::Reader;
-use crate::wire::msgpack::json::from_json;
-use crate::wire::{frame, salt_event};
+use saltcellar_wire::msgpack::Reader;
+use saltcellar_wire::msgpack::json::from_json;
+use saltcellar_wire::{frame, salt_event};
 
 /// Number of templates of a load. Their words are fixed; every number is new in every event. The number is large enough
 /// that a template never repeats within the window of a compressor.
@@ -85,7 +85,7 @@ impl Load {
     }
 
     /// Mean and median bytes of an event.
-    pub(crate) fn sizes(&self) -> (f64, usize) {
+    pub fn sizes(&self) -> (f64, usize) {
         let mut bytes: Vec<_> = self.templates.iter().map(EventTemplate::len).collect();
         bytes.sort_unstable();
         let sum: usize = bytes.iter().sum();
@@ -97,7 +97,7 @@ impl Load {
 }
 
 /// A value as msgpack.
-pub(crate) fn packed(value: &Json) -> Vec<u8> {
+pub fn packed(value: &Json) -> Vec<u8> {
     let value = from_json(value).expect("loads contain no special form of a value");
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &value).expect("a write to memory succeeds");
@@ -204,7 +204,7 @@ pub fn small(seed: u64, scale: f64) -> Load {
 }
 
 /// Jobs: a publish followed by `returns` returns.
-pub(crate) fn jobs(seed: u64, returns: u64) -> Load {
+pub fn jobs(seed: u64, returns: u64) -> Load {
     load(
         seed,
         Jobs::Of(returns + 1),
@@ -217,7 +217,7 @@ pub(crate) fn jobs(seed: u64, returns: u64) -> Load {
 }
 
 /// Returns: pings and state runs.
-pub(crate) fn returns(seed: u64) -> Load {
+pub fn returns(seed: u64) -> Load {
     load(seed, Jobs::Interleaved, 4, |n, random| match n % 4 {
         0..3 => a_ping(),
         _ => a_state_run(300 + random.below(1_500), 1.0, random),
@@ -225,7 +225,7 @@ pub(crate) fn returns(seed: u64) -> Load {
 }
 
 /// A recorded bus, replayed repeatedly, see [`bus`] for the file and [`examples`] for what changes.
-pub(crate) fn recorded(path: &Path, seed: u64) -> anyhow::Result<Load> {
+pub fn recorded(path: &Path, seed: u64) -> anyhow::Result<Load> {
     let read = || {
         let bytes = std::fs::read(path)?;
         let (_, frames) = bus::read_recording(&bytes)?;
@@ -303,7 +303,10 @@ mod tests {
     #[test]
     fn each_replay_has_new_values_and_is_valid_msgpack() {
         for release in ["3006.28", "3007.15", "3008.3"] {
-            let path = format!("{}/tests/data/{release}.sbus", env!("CARGO_MANIFEST_DIR"));
+            let path = format!(
+                "{}/../../tests/data/{release}.sbus",
+                env!("CARGO_MANIFEST_DIR")
+            );
             let load = recorded(Path::new(&path), 7).unwrap();
             let generator = load.generator(Encoding::EventReturn);
             let mut seen = BTreeSet::new();

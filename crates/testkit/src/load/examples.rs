@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rmpv::Value;
 
 use super::template::{EventTemplate, JID_LEN, MINION_DIGITS, STAMP_LEN, SlotContent, Template};
-use crate::wire::salt_event;
+use saltcellar_wire::salt_event;
 
 /// Minimum length of hexadecimal text that counts as a hash or token instead of a word.
 const HEX_RUN_MIN: usize = 16;
@@ -51,7 +51,7 @@ impl KnownNames {
         let mut part = Template::default();
         match rmpv::decode::read_value_with_max_depth(
             &mut &*data,
-            crate::base::limits::RMPV_DEPTH_MAX,
+            saltcellar_base::limits::RMPV_DEPTH_MAX,
         ) {
             Ok(value) => self.value(&value, &mut part),
             // Too deep, or not msgpack: unchanged.
