@@ -13,38 +13,81 @@ use super::error::{Res, not_native};
 use super::ops::{self, Notation};
 use super::value::{Kind, Obj, View, kind, lazy, list, member, text};
 
-/// Native filters.
-const FILTERS: &str = "count d default dictsort first int items join json last length list lower map reject rejectattr replace select \
-                       selectattr sort string tojson trim upper yaml_dquote yaml_encode yaml_squote";
-/// Native tests without an argument, and with one.
-const TESTS: [&str; 2] = [
-    "boolean defined even false float integer iterable list mapping none number odd sequence string true undefined",
-    "eq equalto ge gt in le lt match ne",
-];
-
-/// Whether a list of words, separated by spaces, has this word.
-pub(super) fn is_in(words: &str, word: &str) -> bool {
-    words.split(' ').any(|known| known == word)
-}
-
 /// Whether a filter is native.
 pub(super) fn is_filter(name: &str) -> bool {
-    is_in(FILTERS, name)
+    matches!(
+        name,
+        "count"
+            | "d"
+            | "default"
+            | "dictsort"
+            | "first"
+            | "int"
+            | "items"
+            | "join"
+            | "json"
+            | "last"
+            | "length"
+            | "list"
+            | "lower"
+            | "map"
+            | "reject"
+            | "rejectattr"
+            | "replace"
+            | "select"
+            | "selectattr"
+            | "sort"
+            | "string"
+            | "tojson"
+            | "trim"
+            | "upper"
+            | "yaml_dquote"
+            | "yaml_encode"
+            | "yaml_squote"
+    )
 }
 
 /// Whether a filter returns a generator in Jinja.
 pub(super) fn is_lazy(name: &str) -> bool {
-    is_in("items map reject rejectattr select selectattr", name)
+    matches!(
+        name,
+        "items" | "map" | "reject" | "rejectattr" | "select" | "selectattr"
+    )
 }
 
 /// Whether a filter consumes its input immediately.
 pub(super) fn consumes(name: &str) -> bool {
-    is_in("first join list sort", name)
+    matches!(name, "first" | "join" | "list" | "sort")
 }
 
 /// Whether a test with this number of arguments is native.
 pub(super) fn is_test(name: &str, args: usize) -> bool {
-    TESTS.get(args).is_some_and(|tests| is_in(tests, name))
+    match args {
+        0 => matches!(
+            name,
+            "boolean"
+                | "defined"
+                | "even"
+                | "false"
+                | "float"
+                | "integer"
+                | "iterable"
+                | "list"
+                | "mapping"
+                | "none"
+                | "number"
+                | "odd"
+                | "sequence"
+                | "string"
+                | "true"
+                | "undefined"
+        ),
+        1 => matches!(
+            name,
+            "eq" | "equalto" | "ge" | "gt" | "in" | "le" | "lt" | "match" | "ne"
+        ),
+        _ => false,
+    }
 }
 
 fn size(value: usize) -> Value {

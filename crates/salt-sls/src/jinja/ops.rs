@@ -7,7 +7,6 @@ use minijinja::Value;
 
 use super::budget;
 use super::error::{Res, not_native};
-use super::filters::is_in;
 use super::value::{Kind, Obj, View, kind, list, text, tuple};
 use crate::limits;
 use crate::python;
@@ -19,9 +18,19 @@ const EXACT: u64 = 1 << 53;
 /// Whether Python's `dict` has an attribute of this name. Attributes of other types are not native.
 pub(crate) fn is_attribute(name: &str) -> bool {
     name.starts_with("__")
-        || is_in(
-            "clear copy fromkeys get items keys pop popitem setdefault update values",
+        || matches!(
             name,
+            "clear"
+                | "copy"
+                | "fromkeys"
+                | "get"
+                | "items"
+                | "keys"
+                | "pop"
+                | "popitem"
+                | "setdefault"
+                | "update"
+                | "values"
         )
 }
 

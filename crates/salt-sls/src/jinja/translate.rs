@@ -15,15 +15,45 @@ use minijinja::syntax::SyntaxConfig;
 
 use super::call::is_mutating;
 use super::error::NotNative;
-use super::filters::{consumes, is_filter, is_in, is_lazy, is_test};
+use super::filters::{consumes, is_filter, is_lazy, is_test};
 use super::{lexical, ops};
 
 /// Variables of every template. Salt has more.
 const GIVEN: [&str; 6] = ["data", "grains", "opts", "pillar", "saltenv", "tag"];
 
 /// Further names that Salt or Jinja define.
-const RESERVED: &str = "caller context cycler dict env ifelse joiner kwargs lipsum loop namespace odict proxy raise range renderers salt \
-                        self show_full_context slscolonpath sls slsdotpath slspath sls_path super tpldir tpldot tplfile tplpath varargs";
+const RESERVED: [&str; 30] = [
+    "caller",
+    "context",
+    "cycler",
+    "dict",
+    "env",
+    "ifelse",
+    "joiner",
+    "kwargs",
+    "lipsum",
+    "loop",
+    "namespace",
+    "odict",
+    "proxy",
+    "raise",
+    "range",
+    "renderers",
+    "salt",
+    "self",
+    "show_full_context",
+    "slscolonpath",
+    "sls",
+    "slsdotpath",
+    "slspath",
+    "sls_path",
+    "super",
+    "tpldir",
+    "tpldot",
+    "tplfile",
+    "tplpath",
+    "varargs",
+];
 
 /// Native attributes of the variable `loop`.
 const LOOP: [&str; 7] = [
@@ -400,7 +430,7 @@ impl<'s> Translator<'s, '_> {
         match target {
             Expr::Var(name) => {
                 // The translation relies on the meaning of these names.
-                if GIVEN.contains(&name.id) || is_in(RESERVED, name.id) {
+                if GIVEN.contains(&name.id) || RESERVED.contains(&name.id) {
                     return self.refuse(format!("a new value of {:?}", name.id), name.span());
                 }
                 Expr::Var(Spanned::new(ast::Var { id: name.id }, name.span()))
@@ -454,7 +484,7 @@ impl<'s> Translator<'s, '_> {
             Expr::Var(name) => {
                 self.used.insert(name.id);
                 if GIVEN.contains(&name.id)
-                    || (self.names.contains(name.id) && !is_in(RESERVED, name.id))
+                    || (self.names.contains(name.id) && !RESERVED.contains(&name.id))
                 {
                     return Expr::Var(Spanned::new(ast::Var { id: name.id }, span));
                 }
