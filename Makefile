@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -136,12 +136,16 @@ deny: ## check licences, sources and bans of all dependencies, and advisories if
 	if $(CARGO) deny fetch db >"$(TOOLS)-fetch.log" 2>&1; then $(CARGO) deny check --disable-fetch advisories; \
 	else echo "advisories: SKIPPED, their database cannot be fetched ($(TOOLS)-fetch.log)"; fi
 
-bench: ## measure ingest, query, returner and sources beside the physical baseline (BENCH_ARGS: more flags for ingest)
-	@$(CARGO) build --release
-	@$(TARGET)/release/saltcellar bench ingest $(BENCH_ARGS)
-	@$(TARGET)/release/saltcellar bench query
-	@$(TARGET)/release/saltcellar bench returner
-	@$(TARGET)/release/saltcellar bench sources
+# saltcellar-bench, and the release build of the daemon beside it, which it measures.
+BENCH := $(abspath $(TARGET))/release/saltcellar-bench
+bench-build:
+	@$(CARGO) build --release -p saltcellar -p saltcellar-bench
+
+bench: bench-build ## measure ingest, query, returner and sources beside the physical baseline (BENCH_ARGS: more flags for ingest)
+	@$(BENCH) ingest $(BENCH_ARGS)
+	@$(BENCH) query
+	@$(BENCH) returner
+	@$(BENCH) sources
 
 crash: ## run RUNS random simulations of store and spill on a simulated disk, CRASHES times kill -9 under load, and damage to every kind of file (SIMULATION_SEED=n, CRASH_SEED=n repeat one)
 	@RUNS=$${RUNS:-10000} $(CARGO) test --release --lib simulation
@@ -151,10 +155,9 @@ bench-bus: ## measure the cost of archiving a real master's events: Salt's own E
 	@$(CARGO) build --release
 	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bus_cost.py
 
-bench-reactor: ## measure the reactor's pipeline: Salt's own and ours on the same rules and files, in one run
-	$(CARGO) build --release
-	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bench_reactor.py
-	@$(TARGET)/release/saltcellar bench reactor --wire $(BENCH_ARGS)
+bench-reactor: bench-build ## measure the reactor's pipeline: Salt's own and ours on the same rules and files, in one run
+	@SALTCELLAR_BENCH="$(BENCH)" $(LAB) in-venv -- python tests/lab/bench_reactor.py
+	@$(BENCH) reactor --wire $(BENCH_ARGS)
 
 bench-extension: ## measure the Salt extension: event_return in batches, returner with 1 and 8 workers
 	@$(CARGO) build --release
@@ -173,34 +176,28 @@ bench-returners: $(TARGET)/bench-libs ## measure job caches side by side: local_
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
 	  $(LAB) in-venv --no-extension -- python salt/bench/returners.py --sizes $(SIZES) --json $(RETURNERS_JSON) $(BENCH_ARGS)
 
-bench-sinks: $(TARGET)/bench-libs ## measure sinks beside baselines: file, http, postgres against Salt's pgjsonb, a live consumer, twelve sinks (EVENTS, LIVE, ONLY=file)
-	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
-	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
+bench-sinks: $(TARGET)/bench-libs bench-build ## measure sinks beside baselines: file, http, postgres against Salt's pgjsonb, a live consumer, twelve sinks (EVENTS, LIVE, ONLY=file)
+	@SALTCELLAR_BENCH="$(BENCH)" SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/sinks/measure.py $(PYTEST_ARGS)
 
-bench-http: ## measure the page and queries of large stores, live viewers beside none, and the start of the command line (JOBS, EVENTS, LIVE, KEEP, ONLY=page)
-	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
-	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
+bench-http: bench-build ## measure the page and queries of large stores, live viewers beside none, and the start of the command line (JOBS, EVENTS, LIVE, KEEP, ONLY=page)
+	@SALTCELLAR_BENCH="$(BENCH)" SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/http/measure.py $(PYTEST_ARGS)
 
 SOAK_ENTRIES ?= 100000000
-soak: ## measure memory over a hundred million entries (SOAK_ENTRIES)
-	@$(CARGO) build --release
-	@$(TARGET)/release/saltcellar bench ingest --load small --no-baseline --entries $(SOAK_ENTRIES) --output json $(BENCH_ARGS)
+soak: bench-build ## measure memory over a hundred million entries (SOAK_ENTRIES)
+	@$(BENCH) ingest --load small --no-baseline --entries $(SOAK_ENTRIES) --output json $(BENCH_ARGS)
 
 SOAK_EVENTS ?= 10000000
-soak-reactor: ## measure the reactor's memory over ten million events (SOAK_EVENTS); fails if it grows
-	@$(CARGO) build --release
-	@$(TARGET)/release/saltcellar bench reactor --soak $(SOAK_EVENTS) $(BENCH_ARGS)
+soak-reactor: bench-build ## measure the reactor's memory over ten million events (SOAK_EVENTS); fails if it grows
+	@$(BENCH) reactor --soak $(SOAK_EVENTS) $(BENCH_ARGS)
 
 BACKLOG_EVENTS ?= 1000000
-backlog-reactor: ## process a million events while the master is down (BACKLOG_EVENTS): memory, order, no duplicates; fails above 200 MB
-	@$(CARGO) build --release
-	@$(TARGET)/release/saltcellar bench reactor --backlog $(BACKLOG_EVENTS) --check $(BENCH_ARGS)
+backlog-reactor: bench-build ## process a million events while the master is down (BACKLOG_EVENTS): memory, order, no duplicates; fails above 200 MB
+	@$(BENCH) reactor --backlog $(BACKLOG_EVENTS) --check $(BENCH_ARGS)
 
-isolation-reactor: ## measure the delay of a reaction beside a throttled, slow or failing rule; fails above 50 ms
-	@$(CARGO) build --release
-	@$(TARGET)/release/saltcellar bench reactor --isolation --seconds 10 --check $(BENCH_ARGS)
+isolation-reactor: bench-build ## measure the delay of a reaction beside a throttled, slow or failing rule; fails above 50 ms
+	@$(BENCH) reactor --isolation --seconds 10 --check $(BENCH_ARGS)
 
 FAULTS ?= 50
 REACTIONS ?= 10000

@@ -1,6 +1,6 @@
-//! Ingest of the store alone, in this process, compared with the baseline of `saltcellar bench ingest`.
+//! Ingest of the store alone, in this process, compared with the baseline of `saltcellar-bench ingest`.
 //!
-//! Both get the loads `mix` and `small` of `saltcellar bench ingest`, in batches of 64. CPU seconds include making the batches.
+//! Both get the loads `mix` and `small` of `saltcellar-bench ingest`, in batches of 64. CPU seconds include making the batches.
 //!
 //! Output: events/s and CPU seconds per million for both, their ratio, and bytes on disk per event.
 //! `cargo bench --bench ingest`; `EVENTS=2000000` for a longer run.
@@ -18,12 +18,12 @@ use std::time::Instant;
 use saltcellar::base::clock::Clock;
 use saltcellar::model::{Batch, Source};
 use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, vfs};
-use saltcellar::testkit::baseline;
-use saltcellar::testkit::load::template::{Encoding, EventGenerator};
-use saltcellar::testkit::load::{Load, mix, small};
-use saltcellar::testkit::usage::{disk_bytes, own_cpu_s};
 use saltcellar::wire::msgpack::{as_text, get};
 use saltcellar::wire::salt_event::fingerprinted_entry;
+use saltcellar_testkit::baseline;
+use saltcellar_testkit::load::template::{Encoding, EventGenerator};
+use saltcellar_testkit::load::{Load, mix, small};
+use saltcellar_testkit::usage::{disk_bytes, own_cpu_s};
 
 const BATCH: usize = 64;
 

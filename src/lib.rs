@@ -25,8 +25,10 @@
 
 pub use saltcellar_base as base;
 pub use saltcellar_model as model;
-pub use saltcellar_testkit as testkit;
 pub use saltcellar_wire as wire;
+
+#[cfg(test)]
+pub(crate) use saltcellar_testkit as testkit;
 
 // settings
 pub mod config;

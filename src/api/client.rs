@@ -144,12 +144,6 @@ impl Client {
         decoded(&answer)
     }
 
-    /// Makes a call and returns the raw frame of the response, for measurements.
-    pub(crate) fn make_raw<C: Call>(&mut self, args: &C::Args<'_>) -> Result<Vec<u8>, ClientError> {
-        self.start::<C>(args)?;
-        self.receive_frame()
-    }
-
     /// Makes a call with arguments as msgpack, and returns the result as msgpack.
     pub fn ask_packed(&mut self, name: &str, args: &[u8]) -> Result<Vec<u8>, ClientError> {
         let id = self.post(name, args)?;

@@ -18,7 +18,7 @@ pub(crate) fn cli(cellar: &Cellar, args: &[&str]) -> Output {
 
     begin(cellar.connector());
     let args = ["saltcellar"].iter().chain(args);
-    let exit: Exit = super::outcome(args.map(OsString::from));
+    let exit: Exit = super::outcome(args.map(OsString::from), super::dispatch);
 
     let (stdout, stderr) = end();
     Output {

@@ -7,7 +7,6 @@
 //! findings of `doctor` have separate lines.
 
 mod admin;
-mod bench;
 mod doctor;
 mod export;
 mod format;
@@ -34,10 +33,10 @@ use self::format::ask::{ListOf, Listing, NoDaemon, Order, Paged};
 pub use self::format::exit::Exit;
 use self::format::fields::{joined, line_of, or_empty, value};
 use self::format::nested::{leaf, nested};
-pub use self::format::output::{Form, Format, OutputError};
-use self::format::output::{Output, is_coloured, show, show_rows};
+pub use self::format::output::{Form, Format, Output, OutputError};
+use self::format::output::{is_coloured, show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
-use self::format::table::{Column, Table};
+pub use self::format::table::{Column, Table};
 use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
 use self::format::{ask, streams, yaml};
 use crate::base::umask;
@@ -198,9 +197,6 @@ enum Verb {
     /// Export jobs and events
     #[command(subcommand)]
     Export(export::Export),
-    /// Run benchmarks on this machine
-    #[command(subcommand)]
-    Bench(bench::Bench),
     /// Print the versions of the program and its formats
     Version,
     /// Print shell completions
@@ -219,8 +215,7 @@ impl Verb {
         match self {
             Self::Jobs(verb) => verb.has_rows(),
             Self::Minions(jobs::minions::Minions::List(_) | jobs::minions::Minions::Show(_))
-            | Self::Doctor(_)
-            | Self::Bench(_) => true,
+            | Self::Doctor(_) => true,
             Self::Events(verb) => verb.has_rows(),
             Self::Consumers(verb) => verb.has_rows(),
             Self::Sinks(verb) => verb.has_rows(),
@@ -266,14 +261,26 @@ fn finding(message: String) -> anyhow::Error {
 #[error("{0}")]
 struct BadUsage(String);
 
-/// Runs the program with `args` (the first is the program's name) and prints errors to standard
+/// Runs `saltcellar` with `args` (the first is the program's name) and prints errors to standard
 /// error.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    outcome(args).into()
+    run_program(args, dispatch)
 }
 
-fn outcome(args: impl IntoIterator<Item = OsString>) -> Exit {
-    let cli = match Cli::try_parse_from(args) {
+/// Runs a program of this workspace: parses its command line, does what `dispatch` makes of it, and
+/// prints errors as `saltcellar` does, with the same exit codes.
+pub fn run_program<C: Parser>(
+    args: impl IntoIterator<Item = OsString>,
+    dispatch: impl FnOnce(C) -> anyhow::Result<()>,
+) -> ExitCode {
+    outcome(args, dispatch).into()
+}
+
+fn outcome<C: Parser>(
+    args: impl IntoIterator<Item = OsString>,
+    dispatch: impl FnOnce(C) -> anyhow::Result<()>,
+) -> Exit {
+    let cli = match C::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             // There is nowhere to report a failure to print.
@@ -292,7 +299,7 @@ fn outcome(args: impl IntoIterator<Item = OsString>) -> Exit {
             let exit = Exit::of(&error);
             // A closed pipe is an error without a message.
             if exit != Exit::Ok {
-                report(&error);
+                report(C::command().get_name(), &error);
             }
             exit
         }
@@ -351,7 +358,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Reactor(reactor) => reactor::run(&global, reactor),
         Verb::Import(import) => import::run(&global, &import),
         Verb::Export(export) => export::run(&global, export),
-        Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => admin::version::run(&global),
         Verb::Zeromq(args) => serve::run_zeromq(&global, &args),
         Verb::Completions(args) => admin::completions::run(&args),
@@ -361,26 +367,30 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
 
 /// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in
 /// [`print_error`].
-fn report(error: &anyhow::Error) {
+fn report(program: &str, error: &anyhow::Error) {
     // The chain would only say what failed; this says what to do.
     if let Some(unreachable) = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<NoDaemon>())
     {
-        print_error(&unreachable.to_string());
-        print_error(&unreachable.hint());
+        print_error_of(program, &unreachable.to_string());
+        print_error_of(program, &unreachable.hint());
         return;
     }
 
     // Not a failure of the program, so without `failed to`.
     if error.is::<Finding>() {
-        return print_error(&error.to_string());
+        return print_error_of(program, &error.to_string());
     }
 
-    print_error(&format!("failed to {error:#}"));
+    print_error_of(program, &format!("failed to {error:#}"));
 }
 
 /// Writes one line to standard error. A failed write is ignored: the exit code remains.
 fn print_error(text: &str) {
-    let _ = writeln!(streams::stderr(), "saltcellar: {}", plain(text));
+    print_error_of("saltcellar", text);
+}
+
+fn print_error_of(program: &str, text: &str) {
+    let _ = writeln!(streams::stderr(), "{program}: {}", plain(text));
 }

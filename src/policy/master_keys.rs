@@ -88,7 +88,8 @@ pub(crate) struct Cleaned {
     pub(crate) unparsed: bool,
 }
 
-pub(crate) struct MasterKeys {
+/// The keys of masters, which are redacted wherever an event carries one.
+pub struct MasterKeys {
     known: RwLock<Arc<Known>>,
     masters: Mutex<Vec<Master>>,
     read: Mutex<KeyFiles>,
@@ -98,7 +99,7 @@ pub(crate) struct MasterKeys {
 impl MasterKeys {
     /// The keys of the masters with these configuration files. `reactor` is the one whose requests the reactor carries out; it
     /// is added if missing.
-    pub(crate) fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
+    pub fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
         let others = masters
             .iter()
             .filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));

@@ -7,7 +7,7 @@ use crate::reactor::prepared::Prepared;
 
 /// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Detail {
+pub enum Detail {
     /// Calls, events to fire, and notes.
     #[default]
     Calls,
@@ -48,8 +48,9 @@ pub(crate) struct NotNative {
     pub(crate) why: String,
 }
 
+/// What came of an event.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// The matching references, in order.
     pub(crate) matched: Vec<Value>,
     /// Texts rendered by Jinja; only with [`Detail::Everything`].
@@ -58,11 +59,13 @@ pub(crate) struct Outcome {
     pub(crate) high: Vec<Map>,
     /// Low chunks in order; only with [`Detail::Everything`].
     pub(crate) low: Vec<Map>,
-    pub(crate) calls: Vec<Prepared>,
+    /// Calls, in the order of the file.
+    pub calls: Vec<Prepared>,
     /// Calls of templates through `salt`; only with [`Detail::Everything`].
     pub(crate) salt_calls: Vec<SaltCall>,
     pub(crate) fired: Vec<Fired>,
-    pub(crate) notes: Vec<Note>,
+    /// What Salt's reactor would log.
+    pub notes: Vec<Note>,
     /// Files that need Salt's own renderers.
     pub(crate) not_native: Vec<NotNative>,
 }

@@ -6,8 +6,9 @@ use serde_json::{Value as Json, json};
 
 use crate::reactor::master::{Call, Client};
 
+/// A call as Salt's reactor passes it to one of its clients.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Prepared {
+pub struct Prepared {
     pub(crate) client: Client,
     /// The function: `state.orchestrate`.
     pub(crate) fun: Value,

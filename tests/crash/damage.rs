@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 
 use crate::server::Server;
 

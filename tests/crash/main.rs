@@ -30,7 +30,7 @@ mod damage;
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 use server::Server;
 
 fn setting(name: &str) -> Option<u64> {

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use saltcellar::testkit::Random;
 use saltcellar::wire::msgpack::Writer;
+use saltcellar_testkit::Random;
 
 /// How a sender submits entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use saltcellar::base::clock::Clock;
-use saltcellar::testkit::Random;
 use saltcellar::wire::msgpack::{self, Writer, as_int, as_text};
+use saltcellar_testkit::Random;
 
 use crate::model::{Name, Sender, Source, entry, source};
 use crate::wire::{Args, Wire};

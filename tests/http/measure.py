@@ -198,7 +198,7 @@ def haystack(stores):
     if not (place / "complete").exists():
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        command = [BIN, "bench", "ingest", "--keep", "--dir", place, "--load", "small", "--entries", str(EVENTS), "--no-baseline", "--output", "json"]
+        command = [os.environ["SALTCELLAR_BENCH"], "ingest", "--program", BIN, "--keep", "--dir", place, "--load", "small", "--entries", str(EVENTS), "--no-baseline", "--output", "json"]
         started = time.monotonic()
         bench = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
         at = wait_for("the daemon", lambda: next((path for path in place.glob("*/s") if path.is_socket()), None))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use rmpv::Value;
-use saltcellar::testkit::program as executable;
+use saltcellar_testkit::program as executable;
 use serde_json::json;
 
 use crate::fake_daemon::{program, stderr, stdout};
@@ -223,16 +223,9 @@ enum Place {
 }
 use Place::{Help, Live, Stopped};
 
-const BENCHMARK: &str = "it loads the machine for minutes; `bench.rs` runs it with a small load";
-
 /// For each verb: where, the arguments instead of the advised ones (options only if they are not given, after the others), and the exit codes
 /// beside 0.
 const RUNS: &[(&str, Place, &str, &[i32])] = &[
-    ("bench ingest", Help(BENCHMARK), "", &[]),
-    ("bench query", Help(BENCHMARK), "", &[]),
-    ("bench reactor", Help(BENCHMARK), "", &[]),
-    ("bench returner", Help(BENCHMARK), "", &[]),
-    ("bench sources", Help(BENCHMARK), "", &[]),
     ("check", Live, "", &[]),
     ("completions", Live, "bash", &[]),
     ("consumers create", Live, "audit", &[]),

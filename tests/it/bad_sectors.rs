@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rmpv::Value;
-use saltcellar::testkit::Random;
-use saltcellar::testkit::usage::Process;
+use saltcellar_testkit::Random;
+use saltcellar_testkit::usage::Process;
 
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Asks as _, Cellar, map, serve_command, wait_for};
@@ -339,7 +339,7 @@ pub(crate) const ENTRIES_PER_BLOCK_MAX: usize = 8;
 fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
     let library_dir = tempfile::tempdir().unwrap();
     let Some(library) = library(library_dir.path()) else {
-        return saltcellar::testkit::missing("a C compiler as `cc`");
+        return saltcellar_testkit::missing("a C compiler as `cc`");
     };
     let made = filled(tempfile::tempdir().unwrap());
     let state = made.state();
@@ -445,7 +445,7 @@ fn the_daemon_starts_with_a_bad_sector_in_any_of_its_files() {
 fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
     let library_dir = tempfile::tempdir().unwrap();
     let Some(library) = library(library_dir.path()) else {
-        return saltcellar::testkit::missing("a C compiler as `cc`");
+        return saltcellar_testkit::missing("a C compiler as `cc`");
     };
     let made = filled(tempfile::tempdir().unwrap());
     let dir = made.path().canonicalize().unwrap();
@@ -525,7 +525,7 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
 fn a_backup_keeps_what_it_has_of_a_log_that_cannot_be_opened_any_more() {
     let library_dir = tempfile::tempdir().unwrap();
     let Some(library) = library(library_dir.path()) else {
-        return saltcellar::testkit::missing("a C compiler as `cc`");
+        return saltcellar_testkit::missing("a C compiler as `cc`");
     };
     let made = filled(tempfile::tempdir().unwrap());
     let dir = made.path().canonicalize().unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use rmpv::Value;
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 
 use crate::harness::{Asks as _, Cellar, FakeBus, master_bus, publish, recording, wait_for};
 

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread::Builder;
 
 use rmpv::Value;
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr};
@@ -92,7 +92,7 @@ fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated()
 
 /// A running `events tail --output jsonl`.
 struct Tail {
-    process: saltcellar::testkit::usage::Process,
+    process: saltcellar_testkit::usage::Process,
     lines: std::sync::mpsc::Receiver<Json>,
 }
 
@@ -113,7 +113,7 @@ fn tail(cellar: &Cellar, args: &[&str]) -> Tail {
         })
         .unwrap();
     Tail {
-        process: saltcellar::testkit::usage::Process(child),
+        process: saltcellar_testkit::usage::Process(child),
         lines,
     }
 }
@@ -130,7 +130,7 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
         let since = tail(&cellar, &["--since", "1h", "--limit", "900"]);
         let found: Vec<u64> = (0..900)
             .map(|_| {
-                saltcellar::testkit::receive(&since.lines)["data"]["n"]
+                saltcellar_testkit::receive(&since.lines)["data"]["n"]
                     .as_u64()
                     .unwrap()
             })
@@ -160,7 +160,7 @@ fn a_tail_continues_at_its_position_after_the_daemon_was_killed() {
     cellar.store_numbered(0..3);
     let tail = tail(&cellar, &["--since", "1h"]);
     let next = || {
-        saltcellar::testkit::receive(&tail.lines)["data"]["n"]
+        saltcellar_testkit::receive(&tail.lines)["data"]["n"]
             .as_u64()
             .unwrap()
     };
@@ -180,7 +180,7 @@ fn events_of_a_bus_reach_a_tail() {
     let mut master = bus.subscriber().unwrap();
     let live = tail(&cellar, &["--tag", "test/*"]);
     let mut frame = Vec::new();
-    saltcellar::testkit::bus::put_frame(&mut frame, b"test/1\n\n\x81\xa1n\x01");
+    saltcellar_testkit::bus::put_frame(&mut frame, b"test/1\n\n\x81\xa1n\x01");
     let event = wait_for("an event of the bus", || {
         publish(&mut master, "plain", &[frame.clone()]);
         live.lines

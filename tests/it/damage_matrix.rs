@@ -12,8 +12,8 @@ use std::process::Stdio;
 
 use parking_lot::Mutex;
 use rmpv::Value;
-use saltcellar::testkit::Random;
-use saltcellar::testkit::usage::Process;
+use saltcellar_testkit::Random;
+use saltcellar_testkit::usage::Process;
 
 use crate::bad_sectors::{
     ENTRIES_PER_BLOCK_MAX, EVENTS, Made, cellar_status, copy_of, filled, is_log, listed, number,

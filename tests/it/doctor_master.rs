@@ -377,7 +377,7 @@ fn findings_about_options_name_their_line_and_the_fix() {
 fn doctor_reports_a_daemon_that_the_extension_does_not_trust() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
-        return saltcellar::testkit::missing("root, to make a socket of another user");
+        return saltcellar_testkit::missing("root, to make a socket of another user");
     }
     let shop = Shop::new();
     // The socket file remains without a listener.
@@ -821,7 +821,7 @@ fn the_page_lists_every_check_by_name() {
 fn a_python_that_only_the_path_of_this_shell_finds_is_not_the_daemons() {
     if found_by_a_service().is_some() {
         // Salt is installed on this machine, so the daemon finds its Python in any case.
-        return saltcellar::testkit::forbidden("a machine without a salt-master in /usr/bin");
+        return saltcellar_testkit::forbidden("a machine without a salt-master in /usr/bin");
     }
     let shop = Shop::new();
     shop.put("c.yaml", "reactor: {master: DIR/salt/master}\n");

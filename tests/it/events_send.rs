@@ -14,7 +14,7 @@ use saltcellar::wire::salt_event::split;
 
 use crate::fake_daemon::program;
 use crate::harness::{Asks as _, Cellar, wait_for};
-use saltcellar::testkit::{missing, receive};
+use saltcellar_testkit::{missing, receive};
 
 /// A master's bus, which publishes fired events to its subscribers.
 pub(crate) struct FakeMaster {

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use salt_sls::Glob;
 use saltcellar::reactor::Matcher;
-use saltcellar::testkit::{Random, missing};
+use saltcellar_testkit::{Random, missing};
 
 const PAIRS: usize = 40_000;
 

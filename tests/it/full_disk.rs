@@ -10,7 +10,7 @@ use saltcellar::api::client::ClientError;
 
 use crate::fake_daemon::program;
 use crate::harness::{Asks as _, Cellar, map, wait_for};
-use saltcellar::testkit::{Random, missing};
+use saltcellar_testkit::{Random, missing};
 
 /// An ext4 in a file, mounted as the state directory of a daemon; unmounted when dropped.
 struct SmallDisk {
@@ -58,7 +58,7 @@ impl SmallDisk {
                 .iter()
                 .any(|words| why.to_lowercase().contains(words));
             assert!(is_forbidden, "mount: {why}");
-            saltcellar::testkit::forbidden(&format!(
+            saltcellar_testkit::forbidden(&format!(
                 "the right to mount, which most containers lack: {}",
                 why.trim()
             ));

@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 use rmpv::Value;
 use saltcellar::api::client::{Client, ClientError};
 
-use saltcellar::testkit::DEADLINE;
-pub(crate) use saltcellar::testkit::bus::FakeBus;
-use saltcellar::testkit::bus::read_recording;
-pub(crate) use saltcellar::testkit::entries::{Asks, list, map};
-use saltcellar::testkit::usage::Process;
-pub(crate) use saltcellar::testkit::{read_to_end, wait_for};
+use saltcellar_testkit::DEADLINE;
+pub(crate) use saltcellar_testkit::bus::FakeBus;
+use saltcellar_testkit::bus::read_recording;
+pub(crate) use saltcellar_testkit::entries::{Asks, list, map};
+use saltcellar_testkit::usage::Process;
+pub(crate) use saltcellar_testkit::{read_to_end, wait_for};
 
 use crate::fake_daemon::program;
 

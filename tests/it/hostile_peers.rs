@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use rmpv::Value;
 use saltcellar::base::limits::{HTTP_CALLS_OF_ONE, SOCKET_CALLS_OF_ONE, WIRE_FRAME_BYTES_MAX};
-use saltcellar::testkit::response;
 use saltcellar::wire::call::{preamble, request_frame};
+use saltcellar_testkit::response;
 
 use crate::harness::{Asks as _, Cellar, map, read_to_end, wait_for};
 
@@ -200,7 +200,7 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         .maximum
         .is_some_and(|files| files < PEERS as u64 + 200)
     {
-        return saltcellar::testkit::forbidden("a hard limit of 10,200 open files");
+        return saltcellar_testkit::forbidden("a hard limit of 10,200 open files");
     }
     let cellar = Cellar::start();
     let before = rss_kb(&cellar);

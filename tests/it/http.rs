@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 
-use saltcellar::testkit::DEADLINE;
+use saltcellar_testkit::DEADLINE;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
@@ -281,8 +281,8 @@ fn a_network_listener_serves_only_tls() {
     cellar.counted("http_handshakes_failed", 1);
     let ca = std::fs::read(data.join("ca.pem")).unwrap();
     let to = format!("127.0.0.1:{port}").parse().unwrap();
-    let address = saltcellar::testkit::minion::Address::new(to, "localhost", &ca).unwrap();
-    let mut connection = saltcellar::testkit::minion::HttpsConnection::connect(&address).unwrap();
+    let address = saltcellar_testkit::minion::Address::new(to, "localhost", &ca).unwrap();
+    let mut connection = saltcellar_testkit::minion::HttpsConnection::connect(&address).unwrap();
     assert_eq!(
         connection.request("GET", "/healthz", b"").unwrap().status,
         200

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rmpv::Value;
 use saltcellar::base::clock::{Clock, Micros};
-use saltcellar::testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer};
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
+use saltcellar_testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer};
 
 use crate::harness::{Asks as _, Cellar, in_dir, map, wait_for};
 use crate::told::assert_told;
@@ -1116,7 +1116,7 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
         .maximum
         .is_some_and(|files| files < HTTP_PEERS_MAX as u64 + 200)
     {
-        return saltcellar::testkit::forbidden("a hard limit of 1,224 open files");
+        return saltcellar_testkit::forbidden("a hard limit of 1,224 open files");
     }
     let server = Server::open_on_http("");
     let (address, key) = (server.address(), signer("minion-a.pem"));

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 
 use rmpv::Value;
-use saltcellar::testkit::entries::value;
+use saltcellar_testkit::entries::value;
 use serde_json::{Value as Json, json};
 
 use crate::fake_daemon::{program, stderr, stdout};

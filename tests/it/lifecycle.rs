@@ -8,7 +8,7 @@ use rmpv::Value;
 
 use crate::fake_daemon::stderr;
 use crate::harness::{Asks as _, Cellar, ended, map, serve_command, wait_for};
-use saltcellar::testkit::DEADLINE;
+use saltcellar_testkit::DEADLINE;
 
 fn a_return(n: u64) -> Value {
     map(vec![
@@ -162,7 +162,7 @@ fn sighup_names_changed_keys_that_need_a_restart() {
         .stderr(fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
-    let child = saltcellar::testkit::usage::Process(child);
+    let child = saltcellar_testkit::usage::Process(child);
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.0.id()).unwrap()).unwrap();
     let logged = |words: &str| {
         wait_for(words, || {
@@ -197,7 +197,7 @@ fn a_sighup_during_the_start_is_a_reload_after_it() {
         .env("SALTCELLAR_TEST_FS", dir.path().join("disk"))
         .stderr(fs::File::create(&log).unwrap())
         .spawn();
-    let mut child = saltcellar::testkit::usage::Process(child.unwrap());
+    let mut child = saltcellar_testkit::usage::Process(child.unwrap());
     wait_for("the store to be opened", || {
         fs::read_dir(dir.path().join("state")).ok()?.next()?.ok()
     });
@@ -223,7 +223,7 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
         .env("SALTCELLAR_TEST_FS", dir.path().join("disk"))
         .stderr(log)
         .spawn();
-    let child = saltcellar::testkit::usage::Process(child.unwrap());
+    let child = saltcellar_testkit::usage::Process(child.unwrap());
     // All received notifications, and the number of those that feed the watchdog.
     let fed = || {
         let mut words = [0; 500];

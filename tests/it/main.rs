@@ -12,9 +12,6 @@ mod fake_daemon;
 /// The real program as a child process with its own state directory, and a fake event bus.
 mod harness;
 
-/// `saltcellar bench`.
-mod bench;
-
 /// Every verb, with a fake daemon.
 mod cli_verbs;
 

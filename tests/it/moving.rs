@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmpv::Value;
-use saltcellar::testkit::job_cache::{JobTree, sums};
+use saltcellar_testkit::job_cache::{JobTree, sums};
 
 use crate::fake_daemon::{FakeDaemon, program, stderr};
 use crate::harness::{Asks as _, Cellar, list, map, wait_for};

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rmpv::Value;
 use saltcellar::base::clock::Clock;
 use saltcellar::model::{Entry, Flags, Kind, Source};
-use saltcellar::testkit::master::serve;
+use saltcellar_testkit::master::serve;
 
 use crate::fake_daemon::program;
 use crate::harness::{Asks as _, Cellar, FakeBus, map, master_bus, publish, wait_for};
@@ -680,36 +680,4 @@ fn a_search_for_a_rare_state_takes_several_calls_that_each_state_where_they_ende
         ),
         (Some(false), 1)
     );
-}
-
-/// The short form of `make soak-reactor` and of the other benchmarks: nothing is lost, and they finish.
-#[test]
-fn the_benchmarks_of_the_reactor_run() {
-    let run = |args: &[&str]| {
-        let out = std::process::Command::new(env!("CARGO_BIN_EXE_saltcellar"))
-            .args(["bench", "reactor", "--output", "json"])
-            .args(args)
-            .output()
-            .unwrap();
-        let words = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{args:?}: {words}");
-        String::from_utf8(out.stdout).unwrap()
-    };
-    let soak = run(&["--soak", "3000"]);
-    assert!(soak.contains("\"events\": 3000"), "{soak}");
-    let wire: serde_json::Value =
-        serde_json::from_str(&run(&["--wire", "--rate", "200", "--seconds", "1"])).unwrap();
-    let requests: Vec<_> = wire
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|row| row["requests"].as_u64())
-        .collect();
-    assert_eq!(requests, [Some(2), Some(20), Some(200)]);
-    // Some events wait in memory, the others as sequence numbers.
-    let backlog = run(&["--backlog", "3000"]);
-    assert!(backlog.contains("\"waiting\": 3000"), "{backlog}");
-    let isolation: serde_json::Value =
-        serde_json::from_str(&run(&["--isolation", "--rate", "200", "--seconds", "1"])).unwrap();
-    assert_eq!(isolation.as_array().unwrap().len(), 4);
 }

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Asks as _, Cellar, map, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
-use saltcellar::testkit::{missing, python3};
+use saltcellar_testkit::{missing, python3};
 
 const RULES: &str = "[{'a/*': DIR/a.sls}]";
 

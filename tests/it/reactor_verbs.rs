@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
-use saltcellar::testkit::{missing, python3};
+use saltcellar_testkit::{missing, python3};
 
 fn master(dir: &Path) -> String {
     let root = dir.display();

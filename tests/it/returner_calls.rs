@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use rmpv::Value;
-use saltcellar::testkit::entries::{ping, pong};
+use saltcellar_testkit::entries::{ping, pong};
 
 use crate::harness::{Asks as _, Cellar, list, map};
 

@@ -10,8 +10,8 @@ use saltcellar::api::CALLS;
 use saltcellar::api::client::{Client, ClientError};
 
 use crate::harness::{Cellar, map, serve_command, wait_for};
-use saltcellar::testkit::missing;
-use saltcellar::testkit::rights::{ADMIN, WRITE};
+use saltcellar_testkit::missing;
+use saltcellar_testkit::rights::{ADMIN, WRITE};
 
 /// A user without any files.
 const NOBODY: u32 = 65534;

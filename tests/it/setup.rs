@@ -405,10 +405,10 @@ fn a_removal_can_be_shown_first() {
 fn root_runs_no_interpreter_that_another_user_made_it_find() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
-        return saltcellar::testkit::missing("root");
+        return saltcellar_testkit::missing("root");
     }
     let theirs = tempfile::tempdir_in("/tmp").unwrap();
-    let python = saltcellar::testkit::program(
+    let python = saltcellar_testkit::program(
         theirs.path(),
         "python3",
         &format!("#!/bin/sh\ntouch {}/ran\n", theirs.path().display()),

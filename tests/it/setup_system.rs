@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
-use saltcellar::testkit::bus::FakeBus;
+use saltcellar_testkit::bus::FakeBus;
 
 use crate::doctor_master::Shop;
 use crate::fake_daemon::{program, stderr, stdout};
@@ -68,7 +68,7 @@ impl Machine {
     fn new() -> Self {
         let shop = Shop::new();
         // Its request port answers with the request, as Salt's `ping` does.
-        let port = saltcellar::testkit::master::serve(<[u8]>::to_vec).unwrap();
+        let port = saltcellar_testkit::master::serve(<[u8]>::to_vec).unwrap();
         shop.put("salt/master", &format!("root_dir: DIR\nret_port: {port}\n"));
         shop.put(
             "bin/systemctl",

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rmpv::Value;
 use rustix::process::{Pid, Signal, kill_process};
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};

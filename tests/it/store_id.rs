@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rmpv::Value;
-use saltcellar::testkit::limited::{OUT, World, chunks, fill, paths, views};
+use saltcellar_testkit::limited::{OUT, World, chunks, fill, paths, views};
 
 use crate::fake_daemon::program;
 use crate::harness::{Asks as _, Cellar, map, wait_for};

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use rmpv::Value;
 use saltcellar::base::clock::Clock;
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
@@ -242,7 +242,7 @@ fn the_documented_restore_works_word_for_word_and_clients_continue() {
     };
     let backup = cellar.dir.path().join("backup");
     let bin = cellar.dir.path().join("bin");
-    saltcellar::testkit::program(&bin, "systemctl", "#!/bin/sh\n");
+    saltcellar_testkit::program(&bin, "systemctl", "#!/bin/sh\n");
     fs::create_dir_all(&bin).unwrap();
     std::os::unix::fs::symlink(program().get_program(), bin.join("saltcellar")).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());

@@ -9,7 +9,7 @@ use std::process::Command;
 use rmpv::Value;
 use saltcellar::api::client::Client;
 
-use saltcellar::testkit::usage::Process;
+use saltcellar_testkit::usage::Process;
 
 use crate::harness::{map, serve_command, wait_for};
 
@@ -53,7 +53,7 @@ fn operations(trace: &Path, log: &Path) -> Vec<(String, PathBuf)> {
 fn an_entry_is_acknowledged_after_its_sync() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = library(dir.path()) else {
-        return saltcellar::testkit::missing("a C compiler as `cc`");
+        return saltcellar_testkit::missing("a C compiler as `cc`");
     };
     let (trace, log) = (dir.path().join("trace"), dir.path().join("state/log"));
     std::fs::write(&trace, "").unwrap();

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use saltcellar::testkit::missing;
+use saltcellar_testkit::missing;
 
 const UNIT: &str = include_str!("../../systemd/saltcellar.service");
 const MINION: &str = include_str!("../../systemd/saltcellar-minion.service");

@@ -306,7 +306,7 @@ fn as_nobody(words: &[&str], socket: Option<&Path>) -> Output {
 #[test]
 fn a_user_outside_the_group_got_a_remedy_without_the_group() {
     if !rustix::process::geteuid().is_root() {
-        return saltcellar::testkit::missing("root, to act as another user");
+        return saltcellar_testkit::missing("root, to act as another user");
     }
     let cellar = Cellar::start_configured("socket_group: adm\n", &[]);
     let open = fs::Permissions::from_mode(0o755);
@@ -324,7 +324,7 @@ fn a_user_outside_the_group_got_a_remedy_without_the_group() {
 #[test]
 fn doctor_had_false_findings_about_a_master_that_its_user_cannot_read() {
     if !rustix::process::geteuid().is_root() {
-        return saltcellar::testkit::missing("root, to act as another user");
+        return saltcellar_testkit::missing("root, to act as another user");
     }
     let cellar = Cellar::start_configured("socket_mode: '0666'\n", &[]);
     let dir = cellar.dir.path();

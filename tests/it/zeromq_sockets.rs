@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rmpv::Value;
-use saltcellar::testkit::Random;
 use saltcellar::wire::zmtp;
+use saltcellar_testkit::Random;
 
 use crate::fake_daemon::program;
 use crate::harness::{Asks as _, Cellar, read_to_end, wait_for};

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Labels of bench_reactor_salt.py, by the names of `saltcellar bench reactor`.
+# Labels of bench_reactor_salt.py, by the names of `saltcellar-bench reactor`.
 NAMES = {
     "one matches": r"^(\d+) configured, 1 matches, local file, 1 reaction",
     "one matches, if false": r"^(\d+) configured, 1 matches, local file, if false",
@@ -37,8 +37,8 @@ def salt():
 
 def main():
     theirs = salt()
-    program = os.environ.get("SALTCELLAR_BIN", "saltcellar")
-    run = subprocess.run([program, "bench", "reactor", "--output", "json"], capture_output=True, text=True, check=True)
+    program = os.environ.get("SALTCELLAR_BENCH", "saltcellar-bench")
+    run = subprocess.run([program, "reactor", "--output", "json"], capture_output=True, text=True, check=True)
     print(f"{'situation':<24}{'rules':>6}{'Salt/s':>12}{'ours/s':>12}{'times':>8}{'p50 us':>9}{'p99 us':>9}")
     for row in json.loads(run.stdout):
         rate = theirs.get((row["situation"], row["entries"]))

@@ -40,7 +40,7 @@ def archive(tmp_path_factory):
     """A store with the events of a busy master."""
     place = tmp_path_factory.mktemp("archive")
     subprocess.run(
-        [os.environ["SALTCELLAR_BIN"], "bench", "ingest", "--keep", "--dir", place, "--load", os.environ.get("LOAD", "mix"), "--entries", str(EVENTS),
+        [os.environ["SALTCELLAR_BENCH"], "ingest", "--program", os.environ["SALTCELLAR_BIN"], "--keep", "--dir", place, "--load", os.environ.get("LOAD", "mix"), "--entries", str(EVENTS),
          "--no-baseline", "--output", "json"], check=True, stdout=subprocess.DEVNULL,
     )
     (found,) = [path for path in place.rglob("log") if path.is_dir()]

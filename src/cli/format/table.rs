@@ -26,8 +26,9 @@ const SHRUNK_CHARS: usize = 9;
 /// The same for columns that are truncated in the middle.
 const MIDDLE_CHARS: usize = 24;
 
+/// A column: its title, and how its cells are aligned and cut.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct Column {
+pub struct Column {
     title: &'static str,
     fit: Fit,
     /// Order in which columns are omitted on a narrow terminal, largest first; 0 means never.
@@ -52,7 +53,7 @@ impl Fit {
 
 impl Column {
     /// Left-aligned text, never truncated.
-    pub(in crate::cli) const fn left(title: &'static str) -> Self {
+    pub const fn left(title: &'static str) -> Self {
         Self {
             title,
             fit: Fit::Left,
@@ -62,7 +63,7 @@ impl Column {
     }
 
     /// Right-aligned numbers, never truncated.
-    pub(in crate::cli) const fn right(title: &'static str) -> Self {
+    pub const fn right(title: &'static str) -> Self {
         Self {
             title,
             fit: Fit::Right,
@@ -110,7 +111,7 @@ impl Column {
 
 /// A table, which may be printed in several parts. A column is as wide as its widest cell so far,
 /// unless the terminal is too narrow.
-pub(in crate::cli) struct Table {
+pub struct Table {
     columns: Vec<Column>,
     widths: Vec<usize>,
     /// Whether each column is shown; fixed by the first rows.
@@ -119,7 +120,8 @@ pub(in crate::cli) struct Table {
 }
 
 impl Table {
-    pub(in crate::cli) fn new(columns: impl Into<Vec<Column>>) -> Self {
+    /// A table without rows.
+    pub fn new(columns: impl Into<Vec<Column>>) -> Self {
         let columns = columns.into();
 
         let widths = columns
@@ -158,11 +160,7 @@ impl Table {
     }
 
     /// Prints the rows, preceded by the heading on the first call.
-    pub(in crate::cli) fn print(
-        &mut self,
-        out: &mut Output,
-        rows: &[Vec<String>],
-    ) -> Result<(), OutputError> {
+    pub fn print(&mut self, out: &mut Output, rows: &[Vec<String>]) -> Result<(), OutputError> {
         self.print_with(out, rows, |_| String::new())
     }
 

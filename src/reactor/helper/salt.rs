@@ -128,7 +128,7 @@ pub trait Salt: Send + Sync {
 
 /// The absence of Salt; its errors name the remedy.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct NoSalt;
+pub struct NoSalt;
 
 /// The error text without Salt.
 pub(crate) const NO_SALT: &str = "Salt's own Python is required, but none was found: set reactor.python to the Python in which Salt is installed";

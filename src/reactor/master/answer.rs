@@ -9,8 +9,10 @@ use std::path::Path;
 use super::{Client, MasterAddress, MasterError};
 use crate::wire::msgpack::{Reader, as_bool, as_text, elements, get, is_nil};
 
+/// What a master did with a request. `jid` is that of the job, the runner or the wheel function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+#[expect(missing_docs, reason = "`jid` in each")]
+pub enum Answer {
     /// A job was published.
     Published {
         jid: String,
@@ -20,7 +22,10 @@ pub(crate) enum Answer {
         missing: Vec<String>,
     },
     /// The target matches no minion; no job was published.
-    NoTarget { why: String },
+    NoTarget {
+        /// Why none does.
+        why: String,
+    },
     /// A runner was started; its result arrives on the bus under `<tag>/ret`.
     Started {
         jid: String,
@@ -30,6 +35,7 @@ pub(crate) enum Answer {
     /// A wheel function has finished.
     Ran {
         jid: String,
+        /// Whether it succeeded.
         success: bool,
         /// Its result, as msgpack.
         result: Vec<u8>,

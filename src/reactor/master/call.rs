@@ -55,7 +55,7 @@ impl Client {
 /// A call of one of Salt's clients. Requests to a master also have key, user and jid, which the
 /// sender adds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Call {
+pub struct Call {
     /// Its ID in the file.
     #[serde(default)]
     pub(crate) id: String,
@@ -70,7 +70,7 @@ pub(crate) struct Call {
     /// The other fields of the request; of a `caller` function `args` and `kwargs`. Empty in a
     /// record for which it was too large; else never.
     #[serde(with = "load", default)]
-    pub(crate) load: Map,
+    pub load: Map,
 }
 
 /// The serde form of a load.

@@ -25,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub(crate) use answer::Answer;
+pub use answer::Answer;
+pub use call::Call;
 pub use call::Client;
-pub(crate) use call::{Call, caller_load, runner_load, target_text, wheel_load};
+pub(crate) use call::{caller_load, runner_load, target_text, wheel_load};
 
 use connection::MasterConnection;
 use key::MasterKeyFile;
@@ -43,15 +44,15 @@ pub(crate) const REACTOR_USER: &str = "Reactor";
 
 /// The address of a master, and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MasterAddress {
+pub struct MasterAddress {
     /// Its `interface`, or another name or address of it.
-    pub(crate) host: String,
+    pub host: String,
     /// Its `ret_port`.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Its `cachedir`, which contains the key.
-    pub(crate) cachedir: PathBuf,
+    pub cachedir: PathBuf,
     /// The user that it runs as.
-    pub(crate) user: String,
+    pub user: String,
 }
 
 impl MasterAddress {
@@ -93,8 +94,10 @@ impl std::fmt::Display for MasterAddress {
     }
 }
 
+/// Why a request to a master has no answer. `place` is its address, `why` the cause.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MasterError {
+#[expect(missing_docs, reason = "the same two fields in each")]
+pub enum MasterError {
     /// Nothing was sent: retry when the master is reachable.
     #[error("no Salt master answers at {place}: {why}")]
     Unreachable { place: String, why: String },
@@ -125,7 +128,8 @@ impl MasterError {
     }
 }
 
-pub(crate) struct Master {
+/// A master's request port: connections, and the key.
+pub struct Master {
     place: MasterAddress,
     key: MasterKeyFile,
     idle: Mutex<Vec<MasterConnection>>,
@@ -136,7 +140,8 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    pub(crate) fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
+    /// A master at this address. Nothing is read or connected before the first request.
+    pub fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
         let key = MasterKeyFile::of(&place);
         Self {
             place,

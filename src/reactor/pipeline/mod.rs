@@ -32,7 +32,7 @@ use crate::model::{Location, Note};
 const LOGGER: &str = "salt.utils.reactor";
 
 /// The parts of a pipeline that are the same for all events.
-pub(crate) struct Pipeline {
+pub struct Pipeline {
     engine: Engine,
     templates: Templates,
     files: FileSettings,
@@ -67,7 +67,8 @@ enum Source {
 
 /// An event's data, in either form.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Body<'a> {
+pub enum Body<'a> {
+    /// Data of a test, or of a synthetic event.
     Value(&'a Value),
     /// A stored event, whose master key was redacted.
     Stored {
@@ -79,7 +80,7 @@ pub(crate) enum Body<'a> {
 }
 
 /// The state of a pipeline in one thread.
-pub(crate) struct Worker {
+pub struct Worker {
     pipeline: Arc<Pipeline>,
     ambients: Option<Ambients>,
 }
@@ -93,7 +94,7 @@ pub(crate) struct RestingWorker {
 
 impl Pipeline {
     /// A pipeline with the master's configuration. `salt` does what has no native implementation.
-    pub(crate) fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
+    pub fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
         let jinja_env = master
             .option("jinja_env")
             .and_then(Value::as_map)
@@ -298,7 +299,8 @@ impl Source {
 }
 
 impl Worker {
-    pub(crate) fn new(pipeline: Arc<Pipeline>) -> Self {
+    /// A worker that has used no template.
+    pub fn new(pipeline: Arc<Pipeline>) -> Self {
         Self {
             pipeline,
             ambients: None,
@@ -327,7 +329,8 @@ impl Worker {
         }
     }
 
-    pub(crate) fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
+    /// Handles an event.
+    pub fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
         self.react_by(tag, body, None, detail)
     }
 

@@ -51,22 +51,29 @@ use crate::policy::master_keys::MasterKeys;
 use crate::reactor::rules::lease::EngineReport;
 use crate::store::{Intake, Store, StoreError, StoredEntry};
 
-pub(crate) struct Parts {
-    pub(crate) store: Store,
+/// What the reactor works with.
+pub struct Parts {
+    /// Its events, and the last checkpoint.
+    pub store: Store,
     /// Receives the records.
-    pub(crate) intake: Intake,
+    pub intake: Intake,
     /// Redacted in records.
-    pub(crate) keys: Arc<MasterKeys>,
-    pub(crate) clock: Clock,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) rules: Arc<dyn RuleEngine>,
-    pub(crate) settings: ReactorSettings,
-    pub(crate) executor: Arc<dyn Executor>,
+    pub keys: Arc<MasterKeys>,
+    /// The time.
+    pub clock: Clock,
+    /// Counts what is done and why something is not.
+    pub metrics: Arc<Metrics>,
+    /// Matches and renders.
+    pub rules: Arc<dyn RuleEngine>,
+    /// Limits of rules, and the mode.
+    pub settings: ReactorSettings,
+    /// Carries out calls.
+    pub executor: Arc<dyn Executor>,
 }
 
 /// The reactor as the rest of the daemon sees it.
 #[derive(Clone)]
-pub(crate) struct Handle {
+pub struct Handle {
     control: Arc<Control>,
     watch: Arc<Watch>,
     endings: Arc<Endings>,
@@ -74,24 +81,27 @@ pub(crate) struct Handle {
     log: Store,
 }
 
+/// How far the reactor is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Status {
+pub struct Status {
     /// Position in the log.
-    pub(crate) cursor: SeqNo,
+    pub cursor: SeqNo,
     /// Number of entries between `cursor` and the end of the log.
-    pub(crate) behind: u64,
+    pub behind: u64,
     /// Number of pending reactions.
-    pub(crate) waiting: usize,
+    pub waiting: usize,
     /// Number of events without a complete record.
-    pub(crate) open: usize,
-    pub(crate) master_unreachable: bool,
+    pub open: usize,
+    /// True while calls wait for the master.
+    pub master_unreachable: bool,
     /// True in shadow mode: no calls are made.
-    pub(crate) shadow: bool,
+    pub shadow: bool,
     /// Time and reason of a rejected reload; `None` if the current configuration is in use.
-    pub(crate) refused: Option<(Micros, String)>,
+    pub refused: Option<(Micros, String)>,
 }
 
-pub(crate) struct Reactor {
+/// The reactor with its threads.
+pub struct Reactor {
     handle: Handle,
     /// For tests, which do a thread's work themselves.
     #[cfg(test)]
@@ -107,7 +117,7 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     /// Reads the checkpoint and starts the threads.
-    pub(crate) fn start(parts: Parts) -> Result<Self, StoreError> {
+    pub fn start(parts: Parts) -> Result<Self, StoreError> {
         let Parts {
             store: log,
             intake,
@@ -269,12 +279,13 @@ impl Reactor {
         Ok(())
     }
 
-    pub(crate) fn handle(&self) -> Handle {
+    /// The reactor as the rest of the daemon sees it.
+    pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
     /// Waits for the threads, at most [`REACTOR_STOP_TIMEOUT`], and saves the checkpoint.
-    pub(crate) fn stop(self) {
+    pub fn stop(self) {
         self.drain.stop();
         self.pending.stop();
 
@@ -338,7 +349,8 @@ fn restore_once(
 }
 
 impl Handle {
-    pub(crate) fn status(&self) -> Status {
+    /// How far it is.
+    pub fn status(&self) -> Status {
         let Control {
             in_use,
             keeper,

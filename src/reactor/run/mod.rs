@@ -28,14 +28,14 @@ mod control;
 mod decide;
 pub(crate) mod depths;
 mod endings;
-pub(crate) mod engine;
+pub mod engine;
 mod events;
 pub(crate) mod failed;
 mod follower;
 mod gate;
 mod in_use;
 mod keeper;
-pub(crate) mod native;
+pub mod native;
 mod pending;
 pub(crate) mod record;
 pub(crate) mod replay;
@@ -56,8 +56,9 @@ use crate::base::clock::{Micros, micros};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
 use crate::reactor::master::{Answer, Call, Client, Master, MasterError};
 
+/// An event of the log.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Event {
+pub struct Event {
     pub(crate) seq: SeqNo,
     pub(crate) at: Micros,
     pub(crate) tag: String,
@@ -69,7 +70,8 @@ pub(crate) struct Event {
     pub(crate) has_key: bool,
 }
 
-pub(crate) trait RuleEngine: Send + Sync {
+/// What decides which rules an event matches, and renders them: the pipeline, or a fake in tests.
+pub trait RuleEngine: Send + Sync {
     /// The patterns of the rules that match a tag, in the order of the configuration, without
     /// duplicates.
     fn matching(&self, tag: &str) -> Vec<Arc<str>>;
@@ -88,8 +90,9 @@ pub(crate) trait RuleEngine: Send + Sync {
     fn react(&self, event: &Event, rules: &[Arc<str>]) -> ReactionPlan;
 }
 
+/// What an event's rules ask for.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct ReactionPlan {
+pub struct ReactionPlan {
     pub(crate) files: Vec<(String, String)>,
     pub(crate) chunks: Value,
     pub(crate) calls: Vec<Call>,
@@ -112,15 +115,16 @@ impl ReactionPlan {
 
 /// The result of a function of a `caller` reaction.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CallerReturn {
-    pub(crate) value: Value,
+pub struct CallerReturn {
+    /// The return value.
+    pub value: Value,
     /// The return code, as a minion would report it; 0 for success.
-    pub(crate) retcode: i64,
+    pub retcode: i64,
 }
 
 /// Why a function of a `caller` reaction returned no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CallerError {
+pub enum CallerError {
     /// It was not started; a retry is safe.
     NotStarted(String),
     /// It ran and raised, or exceeded its time limit.
@@ -130,7 +134,7 @@ pub(crate) enum CallerError {
 }
 
 /// Executes the calls of reactions: a master, or a fake in tests.
-pub(crate) trait Executor: Send + Sync {
+pub trait Executor: Send + Sync {
     /// Sends a request, see [`Master::ask`].
     fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError>;
 

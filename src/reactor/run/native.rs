@@ -15,7 +15,8 @@ use crate::reactor::{Body, Detail, Pipeline, Worker};
 /// it.
 const MANAGE: &str = crate::model::MANAGE_TAG;
 
-pub(crate) struct Native {
+/// The pipeline as the engine of rules, with a worker for each thread.
+pub struct Native {
     pipeline: Arc<Pipeline>,
 }
 
@@ -25,7 +26,8 @@ thread_local! {
 }
 
 impl Native {
-    pub(crate) fn new(pipeline: Arc<Pipeline>) -> Self {
+    /// Rules of this pipeline.
+    pub fn new(pipeline: Arc<Pipeline>) -> Self {
         Self { pipeline }
     }
 }

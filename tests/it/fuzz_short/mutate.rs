@@ -1,6 +1,6 @@
 //! Mutations of seeds: small changes, and changes of lengths, counts and ends.
 
-use saltcellar::testkit::Random;
+use saltcellar_testkit::Random;
 
 /// Bytes of the longest input.
 const INPUT_BYTES_MAX: usize = 64 * 1024;

@@ -95,10 +95,11 @@ impl From<io::Error> for OutputError {
     }
 }
 
-pub(in crate::cli) struct Output {
+/// Standard output in one of the formats.
+pub struct Output {
     pub(in crate::cli) form: Form,
     /// The format that `form` maps to.
-    pub(in crate::cli) format: Format,
+    pub format: Format,
     /// Columns of the terminal; `None`, and no truncation, if standard output is not a terminal.
     pub(in crate::cli) width: Option<usize>,
     bold: bool,
@@ -108,7 +109,8 @@ pub(in crate::cli) struct Output {
 }
 
 impl Output {
-    pub(in crate::cli) fn new(form: impl Into<Form>) -> Self {
+    /// Standard output in this form.
+    pub fn new(form: impl Into<Form>) -> Self {
         let form = form.into();
         let stdout = io::stdout();
         // CSV is for programs even if a person looks at it.
@@ -188,7 +190,7 @@ impl Output {
 
     /// Replaces the status line of a terminal; an empty text removes it. No effect without a
     /// terminal.
-    pub(in crate::cli) fn status(&mut self, text: &str) -> Result<(), OutputError> {
+    pub fn status(&mut self, text: &str) -> Result<(), OutputError> {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else {
             return Ok(());
         };
@@ -200,7 +202,8 @@ impl Output {
         self.flush()
     }
 
-    pub(in crate::cli) fn line(&mut self, text: &str) -> Result<(), OutputError> {
+    /// Writes a line, with control characters escaped.
+    pub fn line(&mut self, text: &str) -> Result<(), OutputError> {
         self.rendered(&plain(text))
     }
 
@@ -231,10 +234,7 @@ impl Output {
 
     /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's
     /// outputter.
-    pub(in crate::cli) fn json(
-        &mut self,
-        document: &(impl Serialize + ?Sized),
-    ) -> Result<(), OutputError> {
+    pub fn json(&mut self, document: &(impl Serialize + ?Sized)) -> Result<(), OutputError> {
         // In memory, so that a value without a form in JSON leaves no half of a document.
         let document = serde_json::to_value(document).map_err(io::Error::from)?;
 
@@ -261,7 +261,8 @@ impl Output {
         self.text(&json_plain(&text))
     }
 
-    pub(in crate::cli) fn flush(&mut self) -> Result<(), OutputError> {
+    /// Writes what is buffered.
+    pub fn flush(&mut self) -> Result<(), OutputError> {
         Ok(self.sink.flush()?)
     }
 

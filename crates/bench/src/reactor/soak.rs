@@ -1,4 +1,4 @@
-//! `saltcellar bench reactor --soak`: memory of the reactor over many events.
+//! `saltcellar-bench reactor --soak`: memory of the reactor over many events.
 //!
 //! Every event has a unique tag and minion. Most events match no rule, the others match rules
 //! without options, with `once_per`, `debounce` or `budget`. The first quarter fills bounded
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use saltcellar::model::{ClassRules, Rate, ReactorSettings, RuleOptions};
+use saltcellar::store::{Classes, Limits};
+use saltcellar_testkit::usage::memory_mb;
 
 use super::harness::{FakeMaster, Harness};
-use crate::cli::bench::report::{Report, Row};
-use crate::model::{ClassRules, Rate, ReactorSettings, RuleOptions};
-use crate::store::{Classes, Limits};
-use crate::testkit::usage::memory_mb;
+use crate::report::{Report, Row};
 
 /// Limit of growth, which allows for the allocator's reserve and one doubling of a table.
 const GROWTH_MB: f64 = 48.0;
@@ -38,7 +38,7 @@ fn rule(pattern: &str, change: impl FnOnce(&mut RuleOptions)) -> Arc<RuleOptions
     Arc::new(options)
 }
 
-pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Result<()> {
+pub(crate) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Result<()> {
     let settings = ReactorSettings {
         rules: vec![
             rule("once/*", |options| {
@@ -64,10 +64,8 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
 
     // One rule without options, and one for each option that keeps state.
     let patterns = ["plain/*", "once/*", "quiet/*", "budget/*"];
-    let limits = Limits {
-        segment_bytes_max: SEGMENT_BYTES,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.segment_bytes_max = SEGMENT_BYTES;
     let classes = Classes::new(&classes);
 
     let master = FakeMaster::new(true, |_: &str, _: &str| Ok(()));

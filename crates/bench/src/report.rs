@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use saltcellar::cli::{Column, Format, Output, Table};
+use saltcellar_testkit::usage::Durations;
 use serde_json::{Map, Value as Json, json};
 
-use crate::cli::{Column, Format, Global, Output, Table};
-use crate::testkit::usage::Durations;
+use crate::Options;
 
 /// Interval of updates of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A result: each field has the title of a column, a key in JSON, or both.
 #[derive(Default)]
-pub(super) struct Row {
+pub(crate) struct Row {
     columns: Vec<Column>,
     cells: Vec<String>,
     json: Map<String, Json>,
@@ -26,23 +27,23 @@ impl Row {
         self
     }
 
-    pub(super) fn label(self, title: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn label(self, title: &'static str, text: impl Into<String>) -> Self {
         self.cell(Column::left(title), text)
     }
 
     /// A value of JSON only.
-    pub(super) fn json(mut self, key: &str, value: impl Into<Json>) -> Self {
+    pub(crate) fn json(mut self, key: &str, value: impl Into<Json>) -> Self {
         self.json.insert(key.to_owned(), value.into());
         self
     }
 
     /// A text of both.
-    pub(super) fn text(self, title: &'static str, key: &str, text: &str) -> Self {
+    pub(crate) fn text(self, title: &'static str, key: &str, text: &str) -> Self {
         self.label(title, text).json(key, text)
     }
 
     /// A count of both; empty and null if `None`.
-    pub(super) fn count(self, title: &'static str, key: &str, n: impl Into<Option<u64>>) -> Self {
+    pub(crate) fn count(self, title: &'static str, key: &str, n: impl Into<Option<u64>>) -> Self {
         let n = n.into();
         self.cell(
             Column::right(title),
@@ -53,7 +54,7 @@ impl Row {
 
     /// A number with this many decimals; an empty `key` restricts it to the table. Empty and null
     /// if `None`.
-    pub(super) fn number<N: Into<Option<f64>>>(
+    pub(crate) fn number<N: Into<Option<f64>>>(
         self,
         title: &'static str,
         key: &str,
@@ -79,39 +80,39 @@ impl Row {
         }
     }
 
-    pub(super) fn latency(self, durations: &Durations) -> Self {
+    pub(crate) fn latency(self, durations: &Durations) -> Self {
         let row = self.number("P50 MS", "p50_ms", 3, durations.ms(0.5));
         row.number("P99 MS", "p99_ms", 3, durations.ms(0.99))
     }
 
-    pub(super) fn latency_and_max(self, durations: &Durations) -> Self {
+    pub(crate) fn latency_and_max(self, durations: &Durations) -> Self {
         self.latency(durations)
             .number("MAX MS", "max_ms", 3, durations.ms(1.0))
     }
 }
 
-pub(super) struct Report {
+pub(crate) struct Report {
     out: Output,
     table: Option<Table>,
     progress_at: Option<Instant>,
 }
 
 impl Report {
-    pub(super) fn new(global: &Global) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         Self {
-            out: Output::new(global.output),
+            out: Output::new(options.output),
             table: None,
             progress_at: None,
         }
     }
 
     /// Prints a row if the format is a table, and returns its JSON. All rows have the same columns.
-    pub(super) fn row(&mut self, row: Row) -> anyhow::Result<Json> {
+    pub(crate) fn row(&mut self, row: Row) -> anyhow::Result<Json> {
         Ok(self.rows(vec![row])?.pop().unwrap_or_default())
     }
 
     /// Like [`Report::row`], with rows that are aligned with each other.
-    pub(super) fn rows(&mut self, rows: Vec<Row>) -> anyhow::Result<Vec<Json>> {
+    pub(crate) fn rows(&mut self, rows: Vec<Row>) -> anyhow::Result<Vec<Json>> {
         let (mut columns, mut lines, mut documents) = (Vec::new(), Vec::new(), Vec::new());
 
         for row in rows {
@@ -133,7 +134,7 @@ impl Report {
         Ok(documents)
     }
 
-    pub(super) fn note(&mut self, text: &str) -> anyhow::Result<()> {
+    pub(crate) fn note(&mut self, text: &str) -> anyhow::Result<()> {
         if self.out.format == Format::Table {
             self.out.line(text)?;
         }
@@ -141,7 +142,7 @@ impl Report {
     }
 
     /// Prints a document, unless the format is a table.
-    pub(super) fn document(&mut self, document: &Json) -> anyhow::Result<()> {
+    pub(crate) fn document(&mut self, document: &Json) -> anyhow::Result<()> {
         if self.out.format != Format::Table {
             self.out.json(document)?;
         }
@@ -149,19 +150,19 @@ impl Report {
     }
 
     /// Prints a row, as a line of a table or as a document.
-    pub(super) fn print_row(&mut self, row: Row) -> anyhow::Result<()> {
+    pub(crate) fn print_row(&mut self, row: Row) -> anyhow::Result<()> {
         let document = self.row(row)?;
         self.document(&document)
     }
 
     /// Prints rows, as a table or as one document.
-    pub(super) fn print_rows(&mut self, rows: Vec<Row>) -> anyhow::Result<()> {
+    pub(crate) fn print_rows(&mut self, rows: Vec<Row>) -> anyhow::Result<()> {
         let rows = self.rows(rows)?;
         self.document(&rows.into())
     }
 
     /// Prints documents: each on a line, or in one document made of all of them.
-    pub(super) fn documents(
+    pub(crate) fn documents(
         &mut self,
         documents: Vec<Json>,
         whole: impl FnOnce(Vec<Json>) -> Json,
@@ -175,11 +176,11 @@ impl Report {
     }
 
     /// Prints the documents of runs.
-    pub(super) fn runs(&mut self, runs: Vec<Json>) -> anyhow::Result<()> {
+    pub(crate) fn runs(&mut self, runs: Vec<Json>) -> anyhow::Result<()> {
         self.documents(runs, |runs| json!({ "runs": runs }))
     }
 
-    pub(super) fn progress(&mut self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+    pub(crate) fn progress(&mut self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self
             .progress_at
             .is_none_or(|at| at.elapsed() > PROGRESS_INTERVAL)
@@ -192,14 +193,14 @@ impl Report {
 }
 
 /// Sets a field of a document.
-pub(super) fn set(document: &mut Json, name: &str, value: impl Into<Json>) {
+pub(crate) fn set(document: &mut Json, name: &str, value: impl Into<Json>) {
     if let Some(fields) = document.as_object_mut() {
         fields.insert(name.to_owned(), value.into());
     }
 }
 
 /// Formats `1,234,567`.
-pub(super) fn thousands(n: f64) -> String {
+pub(crate) fn thousands(n: f64) -> String {
     let digits = format!("{n:.0}");
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -212,7 +213,7 @@ pub(super) fn thousands(n: f64) -> String {
 }
 
 /// A number rounded to `decimals` decimals, as JSON.
-pub(super) fn rounded(n: f64, decimals: usize) -> Json {
+pub(crate) fn rounded(n: f64, decimals: usize) -> Json {
     let unit = 10_f64.powi(i32::try_from(decimals).unwrap_or(0));
     Json::from((n * unit).round() / unit)
 }

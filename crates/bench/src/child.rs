@@ -8,16 +8,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use saltcellar::base::connect;
+use saltcellar_testkit::usage::{Process, disk_bytes, memory_mb};
 use tempfile::TempDir;
 
-use crate::base::connect;
-use crate::testkit::usage::{Process, disk_bytes, memory_mb};
-
 /// Timeout for starting, stopping (which includes sealing) and queries.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Creates a temporary directory in `parent`, or in the system's directory for temporary files.
-pub(super) fn scratch(parent: Option<&Path>, keep: bool) -> anyhow::Result<TempDir> {
+pub(crate) fn scratch(parent: Option<&Path>, keep: bool) -> anyhow::Result<TempDir> {
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let parent = std::path::absolute(&parent).context("find the directory")?;
     fs::create_dir_all(&parent).with_context(|| format!("create {}", parent.display()))?;
@@ -31,24 +30,28 @@ pub(super) fn scratch(parent: Option<&Path>, keep: bool) -> anyhow::Result<TempD
 }
 
 /// A process under test that accepts connections.
-pub(super) struct Subject {
-    pub(super) process: Process,
-    pub(super) socket: PathBuf,
+pub(crate) struct Subject {
+    pub(crate) process: Process,
+    pub(crate) socket: PathBuf,
     data: PathBuf,
     log: PathBuf,
     cpu_at_start: f64,
 }
 
-pub(super) struct Cost {
+pub(crate) struct Cost {
     /// CPU seconds from its start of service to its exit.
-    pub(super) cpu_s: f64,
+    pub(crate) cpu_s: f64,
     /// Bytes of disk blocks of its directory, after its exit.
-    pub(super) disk_bytes: u64,
+    pub(crate) disk_bytes: u64,
 }
 
 impl Subject {
-    /// Starts `saltcellar serve` with a new state directory, and a configuration file or defaults.
-    pub(super) fn daemon(scratch: &TempDir, config: Option<&Path>) -> anyhow::Result<Self> {
+    /// Starts `program` with a new state directory, and a configuration file or defaults.
+    pub(crate) fn daemon(
+        program: &Path,
+        scratch: &TempDir,
+        config: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let empty = scratch.path().join("config.yaml");
         let config = if let Some(config) = config {
             std::path::absolute(config).context("find the configuration")?
@@ -58,7 +61,7 @@ impl Subject {
             empty
         };
 
-        Self::start(scratch, "state", |command, data, socket| {
+        Self::start(program, scratch, "state", |command, data, socket| {
             command
                 .args(["serve", "--log-level", "warn", "--config"])
                 .arg(config);
@@ -71,11 +74,13 @@ impl Subject {
         .context("start the daemon")
     }
 
-    /// Starts the baseline, see [`super::baseline`].
-    pub(super) fn baseline(scratch: &TempDir, packers: usize) -> anyhow::Result<Self> {
-        Self::start(scratch, "baseline", |command, data, socket| {
+    /// Starts the baseline, see [`crate::baseline`].
+    pub(crate) fn baseline(scratch: &TempDir, packers: usize) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("find this program")?;
+
+        Self::start(&program, scratch, "baseline", |command, data, socket| {
             command
-                .args(["bench", "baseline", "--packers"])
+                .args(["baseline", "--packers"])
                 .arg(packers.to_string());
             command.arg("--listen").arg(socket).arg("--into").arg(data);
         })
@@ -83,14 +88,14 @@ impl Subject {
     }
 
     fn start(
+        program: &Path,
         scratch: &TempDir,
         data: &str,
         args: impl FnOnce(&mut Command, &Path, &Path),
     ) -> anyhow::Result<Self> {
         let [data, socket, log] = [data, "s", "log"].map(|name| scratch.path().join(name));
 
-        let mut command = Command::new(std::env::current_exe().context("find this program")?);
-
+        let mut command = Command::new(program);
         args(&mut command, &data, &socket);
 
         // The environment of this process must not configure the one under test.
@@ -146,16 +151,16 @@ impl Subject {
             .to_owned()
     }
 
-    pub(super) fn rss_peak_mb(&self) -> anyhow::Result<f64> {
+    pub(crate) fn rss_peak_mb(&self) -> anyhow::Result<f64> {
         memory_mb(self.process.0.id(), "VmHWM")
     }
 
-    pub(super) fn rss_mb(&self) -> anyhow::Result<f64> {
+    pub(crate) fn rss_mb(&self) -> anyhow::Result<f64> {
         memory_mb(self.process.0.id(), "VmRSS")
     }
 
     /// Fails if the process logged a warning or an error.
-    pub(super) fn check_log(&self) -> anyhow::Result<()> {
+    pub(crate) fn check_log(&self) -> anyhow::Result<()> {
         let log = self.log_text();
         ensure!(
             log.is_empty(),
@@ -165,7 +170,7 @@ impl Subject {
     }
 
     /// Stops it gracefully and returns its resource usage.
-    pub(super) fn stop(&mut self) -> anyhow::Result<Cost> {
+    pub(crate) fn stop(&mut self) -> anyhow::Result<Cost> {
         let (status, cpu_s) = self.process.terminate(TIMEOUT)?;
 
         ensure!(

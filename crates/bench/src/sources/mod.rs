@@ -1,26 +1,24 @@
-//! `saltcellar bench sources`: throughput and latency of each source of events.
+//! `saltcellar-bench sources`: throughput and latency of each source of events.
 
 mod https;
 mod streams;
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum as _;
+use saltcellar_testkit::load::driver::{LoadResult, LoadSpec, run_load};
+use saltcellar_testkit::load::mix;
+use saltcellar_testkit::load::template::Encoding;
+use saltcellar_testkit::usage::Durations;
 use tempfile::TempDir;
 
-use super::Common;
-use super::child::{Subject, TIMEOUT};
-use super::report::{Report, Row};
-use crate::api::call::status::Status;
-use crate::api::call::{self as calls, NoArgs};
-use crate::api::client::Client;
-use crate::cli::Global;
-use crate::testkit::load::driver::{LoadResult, LoadSpec, run_load};
-use crate::testkit::load::mix;
-use crate::testkit::load::template::Encoding;
-use crate::testkit::usage::Durations;
+use crate::calls::{Daemon, Status};
+use crate::child::{Subject, TIMEOUT};
+use crate::report::{Report, Row};
+use crate::{Common, Options};
 
 /// Batches in flight on each connection of the local socket and the baseline.
 const IN_FLIGHT: usize = 8;
@@ -28,9 +26,9 @@ const IN_FLIGHT: usize = 8;
 /// Timeout until the daemon makes progress.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) const EXAMPLES: &str = "\
-All sources receive the same synthetic events (the `mix` of `bench ingest`, 1.3 KB), except https, which receives \
-returns of 1.2 KB. This process sends them; the clock stops once all are durable. The baseline is that of `bench ingest`.
+pub(crate) const EXAMPLES: &str = "\
+All sources receive the same synthetic events (the `mix` of `saltcellar-bench ingest`, 1.3 KB), except https, which receives \
+returns of 1.2 KB. This process sends them; the clock stops once all are durable. The baseline is that of `saltcellar-bench ingest`.
 
   bus      this process is Salt's publisher and writes as fast as the source reads; no answers
   pull     this process is a ZeroMQ PUSH; no answers
@@ -38,12 +36,12 @@ returns of 1.2 KB. This process sends them; the clock stops once all are durable
   https    returns of minions, each batch signed with a key of 2048 bits before the clock starts
 
 Examples:
-  saltcellar bench sources
-  saltcellar bench sources --source bus,baseline --entries 3000000
-  saltcellar bench sources --source https --connections 1000 --batch 1";
+  saltcellar-bench sources
+  saltcellar-bench sources --source bus,baseline --entries 3000000
+  saltcellar-bench sources --source https --connections 1000 --batch 1";
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// The sources to measure
@@ -106,8 +104,9 @@ struct SourceRun {
     peer: Option<UnixStream>,
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut report = Report::new(global);
+pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
+    let program = options.program()?;
+    let mut report = Report::new(options);
     let mut runs = Vec::new();
     for &source in &args.source {
         let entries = args.entries.unwrap_or(if source == BenchSource::Https {
@@ -124,13 +123,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             let scratch = args.common.scratch()?;
 
             let (mut subject, run) = match source {
-                BenchSource::Baseline | BenchSource::Socket => {
-                    socket(args, &scratch, source, entries, connections, batch)?
-                }
+                BenchSource::Baseline | BenchSource::Socket => socket(
+                    args,
+                    &program,
+                    &scratch,
+                    source,
+                    entries,
+                    connections,
+                    batch,
+                )?,
                 BenchSource::Bus | BenchSource::Pull => {
-                    streams::run(args, &scratch, source, entries)?
+                    streams::run(args, &program, &scratch, source, entries)?
                 }
-                BenchSource::Https => https::run(&scratch, entries, connections, batch)?,
+                BenchSource::Https => https::run(&program, &scratch, entries, connections, batch)?,
             };
 
             // Sealing belongs to the cost.
@@ -151,8 +156,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             let per_million = |seconds: f64| seconds / entries as f64 * 1e6;
 
             let row = Row::default()
-                // The key has been `door` since the first release; scripts read it.
-                .text("SOURCE", "door", name.get_name())
+                .text("SOURCE", "source", name.get_name())
                 .count("BATCH", "batch", (batch > 0).then_some(batch))
                 .count("CONNECTIONS", "connections", connections)
                 .count("ENTRIES", "entries", entries)
@@ -186,6 +190,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 /// Sends events in batches, by `event_return` to a daemon or without encoding to the baseline.
 fn socket(
     args: &Args,
+    program: &Path,
     scratch: &TempDir,
     source: BenchSource,
     entries: u64,
@@ -195,7 +200,10 @@ fn socket(
     let (subject, encoding) = if source == BenchSource::Baseline {
         (Subject::baseline(scratch, 1)?, Encoding::Bare)
     } else {
-        (Subject::daemon(scratch, None)?, Encoding::EventReturn)
+        (
+            Subject::daemon(program, scratch, None)?,
+            Encoding::EventReturn,
+        )
     };
 
     let generator = mix(args.common.seed, 1.0).generator(encoding);
@@ -233,13 +241,13 @@ fn socket(
 /// is complete.
 fn wait_for_status(
     subject: &Subject,
-    mut progress: impl FnMut(&Status) -> (u64, u64),
+    mut progress: impl FnMut(Status) -> (u64, u64),
 ) -> anyhow::Result<()> {
-    let mut client = Client::connect(&subject.socket)?;
+    let mut daemon = Daemon::connect(&subject.socket, TIMEOUT)?;
     let (mut seen, mut since) = (0, Instant::now());
 
     loop {
-        let (now, end) = progress(&client.make::<calls::status::Show>(&NoArgs {})?);
+        let (now, end) = progress(daemon.status()?);
 
         if now >= end {
             return Ok(());

@@ -1,4 +1,4 @@
-//! `saltcellar bench reactor`: the reactor's pipeline in one thread, from tag and body to calls.
+//! `saltcellar-bench reactor`: the reactor's pipeline in one thread, from tag and body to calls.
 //!
 //! `tests/lab/bench_reactor_salt.py` measures Salt's own pipeline with the same configurations.
 
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use saltcellar::config::salt_master::SaltMaster;
+use saltcellar::reactor::{Body, Detail, NoSalt, Pipeline, Worker};
+use saltcellar_testkit::load::packed;
+use saltcellar_testkit::usage::Durations;
 use serde_json::json;
 
 use self::harness::old_file;
 use super::child;
 use super::report::{Report, Row};
-use crate::cli::Global;
-use crate::config::salt_master::SaltMaster;
-use crate::reactor::{Body, Detail, NoSalt, Pipeline, Worker};
-use crate::testkit::load::packed;
-use crate::testkit::usage::Durations;
+use crate::Options;
 
 const SLS: &str = "\
 {% if data['id'].startswith('web') and data['act'] == 'accept' %}
@@ -40,7 +40,7 @@ refresh_pool_{{ data['id'] }}:
 const ENTRIES: [usize; 4] = [1, 10, 100, 1000];
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     /// Duration of each measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     seconds: f64,
@@ -80,10 +80,10 @@ struct Situation {
     calls: usize,
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     let scratch = child::scratch(args.dir.as_deref(), false)?;
     let time = Duration::from_secs_f64(args.seconds.clamp(0.01, 60.0));
-    let (root, mut report) = (scratch.path(), Report::new(global));
+    let (root, mut report) = (scratch.path(), Report::new(options));
 
     // Each of these flags replaces the measurement of the pipeline.
     if args.wire {

@@ -1,17 +1,18 @@
-//! `saltcellar bench returner`: latency of `returner` calls, for each of which a worker of the
+//! `saltcellar-bench returner`: latency of `returner` calls, for each of which a worker of the
 //! master waits.
 
+use saltcellar_testkit::load::driver::{LoadSpec, run_load};
+use saltcellar_testkit::load::returns;
+use saltcellar_testkit::load::template::Encoding;
 use serde_json::json;
 
+use super::Common;
+use super::child::Subject;
 use super::report::{Report, Row, set};
-use super::{Common, Subject};
-use crate::cli::Global;
-use crate::testkit::load::driver::{LoadSpec, run_load};
-use crate::testkit::load::returns;
-use crate::testkit::load::template::Encoding;
+use crate::Options;
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// Number of calls for each number of connections
@@ -22,8 +23,8 @@ pub(in crate::cli) struct Args {
     connections: Vec<u64>,
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut report = Report::new(global);
+pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
+    let mut report = Report::new(options);
     let load = returns(args.common.seed);
     let mut runs = Vec::new();
 
@@ -39,7 +40,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             // A process of its own for each run, so that no run inherits memory.
             let mut subject = match encoding {
                 Encoding::Bare => Subject::baseline(&scratch, 1)?,
-                _ => Subject::daemon(&scratch, global.config.as_deref())?,
+                _ => Subject::daemon(&options.program()?, &scratch, options.config.as_deref())?,
             };
 
             let generator = load.generator(encoding);

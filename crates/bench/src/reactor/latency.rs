@@ -1,4 +1,4 @@
-//! `saltcellar bench reactor --wire` and `--isolation`: latency from an event's due time to the
+//! `saltcellar-bench reactor --wire` and `--isolation`: latency from an event's due time to the
 //! request at the master, at a given rate.
 //!
 //! The reactor reads only durable events, so each row of `--wire` includes the latency of a bare
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
+use saltcellar::model::{Rate, ReactorSettings, RuleOptions};
+use saltcellar::reactor::master::{Master, MasterAddress, MasterError};
+use saltcellar::wire::msgpack::{as_text, elements, get};
+use saltcellar_testkit::master::{published, serve};
+use saltcellar_testkit::usage::{Durations, own_cpu_s};
 
 use super::harness::{FakeMaster, Harness};
-use crate::cli::bench::report::{Report, Row};
-use crate::model::{Rate, ReactorSettings, RuleOptions};
-use crate::reactor::master::{Master, MasterAddress, MasterError};
-use crate::testkit::master::{published, serve};
-use crate::testkit::usage::{Durations, own_cpu_s};
-use crate::wire::msgpack::{as_text, elements, get};
+use crate::report::{Report, Row};
 
 /// Tags of requests, with their time.
 type Requests = Arc<Mutex<Vec<(String, Instant)>>>;
@@ -33,7 +33,7 @@ const MATCHING: [u64; 3] = [100, 10, 1];
 
 const SYNCS: u32 = 200;
 
-pub(super) fn wire(
+pub(crate) fn wire(
     report: &mut Report,
     root: &Path,
     rate: u32,
@@ -165,7 +165,7 @@ const SLOW: Duration = Duration::from_secs(2);
 
 const OTHERS: [&str; 4] = ["absent", "throttled", "slow", "failing"];
 
-pub(super) fn isolation(
+pub(crate) fn isolation(
     report: &mut Report,
     root: &Path,
     rate: u32,

@@ -1,4 +1,4 @@
-//! `saltcellar bench reactor --backlog`: events that arrive while the master is down.
+//! `saltcellar-bench reactor --backlog`: events that arrive while the master is down.
 //!
 //! All of them match a rule. Once the master is up, each event must lead to one request, in order
 //! for each minion. With `--check`, peak memory must not exceed [`PEAK_MB`].
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use parking_lot::Mutex;
+use saltcellar::model::ReactorSettings;
+use saltcellar_testkit::usage::memory_mb;
 
 use super::harness::{FakeMaster, Harness};
-use crate::cli::bench::report::{Report, Row};
-use crate::model::ReactorSettings;
-use crate::testkit::usage::memory_mb;
+use crate::report::{Report, Row};
 
 const PEAK_MB: f64 = 200.0;
 
@@ -32,7 +32,7 @@ struct Requests {
     violations: Vec<String>,
 }
 
-pub(super) fn run(
+pub(crate) fn run(
     report: &mut Report,
     root: &Path,
     events: u64,

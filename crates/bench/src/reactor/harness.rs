@@ -12,21 +12,20 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 use salt_sls::Value;
-
-use crate::base::clock::Clock;
-use crate::base::metrics::Metrics;
-use crate::config::salt_master::SaltMaster;
-use crate::model::{Batch, Entry, ReactorSettings, Source};
-use crate::policy::master_keys::MasterKeys;
-use crate::reactor::master::{Answer, Call, MasterError};
-use crate::reactor::run::Executor;
-use crate::reactor::run::engine::{Handle, Parts, Reactor};
-use crate::reactor::run::native::Native;
-use crate::reactor::{NoSalt, Pipeline};
-use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store, vfs};
-use crate::testkit::usage::{Durations, own_cpu_s};
-use crate::wire::msgpack::Writer;
-use crate::wire::salt_event::event_entry;
+use saltcellar::base::clock::Clock;
+use saltcellar::base::metrics::Metrics;
+use saltcellar::config::salt_master::SaltMaster;
+use saltcellar::model::{Batch, Entry, ReactorSettings, Source};
+use saltcellar::policy::master_keys::MasterKeys;
+use saltcellar::reactor::master::{Answer, Call, MasterError};
+use saltcellar::reactor::run::Executor;
+use saltcellar::reactor::run::engine::{Handle, Parts, Reactor};
+use saltcellar::reactor::run::native::Native;
+use saltcellar::reactor::{NoSalt, Pipeline};
+use saltcellar::store::{Classes, FreeSpace, Intake, Limits, Options, Store, vfs};
+use saltcellar::wire::msgpack::Writer;
+use saltcellar::wire::salt_event::event_entry;
+use saltcellar_testkit::usage::{Durations, own_cpu_s};
 
 /// A reaction whose argument is the tag of its event.
 const SLS: &str = "\
@@ -47,7 +46,7 @@ const MINIONS: u64 = 500;
 
 /// Creates a file with an old modification time, because the reactor does not cache recently
 /// changed files.
-pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let make = || -> std::io::Result<PathBuf> {
         fs::create_dir_all(dir)?;
         let path = dir.join(name);
@@ -60,9 +59,9 @@ pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<Pat
 }
 
 /// The store with its threads, and the reactor.
-pub(super) struct Harness {
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) handle: Handle,
+pub(crate) struct Harness {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) handle: Handle,
     clock: Clock,
     store: Store,
     intake: Intake,
@@ -77,7 +76,7 @@ pub(super) struct Harness {
 impl Harness {
     /// Starts the store and the reactor in a new directory. `rules` are tag patterns, all with the
     /// same file.
-    pub(super) fn start(
+    pub(crate) fn start(
         dir: &Path,
         rules: &[&str],
         settings: ReactorSettings,
@@ -85,7 +84,7 @@ impl Harness {
         executor: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
     ) -> anyhow::Result<Self> {
         // As in the daemon, because memory is measured.
-        crate::daemon::disable_huge_pages();
+        saltcellar::daemon::disable_huge_pages();
 
         let file = old_file(dir, "react.sls", SLS)?;
 
@@ -104,7 +103,7 @@ impl Harness {
 
         let options = Options {
             dir: dir.join("state"),
-            holder: "saltcellar bench".to_owned(),
+            holder: "saltcellar-bench".to_owned(),
             lock_timeout: Duration::ZERO,
             clock: clock.clone(),
             metrics: metrics.clone(),
@@ -148,7 +147,7 @@ impl Harness {
 
     /// Submits the events with these numbers as a bus source does. `event` returns the tag and the
     /// minion of each.
-    pub(super) fn submit(
+    pub(crate) fn submit(
         &mut self,
         numbers: Range<u64>,
         event: impl Fn(u64) -> (String, String),
@@ -198,14 +197,14 @@ impl Harness {
     }
 
     /// Waits until all events are in the log and read by the reactor.
-    pub(super) fn wait_until_read(&self) -> anyhow::Result<()> {
+    pub(crate) fn wait_until_read(&self) -> anyhow::Result<()> {
         self.wait("the log to be read", |harness| {
             harness.answered.load(Ordering::Relaxed) == harness.sent
                 && harness.handle.status().behind == 0
         })
     }
 
-    pub(super) fn wait_until_done(&self) -> anyhow::Result<()> {
+    pub(crate) fn wait_until_done(&self) -> anyhow::Result<()> {
         self.wait("the reactions", |harness| {
             let status = harness.handle.status();
             harness.answered.load(Ordering::Relaxed) == harness.sent
@@ -219,7 +218,7 @@ impl Harness {
         Ok(())
     }
 
-    pub(super) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let until = Instant::now() + TIMEOUT;
         while !is_so(self) {
             if Instant::now() > until {
@@ -233,7 +232,7 @@ impl Harness {
     /// Submits single events at a rate, after one that connects to the master and compiles the
     /// template. Event `n`, from 0, has the tag `hot/<n>` if `n` is a multiple of `one_of`, and
     /// `<other>/<n>` otherwise.
-    pub(super) fn submit_at_rate(
+    pub(crate) fn submit_at_rate(
         &mut self,
         rate: u32,
         time: Duration,
@@ -280,7 +279,7 @@ impl Harness {
         Ok(schedule)
     }
 
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         self.reactor.stop();
 
         drop((self.store, self.intake, self.handle));
@@ -291,13 +290,13 @@ impl Harness {
 }
 
 /// Events that were submitted at a rate.
-pub(super) struct Schedule {
-    pub(super) started: Instant,
+pub(crate) struct Schedule {
+    pub(crate) started: Instant,
     each: Duration,
-    pub(super) events: u64,
-    pub(super) rate: f64,
+    pub(crate) events: u64,
+    pub(crate) rate: f64,
     /// CPU seconds of this process at the start.
-    pub(super) cpu_s: f64,
+    pub(crate) cpu_s: f64,
 }
 
 impl Schedule {
@@ -307,7 +306,7 @@ impl Schedule {
 
     /// Time from the due time of each event `hot/<n>` to its request. Requests are tags with their
     /// time.
-    pub(super) fn latencies(&self, requests: &[(String, Instant)]) -> Durations {
+    pub(crate) fn latencies(&self, requests: &[(String, Instant)]) -> Durations {
         let number = |tag: &str| tag.strip_prefix("hot/")?.parse::<u64>().ok();
         let latency =
             |tag, at: &Instant| Some(at.saturating_duration_since(self.due(number(tag)?)));
@@ -319,13 +318,13 @@ impl Schedule {
 }
 
 /// A master in this process. `F` gets the tag and the minion of each request.
-pub(super) struct FakeMaster<F> {
-    pub(super) is_up: AtomicBool,
-    pub(super) answer: F,
+pub(crate) struct FakeMaster<F> {
+    pub(crate) is_up: AtomicBool,
+    pub(crate) answer: F,
 }
 
 impl<F: Fn(&str, &str) -> Result<(), MasterError>> FakeMaster<F> {
-    pub(super) fn new(is_up: bool, answer: F) -> Arc<Self> {
+    pub(crate) fn new(is_up: bool, answer: F) -> Arc<Self> {
         Arc::new(Self {
             is_up: is_up.into(),
             answer,

@@ -7,23 +7,24 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use saltcellar::base::connect;
+use saltcellar::wire::zmtp::{SocketType, greeting, put_message, ready};
+use saltcellar_testkit::bus::{FakeBus, put_frame};
+use saltcellar_testkit::load::mix;
+use saltcellar_testkit::load::template::{Encoding, EventGenerator};
+use saltcellar_testkit::usage::{Durations, own_cpu_s};
 use tempfile::TempDir;
 
 use super::{Args, BenchSource, PROGRESS_TIMEOUT, SourceRun, Subject, wait_for_status};
-use crate::api::call::{self as calls, NoArgs};
-use crate::api::client::Client;
-use crate::base::connect;
-use crate::testkit::bus::{FakeBus, put_frame};
-use crate::testkit::load::mix;
-use crate::testkit::load::template::{Encoding, EventGenerator};
-use crate::testkit::usage::{Durations, own_cpu_s};
-use crate::wire::zmtp::{SocketType, greeting, put_message, ready};
+use crate::calls::Daemon;
+use crate::child::TIMEOUT;
 
 const WRITE_BYTES: usize = 256 * 1024;
 
 /// Starts a daemon, sends all events, and waits until they are stored.
-pub(super) fn run(
+pub(crate) fn run(
     args: &Args,
+    program: &Path,
     scratch: &TempDir,
     source: BenchSource,
     entries: u64,
@@ -47,12 +48,10 @@ pub(super) fn run(
     };
 
     std::fs::write(&config, text).context("write a configuration")?;
-    let subject = Subject::daemon(scratch, Some(&config))?;
+    let subject = Subject::daemon(program, scratch, Some(&config))?;
 
     // It listens on its own socket before it opens the others, and responds after that.
-    Client::connect(&subject.socket)?
-        .make::<calls::status::Show>(&NoArgs {})
-        .context("wait for the daemon")?;
+    Daemon::connect(&subject.socket, TIMEOUT)?.status()?;
 
     // The clock starts when the source is connected.
     let peer = match bus {

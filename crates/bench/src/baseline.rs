@@ -15,14 +15,13 @@ use std::thread::Builder;
 
 use anyhow::Context as _;
 use crossbeam_channel::Sender;
+use saltcellar::base::limits::WIRE_FRAME_BYTES_MAX;
+use saltcellar::wire::call::{PREAMBLE_LEN, answer_frame};
+use saltcellar_testkit::baseline;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::base::limits::WIRE_FRAME_BYTES_MAX;
-use crate::testkit::baseline;
-use crate::wire::call::{PREAMBLE_LEN, answer_frame};
-
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[arg(long)]
     listen: PathBuf,
     #[arg(long)]
@@ -34,7 +33,7 @@ pub(in crate::cli) struct Args {
 /// The id of a batch, and its sender.
 type Token = (u64, Arc<UnixStream>);
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     std::fs::create_dir(&args.into).with_context(|| format!("create {}", args.into.display()))?;
     let file = File::create(args.into.join("raw")).context("create the file")?;
 

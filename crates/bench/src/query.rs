@@ -1,4 +1,4 @@
-//! `saltcellar bench query`: latency of queries to a store with many jobs.
+//! `saltcellar-bench query`: latency of queries to a store with many jobs.
 
 mod limited;
 
@@ -6,27 +6,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use salt_sls::Glob;
-use serde_json::json;
+use saltcellar_testkit::Random;
+use saltcellar_testkit::load::driver::{LoadSpec, run_load};
+use saltcellar_testkit::load::template::Encoding;
+use saltcellar_testkit::load::{jobs, returns};
+use saltcellar_testkit::usage::Durations;
+use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
-use super::Common;
-use super::child::{Subject, TIMEOUT};
-use super::report::{Report, Row, rounded, set, thousands};
-use crate::api::call::cache::ReturnsArgs;
-use crate::api::call::events::ListArgs as EventsArgs;
-use crate::api::call::jobs::ListArgs as JobsArgs;
-use crate::api::call::writes::{CleanArgs, EventReturnArgs, SaveLoadArgs};
-use crate::api::call::{self as calls, Call, NoArgs};
-use crate::api::client::Client;
-use crate::cli::Global;
-use crate::testkit::Random;
-use crate::testkit::load::driver::{LoadSpec, run_load};
-use crate::testkit::load::template::Encoding;
-use crate::testkit::load::{jobs, returns};
-use crate::testkit::usage::Durations;
-use crate::wire::call::Id;
-use crate::wire::msgpack::{self, PackedArray, PackedMap, Stored, Time, encode};
+use crate::calls::{self, Daemon, Events, Rows};
+use crate::child::{Subject, TIMEOUT};
+use crate::report::{Report, Row, rounded, set, thousands};
+use crate::{Common, Options};
 
 /// Number of runs of each query.
 const LISTS: u64 = 300;
@@ -35,13 +26,13 @@ const SCANS: u64 = 7;
 const WHOLE: u64 = 15;
 const STARTS: u64 = 5;
 
-/// Number and rate of `returner` calls while retention drops expired jobs, which it does every five
+/// Number and rate of `returner` calls, fewer for a small store, while retention drops expired jobs, which it does every five
 /// seconds.
 const CALLS: u64 = 16_000;
 const CALLS_PER_S: f64 = 2_000.0;
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// Number of jobs to store
@@ -53,16 +44,20 @@ pub(in crate::cli) struct Args {
     /// Number of minions of one additional job
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     minions: u64,
+    /// Time after which the fewest runs of each search by a limited token are enough
+    #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
+    limited_seconds: f64,
 }
 
 /// The daemon with its filled store, and the results.
 struct QueryBench<'a> {
     args: &'a Args,
+    program: PathBuf,
     config: PathBuf,
     report: Report,
     scratch: TempDir,
     subject: Subject,
-    client: Client,
+    daemon: Daemon,
     /// Each with its key in JSON.
     rows: Vec<(&'static str, Row)>,
 }
@@ -70,20 +65,17 @@ struct QueryBench<'a> {
 /// The jid of the additional job with many minions.
 const WIDE: &str = "20261120235959000001";
 
-fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
+fn store_wide(daemon: &mut Daemon, minions: u64) -> anyhow::Result<()> {
     let ids: Vec<_> = (0..minions).map(|n| format!("web{n:06}")).collect();
 
     let load = json!({
         "cmd": "publish", "jid": WIDE, "fun": "test.ping", "arg": [], "tgt": "*", "tgt_type": "glob", "user": "root",
     });
 
-    let (load, minions) = (encode(&load)?, encode(&ids)?);
-    client.make::<calls::writes::SaveLoad>(&SaveLoadArgs {
-        jid: Id(WIDE.to_owned()),
-        load: PackedMap(&load),
-        minions: Some(PackedArray(&minions)),
-        ..SaveLoadArgs::default()
-    })?;
+    daemon.ask(
+        "save_load",
+        &json!({ "jid": WIDE, "load": load, "minions": ids }),
+    )?;
 
     let event = |(n, id): (usize, &String)| {
         let data = json!({
@@ -97,21 +89,9 @@ fn store_wide(client: &mut Client, minions: u64) -> anyhow::Result<()> {
 
     // In calls of a size that the daemon accepts.
     for events in events.chunks(500) {
-        let events = encode(&events)?;
-        client.make::<calls::writes::EventReturn>(&EventReturnArgs {
-            events: PackedArray(&events),
-            ..EventReturnArgs::default()
-        })?;
+        daemon.ask("event_return", &json!({ "events": events }))?;
     }
     Ok(())
-}
-
-/// The number of rows in an answer.
-type Rows<C> = fn(&<C as Call>::Answer) -> usize;
-
-/// The number of pairs of a map that a call for Salt returns, by jid or minion.
-fn pairs(answer: &Stored) -> usize {
-    msgpack::pairs(answer.packed()).count()
 }
 
 /// Key and title of a query.
@@ -135,39 +115,30 @@ impl QueryBench<'_> {
             .push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
     }
 
-    /// Measures a call whose arguments depend on the run. It must return `rows` rows; without
-    /// `rows` the response is not decoded.
-    fn ask<'a, C: Call>(
+    /// Measures a call whose arguments depend on the run. Its answer must have this number of rows; without
+    /// `rows` it is not looked at.
+    fn ask(
         &mut self,
         query: Query,
-        runs: u64,
-        rows: Option<(Rows<C>, usize)>,
-        arguments: impl Fn(u64) -> C::Args<'a>,
+        (call, runs): (&str, u64),
+        rows: Option<(Rows, usize)>,
+        arguments: impl Fn(u64) -> Json,
     ) -> anyhow::Result<()> {
         let mut durations = Vec::new();
 
         for n in 0..runs {
             let arguments = arguments(n);
             let started = Instant::now();
+            let answer = self.daemon.ask(call, &arguments)?;
+            // Before the check, which is no part of the call.
+            durations.push(started.elapsed());
 
-            let call = C::NAME;
             if let Some((count, rows)) = rows {
-                let answer = self.client.make::<C>(&arguments)?;
-                // Before the check, which is no part of the call.
-                durations.push(started.elapsed());
-
-                let found = count(&answer);
+                let found = count(call, &answer)?;
                 ensure!(
                     found == rows,
                     "check the answer of {call}: {found} rows, expected {rows}"
                 );
-            } else {
-                let answer = self.client.make_raw::<C>(&arguments)?;
-                durations.push(started.elapsed());
-
-                // Decoding a large response would take longer than the call.
-                let good = msgpack::elements(&answer).nth(1).and_then(msgpack::as_bool);
-                ensure!(good == Some(true), "ask for {call}");
             }
 
             self.report
@@ -189,10 +160,10 @@ impl QueryBench<'_> {
         query: Query,
         runs: u64,
         rows: usize,
-        args: &EventsArgs,
+        args: &Json,
     ) -> anyhow::Result<()> {
-        let count: Rows<calls::events::List> = |page| page.events.len();
-        self.ask::<calls::events::List>(query, runs, Some((count, rows)), |_| args.clone())
+        let rows = Some((calls::events as Rows, rows));
+        self.ask(query, ("events_list", runs), rows, |_| args.clone())
     }
 
     fn entries(&self) -> u64 {
@@ -200,28 +171,24 @@ impl QueryBench<'_> {
     }
 
     /// A minion of the load, and the median arrival time of the events.
-    fn middle_event(&mut self) -> anyhow::Result<(String, Time)> {
-        let call = EventsArgs {
-            before: Some(self.entries() / 2 + 60),
-            limit: Some(60),
-            ..EventsArgs::default()
-        };
-        let events = self.client.make::<calls::events::List>(&call)?.events;
+    fn middle_event(&mut self) -> anyhow::Result<(String, i64)> {
+        let before = self.entries() / 2 + 60;
+        let page: Events = self
+            .daemon
+            .read("events_list", &json!({ "before": before, "limit": 60 }))?;
 
-        let minion = events
-            .iter()
-            .find_map(|event| event.minion.clone())
-            .context("find a minion")?;
-        let time = events.first().context("find a time")?.time;
+        let minion = page.events.iter().find_map(|event| event.minion.clone());
+        let time = page.events.first().map(|event| event.time);
 
-        Ok((minion, time))
+        Ok((
+            minion.context("find a minion")?,
+            time.context("find a time")?,
+        ))
     }
 
     fn jobs_list(&self, rows: usize) -> anyhow::Result<Duration> {
-        let program = std::env::current_exe().context("get the path of the program")?;
-
         let started = Instant::now();
-        let output = std::process::Command::new(&program)
+        let output = std::process::Command::new(&self.program)
             .args([
                 "jobs", "list", "--limit", "50", "--output", "jsonl", "--socket",
             ])
@@ -244,8 +211,12 @@ impl QueryBench<'_> {
     fn restart_cold(&mut self) -> anyhow::Result<()> {
         self.subject.stop()?;
         evict_pages(self.scratch.path()).context("evict the store from the page cache")?;
-        self.subject = Subject::daemon(&self.scratch, Some(&self.config))?;
+        self.subject = Subject::daemon(&self.program, &self.scratch, Some(&self.config))?;
         Ok(())
+    }
+
+    fn calls(&self) -> u64 {
+        CALLS.min(self.args.jobs)
     }
 
     /// `returner` calls at a rate that leaves the daemon mostly idle.
@@ -254,7 +225,7 @@ impl QueryBench<'_> {
         let spec = LoadSpec {
             first,
             rate: Some(CALLS_PER_S),
-            ..LoadSpec::new(&generator, CALLS)
+            ..LoadSpec::new(&generator, self.calls())
         };
         let result = run_load(&self.subject.socket, &spec, |_, _| Ok(()))?;
         self.add(query, &result.latencies, None);
@@ -262,8 +233,9 @@ impl QueryBench<'_> {
     }
 
     fn segments_dropped(&mut self) -> anyhow::Result<u64> {
-        let status = self.client.make::<calls::status::Show>(&NoArgs {})?;
-        Ok(status
+        Ok(self
+            .daemon
+            .status()?
             .counters
             .get("segments_dropped")
             .copied()
@@ -293,16 +265,17 @@ fn evict_pages(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     let scratch = args.common.scratch()?;
 
-    let config = match &global.config {
+    let config = match &options.config {
         Some(config) => config.clone(),
         None => with_listener(&scratch)?,
     };
 
-    let subject = Subject::daemon(&scratch, Some(&config))?;
-    let mut report = Report::new(global);
+    let program = options.program()?;
+    let subject = Subject::daemon(&program, &scratch, Some(&config))?;
+    let mut report = Report::new(options);
 
     // A job is an event for its start and one for each return.
     let each = args.returns + 1;
@@ -320,18 +293,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         report.progress(|| format!("storing: {answered} of {entries} events"))
     })?;
 
-    let mut client = Client::connect_within(&subject.socket, TIMEOUT)?;
-    store_wide(&mut client, args.minions)?;
+    let mut daemon = Daemon::connect(&subject.socket, TIMEOUT)?;
+    store_wide(&mut daemon, args.minions)?;
     // Sealing would disturb the first queries.
     subject.process.wait_until_idle(TIMEOUT)?;
 
     let mut bench = QueryBench {
         args,
+        program,
         config,
         report,
         scratch,
         subject,
-        client,
+        daemon,
         rows: Vec::new(),
     };
 
@@ -346,16 +320,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         cold.push(bench.jobs_list(newest)?);
     }
     // The restarts closed the first connection.
-    bench.client = Client::connect_within(&bench.subject.socket, TIMEOUT)?;
+    bench.daemon = Daemon::connect(&bench.subject.socket, TIMEOUT)?;
 
     let query = ("jobs_list_50", "newest 50 jobs");
 
-    bench.ask::<calls::jobs::List>(query, LISTS, Some((|page| page.jobs.len(), newest)), |_| {
-        JobsArgs {
-            limit: Some(50),
-            ..JobsArgs::default()
-        }
-    })?;
+    bench.ask(
+        query,
+        ("jobs_list", LISTS),
+        Some((calls::jobs, newest)),
+        |_| json!({ "limit": 50 }),
+    )?;
 
     // The whole program as a person calls it, with its start.
     let process = (0..WHOLE)
@@ -377,39 +351,29 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // A random job each time, so that no cache of one job is measured.
     let answers = usize::try_from(args.returns).ok();
 
-    let of_job = |jid: String| ReturnsArgs {
-        jid: Id(jid),
-        ..ReturnsArgs::default()
-    };
-
-    bench.ask::<calls::cache::GetJid>(
+    bench.ask(
         ("get_jid", "one job's returns"),
-        LOOKUPS,
-        answers.map(|answers| (pairs as Rows<calls::cache::GetJid>, answers)),
+        ("get_jid", LOOKUPS),
+        answers.map(|answers| (calls::pairs as Rows, answers)),
         |n| {
             let job = Random::of(args.common.seed, n).below(args.jobs);
-            of_job(generator.jid(job * each))
+            json!({ "jid": generator.jid(job * each) })
         },
     )?;
 
-    bench.ask::<calls::cache::GetJid>(
+    bench.ask(
         ("get_jid_wide", "returns of a wide job"),
-        WHOLE,
+        ("get_jid", WHOLE),
         None,
-        |_| of_job(WIDE.to_owned()),
+        |_| json!({ "jid": WIDE }),
     )?;
 
-    bench.ask::<calls::cache::GetJids>(
+    bench.ask(
         ("get_jids", "summaries of all jobs"),
-        WHOLE,
+        ("get_jids", WHOLE),
         None,
-        |_| NoArgs {},
+        |_| json!({}),
     )?;
-
-    let newest_50 = EventsArgs {
-        limit: Some(50),
-        ..EventsArgs::default()
-    };
 
     // Only the jid distinguishes the second tag, and summaries contain no jids, so every block's
     // head is read.
@@ -420,33 +384,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             "salt/job/19991231*/ret/*",
         ),
     ] {
-        bench.search_events(
-            query,
-            SCANS,
-            0,
-            &EventsArgs {
-                tag: Some(Glob::new(tag)),
-                ..newest_50.clone()
-            },
-        )?;
+        bench.search_events(query, SCANS, 0, &json!({ "limit": 50, "tag": tag }))?;
     }
 
     let (minion, until) = bench.middle_event()?;
 
-    let of_minion = EventsArgs {
-        minion: Some(minion),
-        ..newest_50.clone()
-    };
-    let found = bench.client.make::<calls::events::List>(&of_minion)?;
+    let of_minion = json!({ "limit": 50, "minion": minion });
+    let found: Events = bench.daemon.read("events_list", &of_minion)?;
 
     let query = ("minion_search", "newest 50 of a minion");
     bench.search_events(query, LISTS, found.events.len(), &of_minion)?;
 
     let query = ("time_search", "newest 50 before a time");
-    let before = EventsArgs {
-        until: Some(until),
-        ..newest_50
-    };
+    let before = json!({ "limit": 50, "until": until });
     bench.search_events(query, LISTS, newest_events, &before)?;
 
     // The peak of the queries, without the searches over HTTP below.
@@ -459,13 +409,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // The same while retention drops all stored jobs.
     let dropped = bench.segments_dropped()?;
     bench
-        .client
-        .make::<calls::writes::CleanOldJobs>(&CleanArgs {
-            keep_jobs_seconds: Some(1),
-            ..CleanArgs::default()
-        })?;
+        .daemon
+        .ask("clean_old_jobs", &json!({ "keep_jobs_seconds": 1 }))?;
 
-    bench.returner_calls(("returner_cleaning", "returner, jobs dropped"), CALLS)?;
+    bench.returner_calls(
+        ("returner_cleaning", "returner, jobs dropped"),
+        bench.calls(),
+    )?;
     let dropped = bench.segments_dropped()? - dropped;
 
     let QueryBench {
@@ -473,7 +423,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         mut subject,
         rows,
         scratch: _scratch,
-        client: _client,
+        daemon: _daemon,
         ..
     } = bench;
 
@@ -488,7 +438,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         set(&mut document, key, row);
     }
 
-    let mut of_limited = Report::new(global);
+    let mut of_limited = Report::new(options);
     let limited = of_limited.rows(limited)?;
 
     let limited_note = if limited.is_empty() {

@@ -10,24 +10,20 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use salt_sls::Glob;
+use saltcellar::base::limits::LIST_ROWS_MAX;
+use saltcellar_testkit::usage::Durations;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value as Json, json};
 use ureq::Agent;
 
 use super::QueryBench;
-use crate::api::call::jobs::answers::JobsPage;
-use crate::api::call::status::ListenerPhase;
-use crate::api::call::tokens;
-use crate::api::call::{self as calls, NoArgs};
-use crate::base::limits::LIST_ROWS_MAX;
-use crate::cli::bench::child::TIMEOUT;
-use crate::cli::bench::report::{Row, rounded};
-use crate::testkit::usage::Durations;
+use crate::calls::Jobs;
+use crate::child::TIMEOUT;
+use crate::report::{Row, rounded};
 
-/// Bounds of the number of runs of each request, and the time after which the lower one is enough.
+/// Bounds of the number of runs of each request.
 const RUNS: (usize, usize) = (15, 300);
-const TIME: Duration = Duration::from_secs(4);
 
 /// Jobs that are listed, and asked for one after the other. For a hundredth of the minions, some
 /// 2,500 must be looked at for them.
@@ -37,7 +33,7 @@ const JOBS: usize = 50;
 const LIMITS: [(&str, &str); 2] = [("half", "*[02468]"), ("hundredth", "*00")];
 
 /// What the columns mean.
-pub(super) const MEANING: &str = "limited tokens: medians; FIRST is the first such search of a token, SAME ENTRIES an unlimited token that selects the same entries with a filter \
+pub(crate) const MEANING: &str = "limited tokens: medians; FIRST is the first such search of a token, SAME ENTRIES an unlimited token that selects the same entries with a filter \
     (of jobs: the list that ends at the same job), NO FILTER the same request by an unlimited token, which looks at fewer entries for a full page, or has a longer answer; ratios are without the time of a \
     request that finds nothing";
 
@@ -159,14 +155,13 @@ impl QueryBench<'_> {
     fn http_address(&mut self) -> anyhow::Result<Option<String>> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let status = self.client.make::<calls::status::Show>(&NoArgs {})?;
             // The configuration has no listener.
-            let Some(http) = status.http else {
+            let Some(http) = self.daemon.status()?.http else {
                 return Ok(None);
             };
 
-            if http.state == ListenerPhase::Open {
-                return Ok(Some(http.listen));
+            if let Some(address) = http.open() {
+                return Ok(Some(address));
             }
 
             ensure!(Instant::now() < deadline, "open the HTTP listener");
@@ -176,12 +171,15 @@ impl QueryBench<'_> {
 
     /// A client with a new token, limited to the minions of a glob.
     fn reader(&mut self, address: &str, name: &str, glob: Option<&str>) -> anyhow::Result<Reader> {
-        let mut call = tokens::CreateArgs {
-            name: name.to_owned(),
-            ..tokens::CreateArgs::default()
-        };
-        call.limits.minions = glob.map(Glob::new);
-        let token = self.client.make::<tokens::Create>(&call)?.token;
+        #[derive(Deserialize)]
+        struct NewToken {
+            token: String,
+        }
+
+        let limits = glob.map(|glob| ("minions", json!(glob)));
+        let of_token = [("name", json!(name)), ("scope", json!("read"))];
+        let args: Json = of_token.into_iter().chain(limits).collect();
+        let NewToken { token } = self.daemon.read("token_create", &args)?;
 
         Ok(Reader {
             agent: Agent::config_builder()
@@ -195,11 +193,12 @@ impl QueryBench<'_> {
     }
 
     /// Measures all searches under each limit; nothing without a listener.
-    pub(super) fn limited_searches(&mut self) -> anyhow::Result<Vec<Row>> {
+    pub(crate) fn limited_searches(&mut self) -> anyhow::Result<Vec<Row>> {
         let Some(address) = self.http_address()? else {
             return Ok(Vec::new());
         };
 
+        let seconds = self.args.limited_seconds;
         let whole = self.reader(&address, "whole", None)?;
         let mut rows = Vec::new();
 
@@ -211,7 +210,7 @@ impl QueryBench<'_> {
             for search in searches {
                 self.report
                     .progress(|| format!("limited to {glob}: {}", search.title))?;
-                rows.push(compare(&limited, &whole, (key, glob), &search)?);
+                rows.push(compare(&limited, &whole, (key, glob), &search, seconds)?);
             }
         }
         Ok(rows)
@@ -221,7 +220,7 @@ impl QueryBench<'_> {
 /// Searches for jobs that the limited token may read: their list, and each of them.
 fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
     let list = |reader: &Reader, limit: usize| {
-        let page: JobsPage = reader.answer(&list_of_jobs(limit))?;
+        let page: Jobs = reader.answer(&list_of_jobs(limit))?;
         let jids = page.jobs.into_iter().map(|job| job.jid);
         anyhow::Ok(jids.collect::<Vec<_>>())
     };
@@ -272,6 +271,7 @@ fn compare(
     whole: &Reader,
     (limit, glob): (&str, &str),
     search: &Search,
+    seconds: f64,
 ) -> anyhow::Result<Row> {
     // It ends before it reads: nothing arrived in the future.
     let nothing: Request = (
@@ -289,7 +289,7 @@ fn compare(
     let mut times: [Vec<Duration>; 4] = Default::default();
     let started = Instant::now();
     for n in 0..RUNS.1 {
-        if n >= RUNS.0 && started.elapsed() > TIME {
+        if n >= RUNS.0 && started.elapsed().as_secs_f64() > seconds {
             break;
         }
         // In turns, so that all of them see the same machine.

@@ -10,19 +10,19 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
+use saltcellar::base::clock::{Clock, Micros};
+use saltcellar::model::stamped_jid;
+use saltcellar::wire::call::request_frame;
+use saltcellar::wire::msgpack::{Reader, as_bool};
+use saltcellar::wire::signed::{HELLO_PATH, frames};
+use saltcellar_testkit::load::packed;
+use saltcellar_testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer};
+use saltcellar_testkit::usage::own_cpu_s;
 use serde_json::{Map, json};
 use tempfile::TempDir;
 
 use super::{SourceRun, Subject, wait_for_status};
-use crate::api::call::status::ListenerPhase;
-use crate::base::clock::{Clock, Micros};
-use crate::model::stamped_jid;
-use crate::testkit::load::packed;
-use crate::testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer};
-use crate::testkit::usage::own_cpu_s;
-use crate::wire::call::request_frame;
-use crate::wire::msgpack::{Reader, as_bool};
-use crate::wire::signed::{HELLO_PATH, frames};
+use crate::calls::Listener;
 
 const CA: &[u8] = include_bytes!("../../../../tests/data/https/ca.pem");
 const CERTIFICATE: &[u8] = include_bytes!("../../../../tests/data/https/server.pem");
@@ -37,23 +37,21 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const JIDS_FROM: i64 = 1_732_150_800_000_000;
 
 /// Starts a daemon, signs and sends all batches.
-pub(super) fn run(
+pub(crate) fn run(
+    program: &Path,
     scratch: &TempDir,
     entries: u64,
     connections: u64,
     batch: u64,
 ) -> anyhow::Result<(Subject, SourceRun)> {
     let config = prepare(scratch.path(), connections)?;
-    let subject = Subject::daemon(scratch, Some(&config))?;
+    let subject = Subject::daemon(program, scratch, Some(&config))?;
 
     let mut open = None;
 
     // The daemon chooses the port, and opens it after its own socket.
     wait_for_status(&subject, |status| {
-        let source = status.https.as_ref();
-        open = source
-            .filter(|source| source.state == ListenerPhase::Open)
-            .map(|source| source.listen.clone());
+        open = status.https.and_then(Listener::open);
         (u64::from(open.is_some()), 1)
     })?;
 

@@ -1,19 +1,19 @@
-//! `saltcellar bench ingest`: rate, disk space and CPU time of ingesting events, compared with the
+//! `saltcellar-bench ingest`: rate, disk space and CPU time of ingesting events, compared with the
 //! baseline.
 
 use std::path::PathBuf;
 
+use saltcellar_testkit::load::driver::{LoadSpec, run_load};
+use saltcellar_testkit::load::template::Encoding;
+use saltcellar_testkit::load::{Load, mix, recorded, small};
 use serde_json::{Value as Json, json};
 
 use super::Common;
 use super::child::{Subject, TIMEOUT};
 use super::report::{Report, Row, rounded, set, thousands};
-use crate::cli::Global;
-use crate::testkit::load::driver::{LoadSpec, run_load};
-use crate::testkit::load::template::Encoding;
-use crate::testkit::load::{Load, mix, recorded, small};
+use crate::Options;
 
-pub(super) const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings, \
 publishes, beacons; median 180 bytes). --corpus replays a recorded bus instead of `mix`, with new jids, \
 time stamps, minion ids and values each time; events above 64 KiB are skipped.
@@ -31,11 +31,11 @@ file and calls fdatasync before it answers. It receives the same load over the s
   generator_cpu_s_per_million  CPU time of the load generator, on the same machine
 
 Examples:
-  saltcellar bench ingest
-  saltcellar bench ingest --entries 5000000 --load small --output json
-  saltcellar bench ingest --rate 20000 --load mix --entries 400000
-  saltcellar bench ingest --corpus tests/data/3008.3.sbus --entries 1000000
-  saltcellar bench ingest --connections 1 --in-flight 1 --batch 1 --entries 100000   (single events)";
+  saltcellar-bench ingest
+  saltcellar-bench ingest --entries 5000000 --load small --output json
+  saltcellar-bench ingest --rate 20000 --load mix --entries 400000
+  saltcellar-bench ingest --corpus tests/data/3008.3.sbus --entries 1000000
+  saltcellar-bench ingest --connections 1 --in-flight 1 --batch 1 --entries 100000   (single events)";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum LoadChoice {
@@ -45,7 +45,7 @@ enum LoadChoice {
 }
 
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
     /// Number of events of each load
@@ -120,14 +120,14 @@ impl Args {
     }
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut report = Report::new(global);
+pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
+    let mut report = Report::new(options);
 
     let mut documents = Vec::new();
 
     for load in &args.loads()? {
         // Both receive the same load, one after the other.
-        let mut measure = |store, of| measure(global, args, &mut report, load, store, of);
+        let mut measure = |store, of| measure(options, args, &mut report, load, store, of);
 
         let baseline = if args.no_baseline {
             None
@@ -163,7 +163,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 /// Measures one process and load; returns the rate and all results. `baseline` is the rate of the
 /// baseline.
 fn measure(
-    global: &Global,
+    options: &Options,
     args: &Args,
     report: &mut Report,
     (name, load, batch): &NamedLoad,
@@ -179,7 +179,7 @@ fn measure(
         )
     } else {
         (
-            Subject::daemon(&scratch, global.config.as_deref())?,
+            Subject::daemon(&options.program()?, &scratch, options.config.as_deref())?,
             Encoding::EventReturn,
         )
     };
