@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::api::call::Ctx;
 use crate::base::clock::Clock;
+use crate::base::limits::SINK_IDLE;
 use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
-use crate::engines::feed::{ConsumerFeed, Feed};
 use crate::engines::runtime::{Dependencies, Engines};
 use crate::engines::script::{self, ScriptSettings, Scripts};
 use crate::engines::settings::SinkSettings;
@@ -20,17 +20,12 @@ pub(super) fn start(
     fs: &Arc<dyn Fs>,
     clock: &Clock,
 ) -> Arc<Engines> {
-    let (store, store_settings) = (store.clone(), store.settings().clone());
-
     let deps = Dependencies {
-        open_feed: Arc::new(move |settings| {
-            let feed = ConsumerFeed::open(store.clone(), &settings.name, &settings.filter)?;
-            Ok(Arc::new(feed) as Arc<dyn Feed>)
-        }),
-        settings: store_settings,
+        store: store.clone(),
         fs: fs.clone(),
         clock: clock.clone(),
         master_id: master_id(config).into(),
+        idle: SINK_IDLE,
     };
 
     Arc::new(Engines::start(deps, settings))

@@ -17,6 +17,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -34,21 +35,19 @@ use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::engines::supervised::{Engine, Supervised};
 use crate::policy::redact::Redactor;
-use crate::store::settings::Settings;
+use crate::store::Store;
 use crate::store::vfs::Fs;
-
-pub(crate) type OpenFeed =
-    Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Dependencies {
-    pub(crate) open_feed: OpenFeed,
-    /// Where dead letters are.
-    pub(crate) settings: Arc<Settings>,
+    /// Has the events, the positions of the sinks and the dead letters.
+    pub(crate) store: Store,
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) clock: Clock,
     /// The id of this machine's master; empty if unknown.
     pub(crate) master_id: Arc<str>,
+    /// A sink without events looks after idle connections and files this often.
+    pub(crate) idle: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +112,7 @@ struct Running {
 
 #[derive(Clone)]
 struct Parts {
-    feed: Arc<dyn Feed>,
+    feed: Arc<Feed>,
     shared: Arc<Shared>,
 }
 
@@ -176,11 +175,13 @@ impl Engines {
         thread_name: &str,
     ) -> Result<Running, String> {
         let deps = &self.deps;
-        let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
+        let feed = Feed::open(deps.store.clone(), &settings.name, &settings.filter)
+            .map(Arc::new)
+            .map_err(|error| error.to_string())?;
 
         // One for all threads of this name, of which the older ones may still have a delivery in flight.
         let shared = self.shared.get(&settings.name, || {
-            let letters = DeadLetters::of(deps.settings.clone(), &settings.name);
+            let letters = DeadLetters::of(deps.store.settings().clone(), &settings.name);
             Ok::<_, String>(Shared::new(letters))
         })?;
 
@@ -205,6 +206,7 @@ impl Engines {
             redactor: (!settings.redact.is_empty()).then(|| Redactor::new(&settings.redact)),
             master_id: deps.master_id.clone(),
             lanes: settings.concurrency,
+            idle: deps.idle,
         };
 
         let lanes = (0..settings.concurrency)

@@ -3,7 +3,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::deliver::DeliverContext;
 use super::state::{Interrupt, Phase};
@@ -14,14 +14,16 @@ use crate::engines::settings::SinkOrder;
 use crate::engines::transport::Item;
 use crate::model::SeqNo;
 use crate::policy::redact::Redactor;
-use crate::store::{ReadAhead, StoredEntry};
+use crate::store::{BatchLimits, ReadAhead, StoredEntry};
 
 pub(super) struct Reader {
     pub(super) context: DeliverContext,
-    pub(super) feed: Arc<dyn Feed>,
+    pub(super) feed: Arc<Feed>,
     pub(super) redactor: Option<Redactor>,
     pub(super) master_id: Arc<str>,
     pub(super) lanes: usize,
+    /// The longest wait for an event.
+    pub(super) idle: Duration,
 }
 
 #[derive(Default)]
@@ -75,8 +77,7 @@ impl Reader {
 
     /// The batch at a position. `None` if it must be fetched; an error shows there, too.
     pub(super) fn ahead(&self, from: SeqNo, moves: u64) -> Option<Ahead> {
-        let (events, bytes) = self.limits();
-        let (entries, position) = self.feed.read_ahead(from, events, bytes).ok().flatten()?;
+        let (entries, position) = self.feed.read_ahead(from, self.limits()).ok().flatten()?;
 
         let batch = self.batch(entries, position.last, position.next);
         Some(Ahead {
@@ -150,10 +151,8 @@ impl Reader {
     fn fetch(&self, moves: u64) -> Result<Result<Fetched, FeedError>, Interrupt> {
         let (state, clock) = (&self.context.state, &self.context.clock);
         let time = self.context.settings.limits.time;
-        let (events, bytes) = self.limits();
 
-        let is_over = || state.is_interrupted(moves);
-        let first = match self.feed.fetch(events, bytes, SINK_IDLE, &is_over) {
+        let first = match self.first(moves) {
             Ok(fetched) if fetched.is_paused => {
                 // The feed answers at once when it is paused, so the wait is here.
                 state.set_phase(Phase::Paused);
@@ -164,34 +163,58 @@ impl Reader {
             Err(error) => return Ok(Err(error)),
         };
 
-        if first.entries.is_empty() {
-            state.set_phase(Phase::Idle);
-            return Ok(Ok(first));
-        }
-
-        if time.is_zero() || self.is_full(&first.entries) {
+        if first.entries.is_empty() || time.is_zero() || self.is_full(&first.entries) {
             return Ok(Ok(first));
         }
 
         // A batch that is not full gets a moment more, and is then fetched anew, since a fetch
         // takes nothing.
         state.wait(clock, time, moves)?;
-        Ok(self.feed.fetch(events, bytes, Duration::ZERO, &is_over))
+        Ok(self.feed.fetch(self.limits()))
     }
 
-    /// The limits of a batch: events and bytes.
-    fn limits(&self) -> (usize, usize) {
+    /// The next events, of which the first may arrive within the longest wait. Ends early at a
+    /// pause, a seek and a stop.
+    fn first(&self, moves: u64) -> Result<Fetched, FeedError> {
+        let state = &self.context.state;
+        let is_over = || state.is_interrupted(moves);
+        let until = Instant::now() + self.idle;
+
+        loop {
+            let fetched = self.feed.fetch(self.limits())?;
+            if fetched.is_paused || !fetched.entries.is_empty() {
+                return Ok(fetched);
+            }
+
+            state.set_phase(Phase::Idle);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || is_over() {
+                return Ok(fetched);
+            }
+
+            // Without events, and not at the end: the search has stopped at its limit of work and
+            // continues.
+            if fetched.is_end {
+                self.feed.wait(fetched.next, left, is_over);
+            }
+        }
+    }
+
+    fn limits(&self) -> BatchLimits {
         let limits = self.context.settings.limits;
         // Read together by all lanes, so the sum has a limit of its own.
         let bytes = limits
             .bytes
             .saturating_mul(self.lanes)
             .min(SINK_BATCH_BYTES_MAX);
-        (limits.count.saturating_mul(self.lanes), bytes)
+        BatchLimits {
+            events: limits.count.saturating_mul(self.lanes),
+            bytes,
+        }
     }
 
     fn is_full(&self, entries: &[StoredEntry]) -> bool {
-        let (events, bytes) = self.limits();
+        let BatchLimits { events, bytes } = self.limits();
         let size = || {
             entries
                 .iter()

@@ -1,195 +1,22 @@
-//! Sinks over a feed in memory and a destination that a test controls.
+//! Sinks over a store whose disk can fail, and a destination that a test controls.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
 
-use parking_lot::Condvar;
+use rustix::io::Errno;
 use serde_json::json;
 
 use super::*;
+use crate::engines::encoder::{EncodeError, Encoder};
 use crate::engines::event::tests::entry;
-use crate::engines::feed::Fetched;
 use crate::engines::settings::tests::load;
 use crate::engines::transport::{Destination, Rejected, RequestLimits, Transport};
-use crate::model::SeqNo;
+use crate::model::{Batch, SeqNo};
 use crate::store::vfs::Disk;
-use crate::store::{ReadAhead, StoredEntry};
-use crate::testkit::wait_for;
-use crate::wire::filter::EntryFilter;
-
-/// A log in memory with one position.
-#[derive(Default)]
-struct MemoryFeed {
-    state: Mutex<MemoryState>,
-    /// Without events it waits until it is woken, whatever time it was given.
-    sleeps: AtomicBool,
-    sleeping: AtomicUsize,
-    woken: Mutex<()>,
-    wakes: Condvar,
-}
-
-#[derive(Default)]
-struct MemoryState {
-    entries: Vec<StoredEntry>,
-    /// Number of acknowledged entries.
-    cursor: usize,
-    is_paused: bool,
-    is_moved: bool,
-    released: usize,
-    /// Number of batches that were read ahead.
-    taken_ahead: usize,
-    /// Nothing can be acknowledged.
-    is_read_only: bool,
-    acks_failed: usize,
-}
-
-impl MemoryFeed {
-    /// Adds events from the minions `m0` to `m2` in turn.
-    fn add(&self, count: usize) {
-        let mut state = self.state.lock();
-        for _ in 0..count {
-            let seq = state.entries.len() as u64 + 1;
-            state
-                .entries
-                .push(entry(seq, "t", &format!("m{}", seq % 3), json!({"n": seq})));
-        }
-    }
-
-    fn cursor(&self) -> usize {
-        self.state.lock().cursor
-    }
-}
-
-impl Feed for MemoryFeed {
-    fn fetch(
-        &self,
-        events: usize,
-        _bytes: usize,
-        wait: Duration,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<Fetched, FeedError> {
-        let mut state = self.state.lock();
-        let (cursor, is_paused) = (state.cursor, state.is_paused);
-        state.is_moved = false;
-        if is_paused {
-            return Ok(Fetched {
-                is_paused,
-                ..Fetched::default()
-            });
-        }
-        let entries: Vec<_> = state
-            .entries
-            .iter()
-            .skip(cursor)
-            .take(events)
-            .cloned()
-            .collect();
-        drop(state);
-        if entries.is_empty() && self.sleeps.load(Ordering::SeqCst) {
-            self.sleeping.fetch_add(1, Ordering::SeqCst);
-            let mut woken = self.woken.lock();
-            while !is_over() {
-                self.wakes.wait(&mut woken);
-            }
-            self.sleeping.fetch_sub(1, Ordering::SeqCst);
-        } else if entries.is_empty() {
-            thread::sleep(wait.min(Duration::from_millis(2)));
-        }
-        let next = SeqNo((cursor + entries.len()) as u64 + 1);
-        Ok(Fetched {
-            entries,
-            next,
-            is_paused,
-        })
-    }
-
-    fn read_ahead(
-        &self,
-        from: SeqNo,
-        events: usize,
-        _bytes: usize,
-    ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError> {
-        let state = self.state.lock();
-        let behind = state.entries.iter().filter(|entry| entry.seq >= from);
-        let entries: Vec<_> = behind.take(events).cloned().collect();
-        let last = entries.last().map(|entry| entry.seq);
-        Ok(last.map(|last| {
-            (
-                entries,
-                ReadAhead {
-                    filter: EntryFilter::default(),
-                    from,
-                    last,
-                    next: last.next(),
-                },
-            )
-        }))
-    }
-
-    fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError> {
-        let mut state = self.state.lock();
-        let is_next = !state.is_paused && state.cursor as u64 + 1 == ahead.from.0;
-        state.is_moved &= !is_next;
-        state.taken_ahead += usize::from(is_next);
-        Ok(is_next)
-    }
-
-    fn ack(&self, last: SeqNo) -> Result<(), FeedError> {
-        let mut state = self.state.lock();
-        if state.is_moved {
-            return Err(FeedError("moved".to_owned()));
-        }
-        if state.is_read_only {
-            state.acks_failed += 1;
-            return Err(FeedError("read-only".to_owned()));
-        }
-        state.cursor = usize::try_from(last.0).unwrap();
-        Ok(())
-    }
-
-    fn seek(&self, to: Position) -> Result<(), FeedError> {
-        let Position::Seq(seq) = to else {
-            return Err(FeedError("only numbers".to_owned()));
-        };
-        let mut state = self.state.lock();
-        (state.cursor, state.is_moved) = (usize::try_from(seq.0).unwrap() - 1, true);
-        Ok(())
-    }
-
-    fn pause(&self, paused: bool) -> Result<(), FeedError> {
-        self.state.lock().is_paused = paused;
-        Ok(())
-    }
-
-    fn wake(&self) {
-        drop(self.woken.lock());
-        self.wakes.notify_all();
-    }
-
-    fn progress(&self) -> Result<Progress, FeedError> {
-        let state = self.state.lock();
-        let cursor = SeqNo(state.cursor as u64 + 1);
-        let lag_entries = (state.entries.len() - state.cursor) as u64;
-        Ok(Progress {
-            cursor,
-            lag_entries,
-            lag: Duration::ZERO,
-            is_paused: state.is_paused,
-        })
-    }
-
-    fn id_of(&self, entry: &StoredEntry) -> String {
-        format!("store:{}", entry.seq)
-    }
-
-    fn newest(&self) -> Result<Option<StoredEntry>, FeedError> {
-        Ok(self.state.lock().entries.last().cloned())
-    }
-
-    fn release(&self) {
-        self.state.lock().released += 1;
-    }
-}
+use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
+use crate::store::{Classes, ConsumerStatus, FreeSpace, Intake, Limits, Options};
+use crate::testkit::{receive, wait_for};
 
 /// Decides about one request: the answer, or a panic.
 type Answer = dyn Fn(&[Item]) -> Result<Vec<Rejected>, DeliverError> + Send + Sync;
@@ -202,6 +29,8 @@ struct FakeDestination {
     reopened: AtomicUsize,
     /// Deliveries wait while it is set.
     is_stalled: AtomicBool,
+    /// Connections are not opened while it is set.
+    is_slow_to_open: AtomicBool,
 }
 
 impl FakeDestination {
@@ -226,6 +55,9 @@ struct Shared(Arc<FakeDestination>);
 impl Destination for Shared {
     fn open(&self, deps: &transport::Dependencies) -> Box<dyn Transport> {
         deps.secrets.hide(SECRET);
+        while self.0.is_slow_to_open.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
         Box::new(FakeTransport(self.0.clone()))
     }
 
@@ -281,10 +113,13 @@ impl Transport for FakeTransport {
     }
 }
 
-/// One sink with its feed and destination.
+/// Sinks with their store and destination.
 struct Rig {
     engines: Engines,
-    feed: Arc<MemoryFeed>,
+    store: Store,
+    intake: Intake,
+    /// The faults of the store's disk.
+    plan: Arc<Plan>,
     destination: Arc<FakeDestination>,
     _dir: tempfile::TempDir,
 }
@@ -318,6 +153,7 @@ fn destination(
         requests: AtomicUsize::default(),
         reopened: AtomicUsize::default(),
         is_stalled: AtomicBool::default(),
+        is_slow_to_open: AtomicBool::default(),
     })
 }
 
@@ -332,37 +168,98 @@ impl Rig {
     }
 
     fn start_with(destination: Arc<FakeDestination>, settings: Vec<SinkSettings>) -> Self {
+        let idle = Duration::from_millis(2);
+        Self::start_on(Arc::default(), idle, destination, settings)
+    }
+
+    /// With these faults of the disk, from the opened store on, and this longest wait for an event.
+    fn start_on(
+        plan: Arc<Plan>,
+        idle: Duration,
+        destination: Arc<FakeDestination>,
+        settings: Vec<SinkSettings>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let feed = Arc::new(MemoryFeed::default());
-        let shared = feed.clone();
-        let stalling = destination.clone();
-        let deps = Dependencies {
-            open_feed: Arc::new(move |settings| match settings.name.as_str() {
-                "without_feed" => Err(FeedError("no feed".to_owned())),
-                "slow_feed" => {
-                    wait_for("the end of the stall", || {
-                        (!stalling.is_stalled.load(Ordering::SeqCst)).then_some(())
-                    });
-                    Ok(shared.clone())
-                }
-                _ => Ok(shared.clone()),
-            }),
-            settings: Settings::for_tests(dir.path()),
-            fs: Arc::new(Disk),
-            clock: Clock::real(),
-            master_id: "master1".into(),
+        let (clock, fs) = (
+            Clock::real(),
+            Arc::new(Faults::over(Arc::new(Disk), plan.clone())),
+        );
+        let options = Options {
+            dir: dir.path().to_owned(),
+            holder: "the test".to_owned(),
+            lock_timeout: Duration::ZERO,
+            clock: clock.clone(),
+            metrics: Arc::default(),
+            limits: Limits::DEFAULT,
+            classes: Classes::default(),
+            free: FreeSpace {
+                low: Some(0),
+                min: Some(0),
+            },
+            fs: fs.clone(),
         };
+
+        // Its threads end with the last handle, which a stalled delivery can have.
+        let (store, intake, _) = Store::open(&options).unwrap().on_threads();
+        let deps = Dependencies {
+            store: store.clone(),
+            fs,
+            clock,
+            master_id: "master1".into(),
+            idle,
+        };
+
         Self {
             engines: Engines::start(deps, settings),
-            feed,
+            store,
+            intake,
+            plan,
             destination,
             _dir: dir,
         }
     }
 
-    fn wait_until_delivered(&self, cursor: usize) {
-        wait_for("the cursor", || {
-            (self.feed.cursor() == cursor).then_some(())
+    /// Stores events from the minions `m0` to `m2` in turn, in one commit.
+    fn add(&self, count: u64) {
+        let first = self.store.durable().0;
+        let mut batch = Batch::default();
+        for seq in first..first + count {
+            let event = entry(seq, "t", &format!("m{}", seq % 3), json!({"n": seq}));
+            batch.push(&event.as_entry(), None);
+        }
+
+        let (tx, rx) = sync_channel(1);
+        let stored = Box::new(move |stored| tx.send(stored).unwrap());
+        self.intake.submit(batch, Some(stored)).unwrap();
+        receive(&rx).unwrap();
+    }
+
+    fn consumer(&self, name: &str) -> ConsumerStatus {
+        let all = self.store.consumers().all().unwrap();
+        all.into_iter()
+            .find(|status| status.record.name == name)
+            .unwrap()
+    }
+
+    /// The last event that the sink `one` has acknowledged.
+    fn acknowledged(&self) -> u64 {
+        self.consumer("one").record.cursor.0 - 1
+    }
+
+    /// Whether the sink `one` has given its consumer back.
+    fn is_released(&self) -> bool {
+        self.consumer("one").lease.is_none()
+    }
+
+    fn wait_until_delivered(&self, last: u64) {
+        wait_for("the acknowledgement", || {
+            (self.acknowledged() == last).then_some(())
+        });
+    }
+
+    fn wait_for_phase(&self, phase: Phase) {
+        wait_for("the phase", || {
+            (self.engines.list()[0].last.phase == phase).then_some(())
         });
     }
 
@@ -401,7 +298,7 @@ fn accept(items: &[Item]) -> Result<Vec<Rejected>, DeliverError> {
 #[test]
 fn all_events_are_delivered_in_order_within_the_limits_of_a_request() {
     let rig = Rig::start("", accept);
-    rig.feed.add(10);
+    rig.add(10);
     rig.wait_until_delivered(10);
     assert_eq!(rig.accepted(), (1..=10).collect::<Vec<_>>());
     assert!(
@@ -419,32 +316,50 @@ fn all_events_are_delivered_in_order_within_the_limits_of_a_request() {
         ),
         (10, 10, 0)
     );
+    assert!(!rig.is_released());
     rig.engines.stop();
-    assert_eq!(rig.feed.state.lock().released, 1);
+    assert!(rig.is_released());
+}
+
+/// An encoder that notes the sequence numbers of what it encodes.
+#[derive(Debug)]
+struct Noting(Arc<Mutex<Vec<u64>>>);
+
+impl Encoder for Noting {
+    fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
+        self.0.lock().push(event.seq.0);
+        items.push(b"{}".to_vec());
+        Ok(())
+    }
 }
 
 #[test]
 fn a_backlog_is_read_ahead_and_a_seek_discards_what_was_read() {
-    let rig = Rig::start("", accept);
+    let encoded = Arc::new(Mutex::default());
+    let destination = destination(accept);
+    let mut settings = settings("one", "", &destination);
+    settings.encoder = ("noting", Arc::new(Noting(encoded.clone())));
+    let rig = Rig::start_with(destination, vec![settings]);
+
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
-    rig.feed.add(40);
-    wait_for("a delivery", || {
-        (rig.destination.requests.load(Ordering::SeqCst) > 0).then_some(())
+    rig.add(40);
+    rig.destination.wait_for_request(1);
+    // The second batch of 4, while the first one is delivered.
+    wait_for("a batch that is read ahead", || {
+        (*encoded.lock() == (1..=8).collect::<Vec<_>>()).then_some(())
     });
+
     rig.engines.seek("one", Position::Seq(SeqNo(21))).unwrap();
     rig.destination.is_stalled.store(false, Ordering::SeqCst);
     rig.wait_until_delivered(40);
-    let accepted = rig.accepted();
-    let after = accepted.iter().position(|seq| *seq == 21).unwrap();
     assert_eq!(
-        accepted[after..],
-        (21..=40).collect::<Vec<_>>(),
-        "{accepted:?}"
+        rig.accepted(),
+        (1..=4).chain(21..=40).collect::<Vec<_>>(),
+        "not what was read ahead"
     );
-    assert!(
-        rig.feed.state.lock().taken_ahead >= 3,
-        "batches of 4 of a backlog of 20"
-    );
+    // What is read ahead of this backlog is taken, or it would be read twice.
+    let after: Vec<_> = encoded.lock()[8..].to_vec();
+    assert_eq!(after, (21..=40).collect::<Vec<_>>());
 }
 
 #[test]
@@ -454,7 +369,7 @@ fn a_failed_delivery_is_repeated_until_it_succeeds_and_nothing_is_acknowledged_b
         0..3 => Err(DeliverError::retry("down")),
         _ => Ok(Vec::new()),
     });
-    rig.feed.add(2);
+    rig.add(2);
     rig.wait_until_delivered(2);
     let failures = rig.counter("failures");
     assert_eq!(failures, 3);
@@ -477,7 +392,7 @@ fn one_poison_record_in_a_batch_is_dead_lettered_alone() {
             accept(items)
         }
     });
-    rig.feed.add(9);
+    rig.add(9);
     rig.wait_until_delivered(9);
     assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 7, 8, 9]);
     assert_eq!(rig.dead(), [(6, "field type".to_owned())]);
@@ -506,7 +421,7 @@ fn rejected_items_of_a_bulk_request_are_dead_lettered_or_sent_again_alone() {
         }
         Ok(all)
     });
-    rig.feed.add(4);
+    rig.add(4);
     rig.wait_until_delivered(4);
     let mut accepted = rig.accepted();
     accepted.sort_unstable();
@@ -543,7 +458,7 @@ fn later_items_of_a_minion_wait_behind_one_that_is_not_accepted_now() {
         let mut settings = settings("one", &rest, &destination);
         settings.limits.count = 20;
         let rig = Rig::start_with(destination, vec![settings]);
-        rig.feed.add(40);
+        rig.add(40);
         rig.wait_until_delivered(40);
         let accepted = rig.accepted();
         let mut all = accepted.clone();
@@ -581,7 +496,7 @@ fn no_report_of_a_destination_has_a_secret() {
     let mut settings = settings("one", "", &destination);
     settings.limits.count = 1;
     let rig = Rig::start_with(destination, vec![settings]);
-    rig.feed.add(3);
+    rig.add(3);
     let status = wait_for("a failure", || {
         let last = rig.engines.list()[0].last.clone();
         (last.phase == Phase::Retrying && rig.dead().len() == 2).then_some(last)
@@ -649,14 +564,14 @@ fn dead_letters_are_retried_and_dropped() {
         };
         Ok(third.map(rejected).into_iter().collect())
     });
-    rig.feed.add(3);
+    rig.add(3);
     rig.wait_until_delivered(3);
     assert_eq!(rig.dead().len(), 3);
     is_broken.store(false, Ordering::SeqCst);
+    let third = rig.engines.dead_letters("one").unwrap()[2].id.clone();
+    let named = ["1".to_owned(), third, "99".to_owned()];
     assert_eq!(
-        rig.engines
-            .retry_dead_letters("one", Some(&["1", "store:3", "99"].map(str::to_owned)))
-            .unwrap(),
+        rig.engines.retry_dead_letters("one", Some(&named)).unwrap(),
         2
     );
     wait_for("the retries", || {
@@ -675,7 +590,7 @@ fn an_event_that_cannot_be_encoded_is_dead_lettered() {
     let text = "sinks: {one: {encoder: {template: {text: '{{ data.n + data.x.y }}'}}, transport: {http: {url: 'http://h'}}}}";
     settings.encoder = load(text).unwrap().remove(0).encoder;
     let rig = Rig::start_with(destination, vec![settings]);
-    rig.feed.add(1);
+    rig.add(1);
     rig.wait_until_delivered(1);
     let dead = rig.dead();
     assert!(
@@ -692,7 +607,7 @@ fn parallel_deliveries_keep_the_order_of_each_minion() {
         thread::sleep(Duration::from_millis(items[0].seq().0 % 3));
         Ok(Vec::new())
     });
-    rig.feed.add(60);
+    rig.add(60);
     rig.wait_until_delivered(60);
     let accepted = rig.accepted();
     for minion in 0..3 {
@@ -706,7 +621,7 @@ fn parallel_deliveries_keep_the_order_of_each_minion() {
 fn a_paused_sink_delivers_nothing_until_it_is_resumed() {
     let rig = Rig::start("", accept);
     rig.engines.pause("one", true).unwrap();
-    rig.feed.add(3);
+    rig.add(3);
     wait_for("the pause", || {
         (rig.engines.list()[0].last.phase == Phase::Paused).then_some(())
     });
@@ -724,7 +639,7 @@ fn a_seek_gives_up_a_failing_delivery() {
         }),
         _ => Ok(Vec::new()),
     });
-    rig.feed.add(5);
+    rig.add(5);
     wait_for("a failure", || {
         (rig.engines.list()[0].last.phase == Phase::Retrying).then_some(())
     });
@@ -747,6 +662,7 @@ fn a_reload_replaces_changed_sinks_and_leaves_others_alone() {
         settings("two", "", &destination),
     );
     let rig = Rig::start_with(destination.clone(), vec![one.clone(), two]);
+    let first = rig.engines.sinks.lock()["two"].state.clone();
     rig.engines.apply(vec![
         one.clone(),
         settings("two", ", rate: 5/1s", &destination),
@@ -762,11 +678,13 @@ fn a_reload_replaces_changed_sinks_and_leaves_others_alone() {
             .collect()
     };
     assert_eq!(names(&rig), ["one", "two"]);
+    let second = rig.engines.sinks.lock()["two"].state.clone();
     rig.engines
         .apply(vec![settings("three", "", &destination), one]);
     assert_eq!(names(&rig), ["three", "one"]);
+    // A thread shares its sink's state.
     wait_for("the end of both", || {
-        (rig.feed.state.lock().released == 2).then_some(())
+        (Arc::strong_count(&first) + Arc::strong_count(&second) == 2).then_some(())
     });
 }
 
@@ -774,14 +692,16 @@ fn a_reload_replaces_changed_sinks_and_leaves_others_alone() {
 fn a_sink_that_cannot_start_or_panics_stops_no_other() {
     let broken = destination(|_| panic!("a test panics"));
     let destination = destination(accept);
-    let all = vec![
+    let mut all = vec![
         settings("without_feed", "", &destination),
         settings("panics", "", &broken),
-        settings("works", "", &destination),
+        settings("one", "", &destination),
     ];
+    // No name of a consumer.
+    all[0].name = "without feed".to_owned();
     destination.is_stalled.store(true, Ordering::SeqCst);
     let rig = Rig::start_with(destination, all);
-    rig.feed.add(3);
+    rig.add(3);
     wait_for("the panic", || {
         (rig.engines.list()[1].last.phase == Phase::Failed).then_some(())
     });
@@ -789,54 +709,55 @@ fn a_sink_that_cannot_start_or_panics_stops_no_other() {
     rig.wait_until_delivered(3);
     let status = rig.engines.list();
     assert_eq!(status[0].last.phase, Phase::Failed);
-    assert_eq!(status[0].progress.as_ref().unwrap_err(), "no feed");
+    let reason = status[0].progress.as_ref().unwrap_err();
+    assert!(
+        reason.starts_with("\"without feed\" is not a name for a consumer"),
+        "{reason}"
+    );
     let error = rig
         .engines
-        .pause("without_feed", true)
+        .pause("without feed", true)
         .unwrap_err()
         .to_string();
-    assert_eq!(error, "the sink could not start: no feed");
+    assert_eq!(error, format!("the sink could not start: {reason}"));
     assert!(rig.engines.check()[0].1.is_err() && rig.engines.check()[2].1.is_ok());
 }
 
 #[test]
 fn a_seek_a_pause_and_a_stop_end_the_wait_for_events() {
-    let rig = Rig::start("", accept);
-    rig.feed.add(2);
+    let destination = destination(accept);
+    let settings = settings("one", "", &destination);
+    // A wait that nothing else ends.
+    let idle = Duration::from_secs(3_600);
+    let rig = Rig::start_on(Arc::default(), idle, destination, vec![settings]);
+    rig.add(2);
     rig.wait_until_delivered(2);
-    rig.feed.sleeps.store(true, Ordering::SeqCst);
-    let asleep = || {
-        wait_for("the wait for events", || {
-            (rig.feed.sleeping.load(Ordering::SeqCst) == 1).then_some(())
-        });
-    };
 
-    asleep();
+    rig.wait_for_phase(Phase::Idle);
     rig.engines.seek("one", Position::Seq(SeqNo(2))).unwrap();
     rig.wait_until_delivered(2);
     assert_eq!(rig.accepted(), [1, 2, 2]);
 
-    asleep();
+    rig.wait_for_phase(Phase::Idle);
     rig.engines.pause("one", true).unwrap();
-    wait_for("the pause", || {
-        (rig.engines.list()[0].last.phase == Phase::Paused).then_some(())
-    });
+    rig.wait_for_phase(Phase::Paused);
     rig.engines.pause("one", false).unwrap();
 
-    asleep();
+    rig.wait_for_phase(Phase::Idle);
+    assert!(!rig.is_released());
     rig.engines.stop();
-    assert_eq!(rig.feed.state.lock().released, 1);
+    assert!(rig.is_released());
 }
 
 #[test]
 fn a_stop_does_not_wait_for_a_stalled_destination() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
-    rig.feed.add(1);
+    rig.add(1);
     rig.destination.wait_for_request(1);
     rig.engines.stop();
     assert_eq!(
-        rig.feed.cursor(),
+        rig.acknowledged(),
         0,
         "not acknowledged, so it is delivered again"
     );
@@ -850,7 +771,7 @@ fn a_test_sends_the_newest_event_and_redaction_is_applied() {
         rig.engines.test("one").unwrap_err().to_string(),
         "no stored event matches the sink's filter"
     );
-    rig.feed.add(2);
+    rig.add(2);
     rig.wait_until_delivered(2);
     assert_eq!(rig.counter("redacted"), 2);
     let result = rig.engines.test("one").unwrap();
@@ -877,14 +798,14 @@ fn reject(items: &[Item]) -> Result<Vec<Rejected>, DeliverError> {
 fn a_reload_during_a_delivery_loses_no_dead_letter() {
     let rig = Rig::start("", reject);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
-    rig.feed.add(1);
+    rig.add(1);
     rig.destination.wait_for_request(1);
     // The new sink knows the dead letters before the old one adds its last.
     rig.engines
         .apply(vec![settings("one", ", rate: 1000/1s", &rig.destination)]);
     rig.destination.is_stalled.store(false, Ordering::SeqCst);
     rig.wait_until_delivered(1);
-    rig.feed.add(1);
+    rig.add(1);
     rig.wait_until_delivered(2);
     let expected = [(1, "no".to_owned()), (2, "no".to_owned())];
     assert_eq!(rig.dead(), expected);
@@ -892,7 +813,7 @@ fn a_reload_during_a_delivery_loses_no_dead_letter() {
 
     // A drop reaches the instance that the old thread writes with.
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
-    rig.feed.add(1);
+    rig.add(1);
     rig.destination.wait_for_request(3);
     rig.engines
         .apply(vec![settings("one", ", rate: 2000/1s", &rig.destination)]);
@@ -907,7 +828,7 @@ fn a_reload_during_a_delivery_loses_no_dead_letter() {
 fn a_removed_sink_that_returns_waits_for_the_delivery_in_flight() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
-    rig.feed.add(1);
+    rig.add(1);
     rig.destination.wait_for_request(1);
     rig.engines.apply(Vec::new());
     rig.engines
@@ -919,7 +840,7 @@ fn a_removed_sink_that_returns_waits_for_the_delivery_in_flight() {
     }
     assert_eq!(rig.destination.requests.load(Ordering::SeqCst), 1);
     rig.destination.is_stalled.store(false, Ordering::SeqCst);
-    rig.feed.add(1);
+    rig.add(1);
     rig.wait_until_delivered(2);
     assert_eq!(rig.accepted(), [1, 2]);
 }
@@ -931,12 +852,12 @@ fn a_stop_waits_for_the_delivery_of_a_removed_sink() {
         thread::sleep(Duration::from_millis(50));
         accept(items)
     });
-    rig.feed.add(1);
+    rig.add(1);
     rig.destination.wait_for_request(1);
     rig.engines.apply(Vec::new());
     rig.engines.stop();
-    assert_eq!(rig.feed.cursor(), 1);
-    assert_eq!(rig.feed.state.lock().released, 1);
+    assert_eq!(rig.acknowledged(), 1);
+    assert!(rig.is_released());
 }
 
 #[test]
@@ -960,7 +881,7 @@ fn only_what_is_accepted_is_counted_and_repeated_rejections_are_failures_in_a_ro
         }
         Ok(all)
     });
-    rig.feed.add(3);
+    rig.add(3);
     let last = wait_for("failures in a row", || {
         let last = rig.engines.list()[0].last.clone();
         (last.failures >= 3).then_some(last)
@@ -984,11 +905,15 @@ fn the_pause_after_a_failed_acknowledgement_grows() {
     settings.retry.max = Duration::from_secs(3_600);
     settings.retry.jitter = 0;
     let rig = Rig::start_with(destination, vec![settings]);
-    rig.feed.state.lock().is_read_only = true;
+    // Where positions are saved; the events are stored.
+    rig.plan.add(Fault {
+        within: "settings".to_owned(),
+        ..Fault::lasting(Act::Write, Errno::ROFS)
+    });
     let started = Instant::now();
-    rig.feed.add(1);
+    rig.add(1);
     wait_for("the failures", || {
-        (rig.feed.state.lock().acks_failed >= 8).then_some(())
+        (rig.counter("failures") >= 8).then_some(())
     });
     // 1, 2, 4 and so on up to 64 ms, which no fast machine shortens.
     assert!(started.elapsed() >= Duration::from_millis(127));
@@ -1008,7 +933,7 @@ fn a_seek_or_a_reload_forgets_no_retry_of_a_dead_letter() {
             }),
             _ => Ok(Vec::new()),
         });
-        rig.feed.add(1);
+        rig.add(1);
         rig.wait_until_delivered(1);
         mode.store(1, Ordering::SeqCst);
         assert_eq!(rig.engines.retry_dead_letters("one", None).unwrap(), 1);
@@ -1030,26 +955,30 @@ fn a_seek_or_a_reload_forgets_no_retry_of_a_dead_letter() {
 #[test]
 fn a_sink_that_opens_slowly_does_not_hold_up_the_check_of_a_name() {
     let rig = Rig::start("", accept);
-    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    let is_slow = &rig.destination.is_slow_to_open;
+    is_slow.store(true, Ordering::SeqCst);
     let all = vec![
         settings("one", "", &rig.destination),
-        settings("slow_feed", "", &rig.destination),
+        settings("slow", "", &rig.destination),
     ];
     thread::scope(|scope| {
         let reload = scope.spawn(|| rig.engines.apply(all));
         let found = scope.spawn(|| {
-            // A name is known before its feed is opened.
-            while !rig.engines.has("slow_feed") {
+            // Whenever the consumer exists, its name is known.
+            while !rig.store.consumers().is_of_sink("slow") {
                 thread::sleep(Duration::from_millis(1));
             }
-            rig.destination.is_stalled.load(Ordering::SeqCst)
+            rig.engines.has("slow") && is_slow.load(Ordering::SeqCst)
         });
         let until = Instant::now() + Duration::from_secs(10);
         while !found.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
-        rig.destination.is_stalled.store(false, Ordering::SeqCst);
-        assert!(found.join().unwrap(), "known only after the feed was open");
+        is_slow.store(false, Ordering::SeqCst);
+        assert!(
+            found.join().unwrap(),
+            "known only after the consumer was made"
+        );
         reload.join().unwrap();
     });
     assert!(rig.engines.has("one") && !rig.engines.has("two"));
