@@ -419,14 +419,69 @@ fn read_tree(text: &str, base: &[String], found: &mut Vec<Vec<String>>) -> usize
     at
 }
 
+/// The names that a module has by `use`, of modules of its crate: paths, and what they stand for.
+fn names_by_use(code: &str, module: &[String]) -> Vec<(Vec<String>, Vec<String>)> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("use ") {
+        // A word of its own, and not the end of another one.
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+            continue;
+        }
+        let mut rest = code[at + 4..].trim_start_matches("self::");
+        let mut base = module.to_vec();
+        if let Some(path) = rest.strip_prefix("crate::") {
+            (rest, base) = (path, Vec::new());
+        }
+        while let Some(above) = rest.strip_prefix("super::") {
+            base.pop();
+            rest = above;
+        }
+
+        let mut paths = Vec::new();
+        let end = rest.find(';').unwrap_or(rest.len());
+        read_tree(&rest[..end], &base, &mut paths);
+        for path in paths {
+            let name = path.last().cloned();
+            found.push((module.iter().cloned().chain(name).collect(), path));
+        }
+    }
+    found
+}
+
 /// By parent, the groups of its children that import each other.
 fn circles(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<BTreeSet<String>>> {
     let module = |path: &str| -> Vec<String> {
         let path = path.strip_suffix(".rs").unwrap_or(path);
         let path = path.strip_suffix("/mod").unwrap_or(path);
-        path.split('/').map(str::to_owned).collect()
+        let names = path.split('/').filter(|name| *name != "lib");
+        names.map(str::to_owned).collect()
     };
     let known: BTreeSet<_> = sources.iter().map(|(path, _)| module(path)).collect();
+    let by_use: BTreeMap<_, _> = sources
+        .iter()
+        .flat_map(|(path, source)| {
+            let code = code_of(source);
+            let code = code.split("mod tests {").next().unwrap_or_default();
+            names_by_use(code, &module(path))
+        })
+        .collect();
+
+    // What a path names, also if a module on the way has the name only by `use`.
+    let meant = |mut path: Vec<String>| {
+        // A name can stand for another one, but not for long.
+        for _ in 0..8 {
+            let by_use = (1..=path.len()).find_map(|len| {
+                let (name, rest) = path.split_at(len);
+                let target = by_use.get(name)?;
+                (!known.contains(name)).then(|| [target, rest].concat())
+            });
+            match by_use {
+                Some(target) => path = target,
+                None => break,
+            }
+        }
+        path
+    };
 
     // By parent: the children, with the siblings that each imports.
     let mut imports: BTreeMap<_, BTreeMap<_, BTreeSet<_>>> = BTreeMap::new();
@@ -437,7 +492,7 @@ fn circles(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<BTreeSet<S
         let code = code.split("mod tests {").next().unwrap_or_default();
         let names: Vec<_> = from.iter().map(String::as_str).collect();
         for used in paths_of_crate(code, &names) {
-            let mut to = used;
+            let mut to = meant(used);
             while !to.is_empty() && !known.contains(&to) {
                 to.pop();
             }
@@ -505,7 +560,7 @@ fn modules_beside_each_other_import_in_one_direction() {
         sources.retain(|(path, _)| {
             !path
                 .split('/')
-                .any(|part| matches!(part, "tests" | "tests.rs" | "lib.rs" | "main.rs"))
+                .any(|part| matches!(part, "tests" | "tests.rs" | "main.rs"))
         });
 
         assert_eq!(
@@ -559,6 +614,20 @@ fn a_circle_of_imports_is_found() {
             ("a/c/d.rs", "use super::super::b;")
         ]),
         found
+    );
+    // By a name that the parent has by `use`, or the crate.
+    let named = "pub(crate) use self::b::{B, E};\nuse c::C;";
+    for back in ["use super::B;", "use crate::B;", "use crate::a::B;"] {
+        let lib = ("lib.rs", "pub use a::b::B;");
+        assert_eq!(
+            circles(&[(a, named), (b, "use super::C;"), (c, back), lib]),
+            found,
+            "{back}"
+        );
+    }
+    assert_eq!(
+        circles(&[(a, named), (b, "use super::C;"), (c, "use super::c::B;")]),
+        [""; 0]
     );
     let test = "#[cfg(test)]\nmod tests {\n    use crate::a::b;\n}";
     assert_eq!(

@@ -36,7 +36,7 @@ use salt_sls::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api::call::config::RunningConfig;
+use crate::api::call::running::RunningConfig;
 use crate::api::call::{Acceptor, Archive, Ctx, JidMaker, Process, Reacting, Rights};
 use crate::api::http;
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};

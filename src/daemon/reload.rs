@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::api::call::config::{Reload, RunningConfig};
+use crate::api::call::running::{Reload, RunningConfig};
 use crate::config::Config;
 use crate::engines::runtime::Engines;
 use crate::engines::script::{self, Scripts};

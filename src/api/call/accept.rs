@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::Archive;
+use super::archive::Archive;
 use crate::base::clock::Micros;
 use crate::model::{Entry, FrameBatch};
 use crate::policy::{Policy, RejectReason};

@@ -9,6 +9,7 @@
 //! No job id is made twice: the daemon uses even microseconds, the extension odd ones.
 
 mod accept;
+mod archive;
 pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod consumers;
@@ -24,6 +25,7 @@ mod parts;
 mod poll;
 pub(crate) mod reactor;
 mod rights;
+pub(crate) mod running;
 pub(crate) mod send;
 pub(crate) mod sinks;
 pub(crate) mod status;
@@ -33,6 +35,7 @@ pub(crate) mod writes;
 pub(crate) mod zeromq;
 
 pub(crate) use accept::{Acceptor, JidMaker};
+pub(crate) use archive::Archive;
 pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
 pub(crate) use definition::{Call, In, Limited, NoArgs, Run};
@@ -40,7 +43,7 @@ pub(in crate::api) use definition::{
     CallHandler, Changing, Raised, Save, Wait, Whole, answer, from_json,
 };
 pub use document::document;
-pub(crate) use parts::{Archive, Ctx, Process, Reacting};
+pub(crate) use parts::{Ctx, Process, Reacting};
 pub(crate) use poll::Poll;
 use reactor::no_events;
 pub(crate) use rights::Rights;

@@ -1,21 +1,21 @@
 //! The parts of the daemon that calls reach. Each call names the one that it needs, and gets no
 //! other.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::config::RunningConfig;
-use super::{Acceptor, Rights};
+use super::accept::Acceptor;
+use super::archive::Archive;
+use super::rights::Rights;
+use super::running::RunningConfig;
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
 use crate::api::sign_in::SignIn;
-use crate::base::clock::{Clock, Micros};
-use crate::base::metrics::Metrics;
+use crate::base::clock::Micros;
 use crate::bus::firing::Firing;
 use crate::engines::runtime::Engines;
 use crate::engines::script::ScriptMonitor;
 use crate::ingest::bus::BusMonitor;
 use crate::reactor::run::engine::Handle;
-use crate::store::Store;
 
 /// All parts, for the interfaces: they find the call first, and then what it needs.
 pub struct Ctx {
@@ -27,15 +27,6 @@ pub struct Ctx {
     pub(crate) rights: Rights,
     pub(crate) sign_in: SignIn,
     pub(crate) process: Process,
-}
-
-/// What is stored: the store with its place, time and counters. Clones share it.
-#[derive(Clone)]
-pub(crate) struct Archive {
-    pub(crate) store: Store,
-    pub(crate) state_dir: Arc<Path>,
-    pub(crate) clock: Clock,
-    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// The reactor, if there is one, and the buses from which it gets events.

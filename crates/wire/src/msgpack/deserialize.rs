@@ -13,7 +13,8 @@ use serde::de::{
 };
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{DecodeError, Head, Reader, Stored, is_nil};
+use super::serialize::{PACKED, Stored};
+use super::{DecodeError, Head, Reader, is_nil};
 use saltcellar_base::limits::DECODE_DEPTH_MAX;
 
 /// Bytes are not a value of the requested type.
@@ -32,9 +33,6 @@ impl From<DecodeError> for NotOfType {
         Self(error.to_string())
     }
 }
-
-/// The name by which a type asks for the bytes of one value, see [`Stored`].
-pub(super) const PACKED: &str = "$packed";
 
 /// Decodes one value.
 pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, NotOfType> {

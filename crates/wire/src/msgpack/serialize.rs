@@ -12,11 +12,13 @@ use serde::ser::{Error as _, Impossible};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::Value as Json;
 
-use super::deserialize::PACKED;
 use super::json::{Plain, to_json};
 use super::{Reader, Writer, as_bytes, as_text, is_nil};
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::RMPV_ANSWER_DEPTH_MAX;
+
+/// The name by which a type asks for the bytes of one value, see [`Stored`].
+pub(super) const PACKED: &str = "$packed";
 
 /// A value has no form in msgpack.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use self::growth::{ClassGrowth, days_left};
-use super::config::Reload;
+use super::running::Reload;
 use super::{Archive, Call, Ctx, In, NoArgs, Process, Reacting, Run, Whole, failed, no_events};
 use crate::api::monitor::{
     ListenerMonitor, ListenerState, ListenerStatus, ZmqKind, ZmqSocketStatus,
