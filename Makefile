@@ -148,7 +148,7 @@ bench: bench-build ## measure ingest, query, returner and sources beside the phy
 	@$(BENCH) sources
 
 crash: ## run RUNS random simulations of store and spill on a simulated disk, CRASHES times kill -9 under load, and damage to every kind of file (SIMULATION_SEED=n, CRASH_SEED=n repeat one)
-	@RUNS=$${RUNS:-10000} $(CARGO) test --release --lib simulation
+	@RUNS=$${RUNS:-10000} $(CARGO) test --release -p saltcellar -p saltcellar-store --lib simulation
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
 
 bench-bus: ## measure the cost of archiving a real master's events: Salt's own EventReturn and saltcellar on one bus

@@ -25,6 +25,7 @@
 
 pub use saltcellar_base as base;
 pub use saltcellar_model as model;
+pub use saltcellar_store as store;
 pub use saltcellar_wire as wire;
 
 #[cfg(test)]
@@ -32,9 +33,6 @@ pub(crate) use saltcellar_testkit as testkit;
 
 // settings
 pub mod config;
-
-// memory
-pub mod store;
 
 // gates
 pub mod bus;

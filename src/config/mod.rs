@@ -206,7 +206,7 @@ pub struct ZeromqConfig {
 pub struct LogConfig {
     /// Verbosity of the daemon's log.
     ///
-    /// - value: off, error, warn, info, debug or trace, or a filter such as "info,saltcellar::store=debug"
+    /// - value: off, error, warn, info, debug or trace, or a filter such as "info,saltcellar_store=debug"
     /// - default: `info`
     /// - example: `debug`
     /// - flag of `serve`: `--log-level`
@@ -246,7 +246,7 @@ pub struct Mode(pub u32);
 pub struct IpcPath(pub PathBuf);
 
 words! {
-    LogLevel: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
+    LogLevel: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar_store=debug\"",
         |text| {
             let plain = matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
             // The filter reads a lone word that is not a level as a module name; here it is a typing error.

@@ -7,7 +7,7 @@
 //! The configuration changes every few kills: durability and classes. Senders replay unacknowledged calls, as the
 //! extension does from its spool.
 //!
-//! A SIGKILL preserves the page cache; power cuts are covered by the store's simulation, `src/store/tests/simulation/`.
+//! A SIGKILL preserves the page cache; power cuts are covered by the store's simulation, `crates/store/src/tests/simulation/`.
 
 #![expect(
     clippy::unwrap_used,

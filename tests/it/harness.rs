@@ -62,7 +62,7 @@ impl Cellar {
         Self::start_in(tempfile::tempdir().unwrap(), flags)
     }
 
-    /// Starts a daemon on a disk with planned faults (`src/store/vfs/faults.rs`); requires a debug build.
+    /// Starts a daemon on a disk with planned faults (`crates/store/src/vfs/faults.rs`); requires a debug build.
     pub(crate) fn start_on_disk(plan: &str) -> Self {
         Self::start_on_disk_with(plan, &[])
     }

@@ -143,11 +143,19 @@ impl Random {
         self.next() % n.max(1)
     }
 
+    /// An index into `len` items; 0 if there are none.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("less than `len`")
+    }
+
+    /// True or false.
+    pub fn coin(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
     /// A random element.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
-        usize::try_from(self.below(items.len() as u64))
-            .ok()
-            .and_then(|at| items.get(at))
+        items.get(self.index(items.len()))
     }
 
     /// Incompressible bytes.

@@ -370,6 +370,7 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -381,6 +382,37 @@ mod tests {
 
     fn open(dir: &tempfile::TempDir) -> Tokens {
         Tokens::open(Settings::for_tests(dir.path()))
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Other;
+
+    impl Setting for Other {
+        const KIND: &'static str = "other";
+    }
+
+    /// Damages the last change of the settings in both copies.
+    fn lose_last(state_dir: &Path) {
+        let copies = std::fs::read_dir(state_dir.join("log/settings")).unwrap();
+        let logs: Vec<_> = copies
+            .map(|copy| copy.unwrap().path().join("log"))
+            .map(|log| (std::fs::read(&log).unwrap().len(), log))
+            .collect();
+        assert_eq!(logs.len(), 2);
+
+        // A change behind it: otherwise it looks like an unfinished write.
+        let settings = Settings::for_tests(state_dir);
+        settings.put("behind", &Other, Save::Durable).unwrap();
+        drop(settings);
+
+        for (end, log) in logs {
+            let mut bytes = std::fs::read(&log).unwrap();
+            assert!(bytes.len() > end, "the change behind it is in the same log");
+            // Zeros at the end may be padding.
+            let last = bytes[..end].iter().rposition(|byte| *byte != 0).unwrap();
+            bytes[last] ^= 1;
+            std::fs::write(&log, bytes).unwrap();
+        }
     }
 
     #[test]
@@ -426,7 +458,7 @@ mod tests {
         drop(tokens);
 
         // The change that revoked it, in both copies.
-        crate::store::settings::tests::lose_last(dir.path());
+        lose_last(dir.path());
         let tokens = open(&dir);
         assert_eq!((tokens.find(&text), tokens.find(&revoked)), (None, None));
         let problem = tokens.fault().unwrap().problem;

@@ -15,7 +15,7 @@ fn a_rendered_configuration_is_read_back_equal() {
     config.socket_group = Some("Null".into());
     config.zeromq.pull = Some(IpcPath("/s/in: #.sock".into()));
     config.zeromq.mode = Some(Mode(0o600));
-    config.log.level = LogLevel("info,saltcellar::store=debug".to_owned());
+    config.log.level = LogLevel("info,saltcellar_store=debug".to_owned());
     let rule = |text: &str| ClassRule {
         fun: Some(Glob::new(text)),
         tag: None,

@@ -12,7 +12,7 @@ use super::tests::{event, files};
 use super::*;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
-use crate::store::vfs::power_cut::Rng;
+use crate::testkit::Random;
 
 /// A spill and its expected contents.
 struct Spill {
@@ -116,15 +116,15 @@ impl Spill {
         }
     }
 
-    fn flip(&mut self, dice: &mut Rng) {
+    fn flip(&mut self, dice: &mut Random) {
         self.queue = None;
         let files = files(&self.path());
-        if let Some(path) = files.get(dice.below(files.len())) {
+        if let Some(path) = files.get(dice.index(files.len())) {
             let mut bytes = std::fs::read(path).unwrap();
             // After the file's header.
             if bytes.len() > 64 {
-                let at = 64 + dice.below(bytes.len() - 64);
-                bytes[at] ^= 1 << dice.below(8);
+                let at = 64 + dice.index(bytes.len() - 64);
+                bytes[at] ^= 1 << dice.index(8);
                 std::fs::write(path, bytes).unwrap();
                 self.flips += 1;
             }
@@ -132,15 +132,15 @@ impl Spill {
         self.start();
     }
 
-    fn read_error(&mut self, dice: &mut Rng) {
+    fn read_error(&mut self, dice: &mut Random) {
         self.plan.add(Fault {
-            from: 1 + dice.below(3) as u64,
-            lasting: dice.below(2) == 0,
+            from: 1 + dice.below(3),
+            lasting: dice.coin(),
             within: "spill".to_owned(),
             ..Fault::once(Act::Read, Errno::IO)
         });
         self.start();
-        self.take(dice.below(3));
+        self.take(dice.index(3));
         self.settle();
         self.plan.heal();
         self.start();
@@ -198,13 +198,13 @@ fn spilled_events_are_delivered_despite_kills_read_errors_and_flipped_bits() {
 }
 
 fn one_run(seed: u64) {
-    let mut dice = Rng::new(seed);
+    let mut dice = Random::new(seed);
     let mut spill = Spill::new();
-    for _ in 0..=dice.below(12) {
-        let what = dice.below(8);
+    for _ in 0..=dice.index(12) {
+        let what = dice.index(8);
         match what {
-            0..=2 => spill.put(dice.below(40) as u64),
-            3 => spill.take(dice.below(3)),
+            0..=2 => spill.put(dice.below(40)),
+            3 => spill.take(dice.index(3)),
             4 | 5 => spill.start(),
             6 => spill.read_error(&mut dice),
             7 => {

@@ -25,7 +25,7 @@ pub(super) fn event(n: u64, bytes: usize) -> Batch {
     let tag = format!("test/{n}");
     let mut w = crate::wire::msgpack::Writer::new();
     // Bytes that do not compress, so that an event takes its size on disk.
-    let mut noise = crate::store::vfs::power_cut::Rng::new(n);
+    let mut noise = crate::testkit::Random::new(n);
     let fill = std::iter::repeat_with(|| u8::try_from(noise.below(256)).unwrap());
     w.map(1)
         .str("fill")

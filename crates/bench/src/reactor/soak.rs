@@ -64,8 +64,10 @@ pub(crate) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
 
     // One rule without options, and one for each option that keeps state.
     let patterns = ["plain/*", "once/*", "quiet/*", "budget/*"];
-    let mut limits = Limits::default();
-    limits.segment_bytes_max = SEGMENT_BYTES;
+    let limits = Limits {
+        segment_bytes_max: SEGMENT_BYTES,
+        ..Limits::default()
+    };
     let classes = Classes::new(&classes);
 
     let master = FakeMaster::new(true, |_: &str, _: &str| Ok(()));

@@ -45,16 +45,31 @@ fn copy_settings(from: &std::path::Path, to: &std::path::Path) {
 
 /// Removes the checkpoint of a store that is closed.
 fn forget_checkpoint(dir: &std::path::Path) {
-    let place = crate::store::settings::Place {
-        state_dir: dir,
-        store_id: crate::store::tools::layout::check_store(dir).unwrap(),
-        position: None,
-        is_new: false,
-        growth: 1 << 20,
-    };
-    let fs = Arc::new(vfs::Disk);
-    let settings = crate::store::settings::Settings::open(fs, place, Clock::real()).unwrap();
-    assert!(checkpoint::saved::remove(&settings).unwrap());
+    let options = store_options(dir, Clock::manual(Micros(NOW)), Arc::default());
+    let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
+    assert!(checkpoint::saved::remove(store.settings()).unwrap());
+
+    drop((store, intake));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn store_options(dir: &std::path::Path, clock: Clock, metrics: Arc<Metrics>) -> Options {
+    Options {
+        dir: dir.to_owned(),
+        holder: "the test".to_owned(),
+        lock_timeout: Duration::ZERO,
+        clock,
+        metrics,
+        limits: crate::store::Limits::default(),
+        classes: crate::store::Classes::default(),
+        free: crate::store::FreeSpace {
+            low: Some(0),
+            min: Some(0),
+        },
+        fs: Arc::new(vfs::Disk),
+    }
 }
 
 /// Blocks threads while it is shut.
@@ -259,20 +274,7 @@ impl Harness {
     ) -> Self {
         let clock = Clock::manual(Micros(now));
         let metrics: Arc<Metrics> = Arc::default();
-        let options = Options {
-            dir: dir.path().to_owned(),
-            holder: "the test".to_owned(),
-            lock_timeout: Duration::ZERO,
-            clock: clock.clone(),
-            metrics: metrics.clone(),
-            limits: crate::store::Limits::default(),
-            classes: crate::store::Classes::default(),
-            free: crate::store::FreeSpace {
-                low: Some(0),
-                min: Some(0),
-            },
-            fs: Arc::new(vfs::Disk),
-        };
+        let options = store_options(dir.path(), clock.clone(), metrics.clone());
         let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
         let (tx, asked) = sync_channel(10_000);
         let master = FakeMaster {

@@ -1,0 +1,422 @@
+//! The storage engine: an append-only log in segments, and the indexes over it.
+//!
+//! [`Store::open`] locks the state directory, recovers the log, and returns an [`Intake`] for
+//! writers, a [`Store`] for readers, and one loop per thread: [`Appender`], [`Committer`],
+//! [`Sealer`] and [`Retainer`].
+//!
+//! Every piece of state has one owner, which states its invariant, and at its lock when that is taken.
+//! Threads, readers and the store have the owners that they need:
+//!
+//! | owner | of |
+//! |---|---|
+//! | `state_dir::StateDir` | the directory and its lock |
+//! | `segment::list::Segments` | the segments of each class |
+//! | `segment::open_indexes::OpenIndexes` | which indexes are open, and which must be written again |
+//! | `segment::catalogue::Catalogue` | the state database |
+//! | `read::blocks::BlockReader` | blocks, and the cache of them |
+//! | `read::allowed::AllowedCache` | what limits leave of blocks |
+//! | `read::consumer::Consumers` | names with a filter and a cursor |
+//! | `watermark::Watermark` | the durable position, and who waits for it |
+//! | `retain::Retention`, `segment::removal::Trash` | what is dropped, and how |
+//! | `retain::limits::KeepLimits`, `retain::salt_keep::SaltKeeps` | how long classes keep entries |
+//! | `rounds::Rounds` | requests to the retainer |
+//! | `free_space::FreeSpaceGuard` | the free space |
+//! | `write::committer::SegmentWriter` | the active logs |
+//! | `write::status::WriterStatus`, `rates::Rates`, `shares::ShareState` | what writers report |
+//! | `damage::DamageList`, `damage::FileFaults` | what was found damaged |
+//! | `settings::Settings` | what cannot be rebuilt |
+//!
+//! Locks are taken in this order: a retention round, consumers and other state over the settings, a
+//! segment's `work`, the state database, open indexes, a segment's own. All others are taken last.
+//!
+//! # Invariant
+//!
+//! The log is the only source of truth. Indexes and the state database are derived from it, and
+//! rebuilt when missing or damaged. Sequence numbers ascend, and an acknowledged entry never changes.
+//!
+//! # Modules, in reading order
+//!
+//! ```text
+//! open             the start: recovery, and construction of the owners
+//! state_dir        the locked directory;  format: its version, lock and names
+//! log              file, frame       log file: header, frames with checksums
+//!                  block, column     columnar blocks of entries;  builder: their construction
+//!                  walk              scan of a log, tolerant of damage
+//!                  writer            a new log of existing entries
+//! class            retention classes, and the assignment of entries
+//! write            appender          ordering and packing: group commit
+//!                  dedupe, refill    deduplication across sources;  its state after a start
+//!                  seqno             allocation of sequence numbers
+//!                  committer         write, fdatasync, index, acknowledge
+//!                  status            what the writing threads report
+//! shares           overflows of minions with too large a share
+//! watermark        the durable position
+//! segment          list              the segments of each class
+//!                  open_indexes      indexes on demand;  catalogue: the state database in use
+//!                  recovery          recovery of a log at start
+//!                  seal, rewrite     sealing of finished segments;  compaction of small blocks
+//!                  removal, usage    removal of segments;  their size and age
+//! index            memory, sealed    segment indexes: in memory, then in a table, in pages (page, job, minion, latest, summary)
+//!                  job_summary       the data for job lists
+//!                  state             state database: data across segments
+//!                  tree              sled trees with checksums;  sled_guard: sled's errors and panics
+//! read             scan, pattern     backward scans;  evaluation of tag patterns
+//!                  view, allowed     reads under limits;  what limits leave of each block
+//!                  follow            forward reads, as a subscription;  consumer: filters with durable cursors
+//!                  returns           results of many jobs
+//!                  last_seen         the latest entries of minions
+//!                  blocks, cache     blocks on demand;  the block cache
+//! retain           plan, limits      which segments go;  the limits in effect
+//!                  age_clock         clock that ignores steps of the wall clock
+//!                  hold              jobs exempt from retention
+//!                  salt_keep         the time for which Salt keeps jobs
+//! rounds           requests to the retainer
+//! free_space       free space guard
+//! stats, rates     size, growth and limits per class;  entries per second
+//! settings         what cannot be rebuilt from entries: a log class of keys and values, and its view in memory
+//! stopped          the record of a clean stop, to detect what is missing
+//! damage           the damage found since the start
+//! vfs              file system abstraction, for fault injection
+//! tools            verify, rebuild, salvage, backup, restore
+//! ```
+
+pub mod class;
+pub mod damage;
+pub mod error;
+pub mod format;
+pub mod free_space;
+pub mod index;
+pub mod log;
+mod open;
+pub(crate) mod rates;
+pub mod read;
+pub mod retain;
+pub(crate) mod rounds;
+pub mod segment;
+pub mod settings;
+pub(crate) mod shares;
+pub(crate) mod state_dir;
+pub mod stats;
+pub(crate) mod stopped;
+pub mod tools;
+pub mod vfs;
+pub(crate) mod watermark;
+pub mod write;
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use class::{Class, Classes};
+pub use error::StoreError;
+pub use free_space::FreeSpace;
+pub use index::LatestJob;
+pub use index::job_summary::JobSummary;
+pub use index::latest::HIGHSTATE;
+pub use log::file::FORMAT_VERSION;
+pub use read::StoredEntry;
+pub use read::consumer::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess};
+pub use read::consumer::{ReadAhead, Start, is_consumer_name};
+pub use read::follow::Followed;
+pub use read::last_seen::LastSeen;
+pub use read::{EventPage, JobRows, StoreView};
+pub use retain::Retainer;
+pub use retain::age_clock::Step;
+pub use retain::hold::Hold;
+pub use segment::seal::Sealer;
+pub use write::appender::{Appender, Intake};
+pub use write::committer::Committer;
+pub use write::packed::Done;
+pub use write::packed::FailedReturn;
+
+use std::time::Duration;
+
+use damage::{DamageList, FileFaults};
+use free_space::FreeSpaceGuard;
+use rates::Rates;
+use read::LogReader;
+use read::consumer::Consumers;
+use retain::salt_keep::SaltKeeps;
+use retain::{PlannedDrop, PruneOptions, Retention};
+use shares::ShareState;
+use state_dir::StateDir;
+use vfs::Fs;
+use write::seqno::SkippedNumbers;
+use write::status::WriterStatus;
+
+use saltcellar_base::clock::Clock;
+use saltcellar_base::file_fault::FileFault;
+use saltcellar_base::limits::{
+    DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+    SETTINGS_GROWTH,
+};
+use saltcellar_base::metrics::Metrics;
+use saltcellar_model::{Durability, SeqNo};
+
+/// Limits of segments, durability, and sizes of in-memory structures.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// When an entry is acknowledged.
+    pub durability: Durability,
+    /// Size of a segment's log in bytes.
+    pub segment_bytes_max: u64,
+    /// Entries of a segment.
+    pub segment_entries_max: u64,
+    /// Fingerprints per generation of the duplicate memory.
+    pub dedupe_window: usize,
+    /// Sequence numbers reserved at a time.
+    pub numbers_ahead: u64,
+    /// Bytes on disk that pinned consumers keep per class, beyond its own limits.
+    pub pin_bytes_max: u64,
+    /// Growth of a segment of the settings, in addition to twice its snapshot.
+    pub settings_growth: u64,
+}
+
+impl Limits {
+    /// The limits without a configuration.
+    pub const DEFAULT: Self = Self {
+        durability: Durability::Durable,
+        segment_bytes_max: SEGMENT_BYTES,
+        segment_entries_max: SEGMENT_ENTRIES_MAX,
+        dedupe_window: DEDUPE_WINDOW,
+        numbers_ahead: NUMBERS_AHEAD,
+        pin_bytes_max: PIN_BYTES_MAX,
+        settings_growth: SETTINGS_GROWTH,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Options of [`Store::open`].
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The state directory.
+    pub dir: PathBuf,
+    /// Text for the lock file, shown to processes that fail to take the lock.
+    pub holder: String,
+    /// How long another process may take to release the lock.
+    pub lock_timeout: Duration,
+    /// Source of the time.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Limits and durability.
+    pub limits: Limits,
+    /// File system for all durable writes.
+    pub fs: Arc<dyn Fs>,
+    /// The configured classes.
+    pub classes: Classes,
+    /// Free space to preserve.
+    pub free: FreeSpace,
+}
+
+/// A handle for reading, and for administration; clones share the store.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Owners>);
+
+/// An open store: handles for readers and writers, and the loops of its threads.
+pub struct Opened {
+    /// For readers.
+    pub store: Store,
+    /// For writers. The appender ends when all clones are dropped.
+    pub intake: Intake,
+    /// Runs on its own thread.
+    pub appender: Appender,
+    /// Runs on its own thread; ends after the appender.
+    pub committer: Committer,
+    /// Runs on its own thread; ends after the committer.
+    pub sealer: Sealer,
+    /// Runs on its own thread; ends after the sealer.
+    pub retainer: Retainer,
+}
+
+impl Opened {
+    /// Starts a thread per loop, for benchmarks and tests. The threads end when all handles are
+    /// dropped.
+    pub fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
+        let Self {
+            store,
+            intake,
+            appender,
+            committer,
+            sealer,
+            retainer,
+        } = self;
+
+        let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(work)
+                .expect("start a thread")
+        };
+
+        // In the order in which they end.
+        let threads = vec![
+            thread("sc-append", Box::new(|| appender.run())),
+            thread("sc-commit", Box::new(|| committer.run())),
+            thread("sc-seal", Box::new(|| sealer.run())),
+            thread("sc-retain", Box::new(|| retainer.run())),
+        ];
+
+        (store, intake, threads)
+    }
+}
+
+/// The owners of the state of a store. None of them knows this struct.
+#[derive(Debug)]
+struct Owners {
+    log: Arc<LogReader>,
+    consumers: Arc<Consumers>,
+    retention: Arc<Retention>,
+    settings: Arc<settings::Settings>,
+    salt_keeps: Arc<SaltKeeps>,
+    guard: Arc<FreeSpaceGuard>,
+    shares: Arc<ShareState>,
+    rates: Arc<Rates>,
+    status: Arc<WriterStatus>,
+    damage: Arc<DamageList>,
+    faults: Arc<FileFaults>,
+    /// Sequence numbers that were never assigned.
+    skipped: Vec<SkippedNumbers>,
+    /// Last, with the lock of the directory.
+    dir: StateDir,
+}
+
+/// All reads.
+impl Deref for Store {
+    type Target = LogReader;
+
+    fn deref(&self) -> &LogReader {
+        &self.0.log
+    }
+}
+
+impl Store {
+    /// Records the end of a clean stop. Nothing may change in the state directory any more.
+    pub fn note_stop(&self) -> Result<(), StoreError> {
+        let dir = &self.0.dir;
+        // Closed before the files are listed, because that may still write.
+        let settings = self.0.settings.close()?;
+        let kept = tools::layout::irreplaceable(dir.path())?;
+        stopped::note(dir, &self.segments, settings, kept)
+    }
+
+    /// Why new entries are rejected; `None` while there is enough disk space.
+    pub fn refusal(&self) -> Option<String> {
+        self.0.guard.refusal()
+    }
+
+    /// The damage of logs found since the start, by path and offset.
+    pub fn damage(&self) -> Vec<damage::Damage> {
+        self.0.damage.all()
+    }
+
+    /// Small files of the state directory with content that is or was ignored.
+    pub fn file_faults(&self) -> Vec<FileFault> {
+        let present = [self.0.salt_keeps.fault(), self.0.settings.fault()];
+        let at_start = self.0.faults.all();
+        present.into_iter().flatten().chain(at_start).collect()
+    }
+
+    /// An administrator accepts that settings are lost: those that are left count as they are, and
+    /// unknown names are new. False if nothing is lost. Durable on return.
+    pub fn accept_loss(&self) -> Result<bool, StoreError> {
+        let accepted = self.0.settings.accept_loss()?;
+        if accepted {
+            self.0.salt_keeps.reload();
+        }
+        Ok(accepted)
+    }
+
+    /// Reports settings that were lost, and what follows from it, until the next start.
+    pub fn report_settings(&self, problem: impl Into<String>) {
+        self.0.faults.report_serious(self.0.settings.dir(), problem);
+    }
+
+    /// From now on an event that a bus delivers after another source is stored again, as
+    /// [`saltcellar_model::Kind::SeenOnBus`], because only events of buses cause reactions.
+    pub fn note_seen_on_bus(&self) {
+        self.0.status.note_reactor();
+    }
+
+    /// What cannot be rebuilt from entries.
+    pub fn settings(&self) -> &Arc<settings::Settings> {
+        &self.0.settings
+    }
+
+    /// Names with a filter and a durable cursor.
+    pub fn consumers(&self) -> &Consumers {
+        &self.0.consumers
+    }
+
+    /// Sets whether retention keeps unprocessed events of a consumer. Durable on return.
+    pub fn pin_consumer(&self, name: &str, pin: bool) -> Result<ConsumerRecord, StoreError> {
+        self.0.retention.pin_consumer(name, pin)
+    }
+
+    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
+    /// at `from`, behind it.
+    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+        let asked = asked.max(SeqNo::FIRST);
+        // Numbers that were left out after a restore were never assigned.
+        let skipped = self.0.skipped.iter();
+        let skipped: u64 = skipped.map(|range| range.count_between(asked, from)).sum();
+        let entries = from.0.saturating_sub(asked.0).saturating_sub(skipped);
+        self.gap_of(asked, from, entries)
+    }
+
+    /// Takes Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
+    pub fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
+        self.0.retention.set_salt_keep(keep_jobs_seconds);
+    }
+
+    /// As [`Retention::prune`].
+    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<PlannedDrop>, StoreError> {
+        self.0.retention.prune(options)
+    }
+
+    /// Exempts a job from retention. Durable on return.
+    pub fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
+        self.0.retention.hold(jid, reason)
+    }
+
+    /// Ends the hold of a job; false if it was not held. Durable on return.
+    pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
+        self.0.retention.release(jid)
+    }
+
+    /// The jobs that are exempt from retention.
+    pub fn holds(&self) -> Vec<Hold> {
+        self.0.retention.holds()
+    }
+
+    /// The minions that were over their share of a class within a day: the class, the minion, and
+    /// what of it is in the overflow.
+    pub fn over_share(&self) -> Vec<(Arc<str>, String, shares::OverShare)> {
+        let over = self.0.shares.over(self.clock.now()).into_iter();
+        over.map(|(class, minion, one)| (self.classes.name(class), minion, one))
+            .collect()
+    }
+
+    /// The share of a class, in percent, that one minion may have.
+    pub fn share_percent(&self) -> u64 {
+        self.classes.share_percent()
+    }
+
+    /// The last failed return since the start.
+    pub fn last_failed_return(&self) -> Option<FailedReturn> {
+        self.0.status.last_failed()
+    }
+
+    /// Time since the appender's last iteration: at most about a second, unless disk I/O blocks it.
+    pub fn appender_seen_ago(&self) -> Duration {
+        self.0.status.beat_ago()
+    }
+}
+
+#[cfg(test)]
+mod tests;

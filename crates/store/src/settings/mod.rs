@@ -1,0 +1,571 @@
+//! Settings: what cannot be rebuilt from entries, such as the cursors of consumers, holds and
+//! tokens.
+//!
+//! They are records, a key with a value or nil, of a log class of their own, in the same frames as
+//! entries. The last record of a key counts. [`Settings`] has all latest values in memory, as a view
+//! of that log; whoever owns a kind of setting implements [`Setting`] for it.
+//!
+//! # Invariants
+//!
+//! A segment begins with all live values, and goes only when two newer ones have them. Each change
+//! is appended to the two newest segments, so damage of one segment loses nothing. Changes have
+//! positions without gaps, so what is damaged in both is counted, and stays reported until an
+//! administrator accepts it ([`Loss`]).
+//!
+//! **Unknown is never new.** After a loss each owner takes the careful side for values that may be
+//! out of date ([`Found::is_uncertain`]) and for names that it does not know ([`Settings::loss`]).
+//!
+//! The class has sequence numbers of its own: its records are written while the appender is busy,
+//! refuses entries because the disk is nearly full, or does not run.
+//!
+//! # Modules
+//!
+//! ```text
+//! record     the body of a record
+//! found      what the segments hold, whatever is damaged
+//! journal    writes segments
+//! ```
+
+mod found;
+mod journal;
+mod record;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use found::{BadPart, Found as FoundSettings, Missing};
+use found::{Stored, Values};
+use journal::Journal;
+
+use crate::error::StoreError;
+use crate::format::{self, make_dir};
+use crate::vfs::Fs;
+use saltcellar_base::clock::{Clock, Micros};
+use saltcellar_base::file_fault::FileFault;
+use saltcellar_model::SeqNo;
+
+pub(crate) use saltcellar_model::SETTINGS;
+
+/// A kind of setting: a value for each of its names.
+pub trait Setting: Serialize + DeserializeOwned {
+    /// First part of the keys.
+    const KIND: &'static str;
+
+    /// The value on disk.
+    fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        serde_json::to_vec(self).map_err(|_| StoreError::Broken("a setting that is not JSON"))
+    }
+
+    /// Reads a value.
+    fn decode(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice(value).ok()
+    }
+}
+
+/// Kinds that are true at their time only, and not restored from a backup. Events of a backup are old, and their later
+/// records are lost: they must not cause reactions again. The time of a backup is that of its newest entry.
+const OF_THE_MOMENT: &[&str] = &["reactor", "clock"];
+
+fn key<T: Setting>(name: &str) -> String {
+    format!("{}/{name}", T::KIND)
+}
+
+/// A setting that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found<T> {
+    /// Its name, without the kind.
+    pub name: String,
+    /// `None` if this release cannot read the value.
+    pub value: Option<T>,
+    /// Whether a later change of it may be lost.
+    pub is_uncertain: bool,
+}
+
+/// Changes that are made together: after a crash there are all of them or none.
+#[derive(Debug, Default)]
+pub struct Changes(Vec<(String, Option<Vec<u8>>)>);
+
+impl Changes {
+    /// Sets a value.
+    pub fn put<T: Setting>(&mut self, name: &str, value: &T) -> Result<(), StoreError> {
+        self.0.push((key::<T>(name), Some(value.encode()?)));
+        Ok(())
+    }
+
+    /// Removes a value.
+    pub fn remove<T: Setting>(&mut self, name: &str) {
+        self.0.push((key::<T>(name), None));
+    }
+
+    /// Adds a [`Removed`] for each value that is removed.
+    fn note_removals(&mut self) -> Result<(), StoreError> {
+        let removed = self.0.iter().filter(|(_, value)| value.is_none());
+        let removed: Vec<String> = removed.map(|(key, _)| key.clone()).collect();
+        let removed = removed.iter().filter(|key| !is_of_loss(key));
+        removed
+            .cloned()
+            .try_for_each(|key| self.put(&key, &Removed {}))
+    }
+}
+
+/// Whether a key is about a loss.
+fn is_of_loss(key: &str) -> bool {
+    let kind = key.split('/').next();
+    [Loss::KIND, Removed::KIND]
+        .iter()
+        .any(|of_loss| kind == Some(of_loss))
+}
+
+/// When a change is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Save {
+    /// On return.
+    Durable,
+    /// With the next durable change. Survives the end of the process from the return on.
+    Later,
+}
+
+/// Changes that were lost and not accepted yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// Their number; `None` if it is not known.
+    pub records: Option<u64>,
+    /// When it was found.
+    pub(crate) found: Micros,
+    /// Values set up to this position are uncertain.
+    upto: u64,
+    /// The names of the damaged logs that were kept, which a later start may be able to read.
+    #[serde(default)]
+    logs: Vec<String>,
+}
+
+/// A key that was removed while a loss was not accepted: what is read of damaged logs later does not
+/// bring it back.
+#[derive(Debug, Serialize, Deserialize)]
+struct Removed {}
+
+impl Setting for Removed {
+    const KIND: &'static str = "removed";
+}
+
+impl Setting for Loss {
+    const KIND: &'static str = "loss";
+}
+
+/// All settings.
+#[derive(Debug)]
+pub struct Settings {
+    clock: Clock,
+    /// Held while a change is written and synced, so never taken on a thread of a runtime. Taken
+    /// before `view`.
+    journal: Mutex<Journal>,
+    /// Held for moments only.
+    view: RwLock<Values>,
+    /// What was damaged at the start. Nothing of it is in use any more.
+    damage: Vec<BadPart>,
+    dir: PathBuf,
+}
+
+/// Where [`Settings::open`] finds what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) state_dir: &'a Path,
+    pub(crate) store_id: u64,
+    /// The last position at a clean stop, if there was one.
+    pub(crate) position: Option<u64>,
+    /// Whether the store has just been made, so that there are no settings yet.
+    pub(crate) is_new: bool,
+    /// Bytes of changes after which a segment begins, beyond the size of its snapshot.
+    pub(crate) growth: u64,
+}
+
+impl Settings {
+    /// Reads the settings, and repairs what is damaged with what is not. What is lost becomes a
+    /// [`Loss`].
+    pub(crate) fn open(
+        fs: Arc<dyn Fs>,
+        place: Place<'_>,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let dir = format::class_dir(place.state_dir, SETTINGS);
+        make_dir(&*fs, &dir)?;
+        let mut found = FoundSettings::read(&*fs, place.state_dir, place.store_id, place.position)?;
+        if found.segments.is_empty() && !place.is_new {
+            found.lose_all();
+        }
+        recover(&*fs, &dir, place.store_id, &mut found)?;
+
+        // After a clean stop the copies are equal; after a crash one may lack the end of the other.
+        if place.position.is_some() && !found.is_whole() && found.damage.is_empty() {
+            found.damage.push(BadPart {
+                first_seq: SeqNo::default(),
+                path: dir,
+                offset: 0,
+                bytes: 0,
+                what: INCOMPLETE.to_owned(),
+            });
+        }
+        Self::with(fs, &place, found, clock)
+    }
+
+    /// With what was found elsewhere: the settings of another directory.
+    pub(crate) fn create(
+        fs: Arc<dyn Fs>,
+        place: Place<'_>,
+        mut found: FoundSettings,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        make_dir(&*fs, &format::class_dir(place.state_dir, SETTINGS))?;
+        if found.segments.is_empty() {
+            found.lose_all();
+        }
+        // They are not in this directory.
+        found.segments.clear();
+        Self::with(fs, &place, found, clock)
+    }
+
+    fn with(
+        fs: Arc<dyn Fs>,
+        place: &Place<'_>,
+        mut found: FoundSettings,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let dir = format::class_dir(place.state_dir, SETTINGS);
+        let now = clock.now();
+        let mut values = std::mem::take(&mut found.values);
+        if let Some(missing) = found.missing {
+            let logs = keep_damaged(&dir)?;
+            note_loss(&mut values, missing, logs, now)?;
+        }
+
+        let mut journal = Journal::new(fs, dir.clone(), place.store_id, &found, place.growth)?;
+        journal.resume(&found, &values, now)?;
+        Ok(Self {
+            clock,
+            journal: Mutex::new(journal),
+            view: RwLock::new(values),
+            damage: found.damage,
+            dir,
+        })
+    }
+
+    /// Those of a directory without a store around them, for tests.
+    pub fn for_tests(state_dir: &Path) -> Arc<Self> {
+        Self::for_tests_on(state_dir, Arc::new(crate::vfs::Disk)).expect("settings")
+    }
+
+    /// As [`Settings::for_tests`], on this file system.
+    pub fn for_tests_on(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Arc<Self>, StoreError> {
+        let dir = format::class_dir(state_dir, SETTINGS);
+        let place = Place {
+            state_dir,
+            store_id: 7,
+            position: None,
+            is_new: !dir.is_dir(),
+            growth: 4096,
+        };
+        Self::open(fs, place, Clock::manual(Micros(1))).map(Arc::new)
+    }
+
+    /// Their directory, for messages.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The parts of segments that were damaged at the start. All of them are replaced.
+    pub(crate) fn damage(&self) -> &[BadPart] {
+        &self.damage
+    }
+
+    /// Makes all changes durable; returns the position of the last one, for the record of a clean stop.
+    pub(crate) fn close(&self) -> Result<u64, StoreError> {
+        let mut journal = self.journal.lock();
+        journal.sync()?;
+        Ok(journal.position())
+    }
+
+    /// Makes changes. After an error none of them is in effect; the next start may find them.
+    pub fn commit(&self, changes: Changes, save: Save) -> Result<(), StoreError> {
+        if changes.0.is_empty() {
+            return Ok(());
+        }
+
+        let mut journal = self.journal.lock();
+        let now = self.clock.now();
+        let mut changes = changes;
+        if self.loss().is_some() {
+            changes.note_removals()?;
+        }
+        let batch = journal.batch(changes.0)?;
+
+        if journal.can_append() {
+            journal.append(&batch, now, save == Save::Durable)?;
+            let mut view = self.view.write();
+            for record in &batch {
+                found::apply(&mut view, record);
+            }
+        } else {
+            // What the files hold is unknown, or there is only one of them: all values are written
+            // again, with the changes.
+            let mut values = self.view.read().clone();
+            for record in &batch {
+                found::apply(&mut values, record);
+            }
+            journal.renew(&values, now)?;
+            *self.view.write() = values;
+        }
+
+        if journal.has_grown() {
+            let values = self.view.read().clone();
+            // The changes are saved in any case; the next one tries again.
+            if let Err(error) = journal.begin_segment(&values, now) {
+                tracing::warn!(dir = %journal.class_dir().display(), %error, "cannot begin a segment of the settings, retrying");
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets one value.
+    pub fn put<T: Setting>(&self, name: &str, value: &T, save: Save) -> Result<(), StoreError> {
+        let mut changes = Changes::default();
+        changes.put(name, value)?;
+        self.commit(changes, save)
+    }
+
+    /// Removes one value; false if there is none. Durable on return.
+    pub(crate) fn remove<T: Setting>(&self, name: &str) -> Result<bool, StoreError> {
+        if !self.view.read().contains_key(&key::<T>(name)) {
+            return Ok(false);
+        }
+        let mut changes = Changes::default();
+        changes.remove::<T>(name);
+        self.commit(changes, Save::Durable)?;
+        Ok(true)
+    }
+
+    /// The value of a name.
+    pub fn get<T: Setting>(&self, name: &str) -> Option<Found<T>> {
+        let view = self.view.read();
+        let stored = view.get(&key::<T>(name))?;
+        Some(found_of(name, stored, upto(&view)))
+    }
+
+    /// All values of a kind whose names begin with a prefix, sorted by name.
+    pub fn all<T: Setting>(&self, prefix: &str) -> Vec<Found<T>> {
+        let begin = key::<T>(prefix);
+        let view = self.view.read();
+        let upto = upto(&view);
+        view.range(begin.clone()..)
+            .take_while(|(key, _)| key.starts_with(&begin))
+            .map(|(key, stored)| {
+                let name = key.get(T::KIND.len() + 1..).unwrap_or_default();
+                found_of(name, stored, upto)
+            })
+            .collect()
+    }
+
+    /// The names of a kind.
+    pub fn names<T: Setting>(&self) -> Vec<String> {
+        let begin = key::<T>("");
+        let view = self.view.read();
+        let keys = view.range(begin.clone()..).map(|(key, _)| key);
+        let keys = keys.take_while(|key| key.starts_with(&begin));
+        keys.filter_map(|key| key.get(begin.len()..).map(str::to_owned))
+            .collect()
+    }
+
+    /// The number of values of a kind whose names begin with a prefix, and their bytes.
+    pub fn size<T: Setting>(&self, prefix: &str) -> (usize, u64) {
+        let begin = key::<T>(prefix);
+        let view = self.view.read();
+        let of_kind = view.range(begin.clone()..);
+        let of_kind = of_kind.take_while(|(key, _)| key.starts_with(&begin));
+        of_kind.fold((0, 0), |(count, bytes), (_, stored)| {
+            (count + 1, bytes + stored.value.len() as u64)
+        })
+    }
+
+    /// Changes that were lost.
+    pub fn loss(&self) -> Option<Loss> {
+        loss_of(&self.view.read())
+    }
+
+    /// An administrator accepts a loss: all values count as they are, and unknown names are new. False
+    /// if nothing is lost. Durable on return.
+    pub fn accept_loss(&self) -> Result<bool, StoreError> {
+        if self.loss().is_none() {
+            return Ok(false);
+        }
+        let mut changes = Changes::default();
+        for name in self.names::<Removed>() {
+            changes.remove::<Removed>(&name);
+        }
+        changes.remove::<Loss>("");
+        self.commit(changes, Save::Durable)?;
+        Ok(true)
+    }
+
+    /// What is lost, for the status.
+    pub(crate) fn fault(&self) -> Option<FileFault> {
+        let problem = loss_text(&self.loss()?);
+        Some(FileFault::serious(&self.dir, problem))
+    }
+
+    /// Removes what is true at another time only ([`OF_THE_MOMENT`]). Durable on return.
+    pub(crate) fn forget_the_moment(&self) -> Result<(), StoreError> {
+        let is_of = |key: &&String| {
+            let kind = key.split_once('/').map(|(kind, _)| kind);
+            kind.is_some_and(|kind| OF_THE_MOMENT.contains(&kind))
+        };
+        let keys: Vec<String> = self.view.read().keys().filter(is_of).cloned().collect();
+        let removed = keys.into_iter().map(|key| (key, None)).collect();
+        self.commit(Changes(removed), Save::Durable)
+    }
+}
+
+/// What is wrong if the two copies differ without damage.
+pub(crate) const INCOMPLETE: &str =
+    "one of the two copies of the settings is incomplete or missing";
+
+/// A loss in words: what happened, what follows, and what to do.
+pub(crate) fn loss_text(loss: &Loss) -> String {
+    let records = match loss.records {
+        Some(1) => "1 change of the settings is".to_owned(),
+        Some(records) => format!("{records} changes of the settings are"),
+        None => "an unknown number of changes of the settings is".to_owned(),
+    };
+    format!(
+        "both copies were damaged, {records} lost (found {}): consumers continue at earlier positions, new ones begin with the oldest event; \
+         tokens from before are rejected; every job counts as held. Check `saltcellar consumers list`, `saltcellar token list` and \
+         `saltcellar store hold`, then accept the loss with `saltcellar store accept-loss`",
+        loss.found.iso()
+    )
+}
+
+fn loss_of(view: &Values) -> Option<Loss> {
+    let stored = view.get(&key::<Loss>(""))?;
+    // One that cannot be read is still one.
+    Some(Loss::decode(&stored.value).unwrap_or(Loss {
+        records: None,
+        found: Micros::default(),
+        upto: u64::MAX,
+        logs: Vec::new(),
+    }))
+}
+
+fn upto(view: &Values) -> u64 {
+    loss_of(view).map_or(0, |loss| loss.upto)
+}
+
+fn found_of<T: Setting>(name: &str, stored: &Stored, upto: u64) -> Found<T> {
+    Found {
+        name: name.to_owned(),
+        value: T::decode(&stored.value),
+        is_uncertain: stored.position <= upto,
+    }
+}
+
+/// Adds what is missing to what was lost before. `logs` are the damaged logs that were kept.
+fn note_loss(
+    values: &mut Values,
+    missing: Missing,
+    logs: Vec<String>,
+    now: Micros,
+) -> Result<(), StoreError> {
+    let before = loss_of(values);
+    // What two losses have left does not fit together.
+    let logs = if before.is_none() { logs } else { Vec::new() };
+    let before = before.map(|loss| Missing {
+        records: loss.records,
+        upto: loss.upto,
+    });
+
+    let Missing { records, upto } = missing.joined(before);
+    let loss = Loss {
+        records,
+        found: now,
+        upto,
+        logs,
+    };
+    tracing::error!(records, "{}", loss_text(&loss));
+
+    let stored = Stored {
+        position: upto,
+        value: loss.encode()?.into(),
+    };
+    values.insert(key::<Loss>(""), stored);
+    Ok(())
+}
+
+/// Gives damaged logs a second name, which stays when they are replaced: another attempt may read
+/// more of them. Returns the names.
+fn keep_damaged(class_dir: &Path) -> Result<Vec<String>, StoreError> {
+    let mut kept = Vec::new();
+    for generation in format::generations(class_dir)? {
+        let name = format!("{}{DAMAGED}", format::name_of(&generation.dir));
+        // A link, not a copy: a copy would need another read of the sectors.
+        match std::fs::hard_link(generation.dir.join("log"), class_dir.join(&name)) {
+            Err(why) if why.kind() != std::io::ErrorKind::AlreadyExists => {
+                // Only the evidence is lost.
+                tracing::warn!(dir = %generation.dir.display(), error = %why, "damaged log of the settings not kept");
+            }
+            _ => kept.push(name),
+        }
+    }
+    Ok(kept)
+}
+
+/// Ends a loss if the damaged logs can be read now, such as after errors of a cable. What was changed
+/// since stays.
+fn recover(
+    fs: &dyn Fs,
+    class_dir: &Path,
+    store_id: u64,
+    found: &mut FoundSettings,
+) -> Result<(), StoreError> {
+    let Some(loss) = loss_of(&found.values).filter(|loss| !loss.logs.is_empty()) else {
+        return Ok(());
+    };
+    if found.missing.is_some() {
+        return Ok(());
+    }
+
+    let mut logs = Vec::new();
+    for name in &loss.logs {
+        let generation = name.strip_suffix(DAMAGED).and_then(format::generation_of);
+        if let Some((first_seq, _)) = generation {
+            logs.push((class_dir.join(name), class_dir.to_owned(), first_seq));
+        }
+    }
+    let before = FoundSettings::of_logs(fs, logs, store_id, None)?;
+    // Not all of it: it stays lost.
+    if before.missing.is_some() || !before.has_segments() || loss_of(&before.values).is_some() {
+        return Ok(());
+    }
+
+    tracing::warn!(dir = %class_dir.display(), "the damaged logs of the settings can be read now, nothing is lost");
+    let values = &mut found.values;
+    for (key, stored) in before.values {
+        let is_changed = values
+            .get(&key)
+            .is_some_and(|known| known.position > loss.upto);
+        let is_removed = values.contains_key(&self::key::<Removed>(&key));
+        if !is_changed && !is_removed {
+            values.insert(key, stored);
+        }
+    }
+    values.retain(|key, _| !is_of_loss(key));
+    found.position = found.position.max(before.position);
+    // Both copies have to be made again.
+    found.segments.clear();
+    Ok(())
+}
+
+/// Suffix of the second name of a damaged log.
+pub(crate) const DAMAGED: &str = ".damaged";

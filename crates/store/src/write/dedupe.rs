@@ -1,0 +1,858 @@
+//! Deduplication across sources.
+//!
+//! A master delivers the same map up to four times: on its event bus, through `event_return`, and as the argument of
+//! `save_load` and of `returner` (`salt/utils/job.py`; byte for byte in the recorded calls of 3006 to 3008). An event is
+//! therefore identified by its tag and its bytes.
+//!
+//! Two distinct events may be equal, because the bus adds no number. Occurrences are therefore counted per source, and an
+//! event is a duplicate only if another source has already delivered it at least as often. The number stored is that of the
+//! source with the most occurrences. Spooled and live deliveries count as different sources, because a spooled call
+//! may have been stored before.
+//!
+//! A call with the whole event, `save_load` or `returner`, is not counted that way: the map has the stamp of its event, so the
+//! same bytes are the same return, whoever delivered them.
+//!
+//! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims large returns before it
+//! fires them. So the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
+//! event views show it once. Job readers rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
+//!
+//! What is not stored as an event is counted apart and does not count as an occurrence of the event: otherwise a forged event
+//! before the call would hide the event that the bus brings after it. The memory after a start is the same, because a stored
+//! entry shows whether it is an event.
+//!
+//! A minion's own `--return` has fewer keys than the event; it is the same return if job, minion, `return`, `retcode`
+//! and `success` are equal.
+//!
+//! # Limits
+//!
+//! The memory has two generations of [`DEDUPE_WINDOW`](saltcellar_base::limits::DEDUPE_WINDOW) fingerprints each. A duplicate that
+//! arrives after more entries than that is stored again; job readers still fold equal returns. At start the memory is
+//! refilled from the newest entries of all classes (`refill`).
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+
+use saltcellar_model::{FastMap, Fingerprints, Flags, Kind, SeqNo, Source, chained};
+
+type Map<V> = FastMap<u64, V>;
+
+/// A map with two generations; a full young generation becomes the old one, which is discarded.
+#[derive(Debug)]
+struct Generations<V> {
+    young: Map<V>,
+    old: Map<V>,
+    window: usize,
+}
+
+impl<V: Copy + Default> Generations<V> {
+    fn new(window: usize) -> Self {
+        Self {
+            young: Map::default(),
+            old: Map::default(),
+            window,
+        }
+    }
+
+    /// The slot of a key, and whether the key was known. A value from the old generation is copied.
+    fn slot(&mut self, key: u64) -> (&mut V, bool) {
+        if self.young.len() >= self.window {
+            // Swapping reuses the allocated table.
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+        }
+
+        match self.young.entry(key) {
+            Entry::Occupied(slot) => (slot.into_mut(), true),
+            Entry::Vacant(slot) => {
+                // Copied into the young generation: what is still met must not be forgotten with
+                // the old one.
+                let known = self.old.get(&key).copied();
+                (slot.insert(known.unwrap_or_default()), known.is_some())
+            }
+        }
+    }
+
+    fn get(&self, key: u64) -> Option<V> {
+        self.young.get(&key).or_else(|| self.old.get(&key)).copied()
+    }
+
+    fn put(&mut self, key: u64, value: V) {
+        *self.slot(key).0 = value;
+    }
+
+    fn remove(&mut self, key: u64) {
+        self.young.remove(&key);
+        self.old.remove(&key);
+    }
+}
+
+/// Result of the check of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DedupeOutcome {
+    /// Store it.
+    New,
+    /// Store it: the minion has answered this job before, with another answer.
+    Differs,
+    /// Store it, but not as an event: a returner call confirms an answer known only from a bus.
+    Confirms,
+    /// A duplicate: do not store it.
+    Known,
+    /// A duplicate, but its first occurrence on a bus, which the reactor needs. Only after [`Dedupe::note_seen_on_bus`].
+    SeenOnBus,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct First {
+    digest: u64,
+    /// Whether it came from a returner call, whose data the minion's key signed. An event may be forged.
+    vouched: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Dedupe {
+    seen: Generations<Counts>,
+    answers: Generations<First>,
+    /// Undo log of the decisions that are not durable yet, oldest first.
+    undo: VecDeque<Decision>,
+    /// Number of decisions without a sequence number, at the end of `undo`.
+    open: usize,
+    /// Whether to distinguish [`DedupeOutcome::SeenOnBus`].
+    note_seen_on_bus: bool,
+    /// Whether the current entry is a first occurrence on a bus.
+    first_seen_on_bus: bool,
+}
+
+/// A decision; it is final once the entries of a class up to `seq` are durable.
+#[derive(Debug)]
+struct Decision {
+    class: usize,
+    seq: SeqNo,
+    undo: Undo,
+}
+
+impl Decision {
+    fn is_kept(&self, on_disk: &[SeqNo]) -> bool {
+        on_disk
+            .get(self.class)
+            .is_some_and(|last| self.seq <= *last)
+    }
+}
+
+/// Occurrences of an event per source, saturating.
+type Counts = [u32; Source::COUNT];
+
+#[derive(Debug)]
+enum Undo {
+    Seen(u64, Counts),
+    Answer(u64, Option<First>),
+}
+
+impl Dedupe {
+    /// An empty memory; `window` is the number of fingerprints per generation.
+    pub(crate) fn new(window: usize) -> Self {
+        Self {
+            seen: Generations::new(window),
+            answers: Generations::new(window),
+            undo: VecDeque::new(),
+            open: 0,
+            note_seen_on_bus: false,
+            first_seen_on_bus: false,
+        }
+    }
+
+    pub(crate) fn note_seen_on_bus(&mut self, whether: bool) {
+        self.note_seen_on_bus = whether;
+    }
+
+    /// Decides about an entry and records it.
+    pub(crate) fn check(
+        &mut self,
+        entry: &saltcellar_model::Entry<'_>,
+        fingerprints: Fingerprints,
+    ) -> DedupeOutcome {
+        self.first_seen_on_bus = false;
+        match self.decide(entry, fingerprints) {
+            DedupeOutcome::Known if self.note_seen_on_bus && self.first_seen_on_bus => {
+                DedupeOutcome::SeenOnBus
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn decide(
+        &mut self,
+        entry: &saltcellar_model::Entry<'_>,
+        fingerprints: Fingerprints,
+    ) -> DedupeOutcome {
+        // The last of these counts, and A, B, A differs from A, B. A gap has no second source.
+        if matches!(
+            entry.kind,
+            Kind::Register | Kind::Endtime | Kind::Gap | Kind::Reaction
+        ) {
+            return DedupeOutcome::New;
+        }
+        if entry.kind != Kind::Return {
+            return if self.is_duplicate(entry, fingerprints.whole) {
+                DedupeOutcome::Known
+            } else {
+                DedupeOutcome::New
+            };
+        }
+        let on_bus = entry.flags.has(Flags::ON_BUS);
+        let vouched = entry.source.confirms();
+        let digest = fingerprints.answer;
+        // The slot is made at once: each further look-up costs as much as the rest of the decision.
+        let (slot, is_known) = self.answers.slot(fingerprints.asked);
+        let first = is_known.then_some(*slot);
+        let confirms = vouched && first.is_some_and(|first| !first.vouched);
+
+        let whole = fingerprints.whole;
+        let apart = chained(whole, [b"apart"]);
+        let known = if !on_bus || confirms {
+            self.is_duplicate(entry, apart)
+        } else {
+            // Salt passes a return that it fired, with its stamp, to several calls; no call is a second event. A known one
+            // is not counted, because it is not stored.
+            (vouched && (self.has_seen(whole) || self.has_seen(apart)))
+                || self.is_duplicate(entry, whole)
+        };
+
+        let outcome = match first {
+            None => DedupeOutcome::New,
+            Some(_) if confirms => DedupeOutcome::Confirms,
+            Some(first) if first.digest == digest => {
+                // Keep the event as it was on the bus; a bare return has less data.
+                if known || !on_bus {
+                    DedupeOutcome::Known
+                } else {
+                    DedupeOutcome::New
+                }
+            }
+            Some(_) if known => DedupeOutcome::Known,
+            Some(_) => DedupeOutcome::Differs,
+        };
+        let kept = match first {
+            Some(first) if !confirms => first,
+            _ => First { digest, vouched },
+        };
+        if first != Some(kept) {
+            self.answers.put(fingerprints.asked, kept);
+        }
+        self.note(Undo::Answer(fingerprints.asked, first));
+        outcome
+    }
+
+    fn note(&mut self, undo: Undo) {
+        self.undo.push_back(Decision {
+            class: 0,
+            seq: SeqNo::default(),
+            undo,
+        });
+        self.open += 1;
+    }
+
+    /// Counts an occurrence; returns whether another source has delivered it as often.
+    fn is_duplicate(&mut self, entry: &saltcellar_model::Entry<'_>, key: u64) -> bool {
+        if matches!(
+            entry.source,
+            Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus
+        ) && self.is_repeated_call(key, entry)
+        {
+            return true;
+        }
+
+        let (counts, _) = self.seen.slot(key);
+        let before = *counts;
+        let source = entry.source as usize;
+        let count_of = |source: Source| {
+            *counts
+                .get(source as usize)
+                .expect("a count for each source")
+        };
+
+        // The spill only delays events of the bus, so both count as the bus here.
+        let on_a_bus = count_of(Source::Bus).max(count_of(Source::SpilledBus));
+        let most = counts
+            .iter()
+            .enumerate()
+            .filter(|(d, _)| *d != source)
+            .map(|(_, n)| *n)
+            .max()
+            .unwrap_or(0);
+
+        // Counted even if the event turns out to be a duplicate: the next one of this source is
+        // compared with it.
+        let own = counts.get_mut(source).expect("a count for each source");
+        *own = own.saturating_add(1);
+        let own = *own;
+
+        let of_a_bus = matches!(entry.source, Source::Bus | Source::SpilledBus);
+        self.first_seen_on_bus = of_a_bus && own > on_a_bus;
+        self.note(Undo::Seen(key, before));
+        own <= most
+    }
+
+    fn has_seen(&self, key: u64) -> bool {
+        // A reverted decision leaves zeros.
+        self.seen
+            .get(key)
+            .is_some_and(|counts| counts != Counts::default())
+    }
+
+    /// Whether this call was delivered before: a spool repeats a call whose acknowledgement was lost. The time of the call
+    /// distinguishes it from another call with the same event.
+    fn is_repeated_call(&mut self, key: u64, entry: &saltcellar_model::Entry<'_>) -> bool {
+        let call = chained(key ^ entry.source as u64, [&entry.at.0.to_le_bytes()]);
+        let (counts, _) = self.seen.slot(call);
+        let before = *counts;
+        *counts = [1; Source::COUNT];
+        self.note(Undo::Seen(call, before));
+        before != Counts::default()
+    }
+
+    /// Sets the entry on whose durability the decisions since the last call depend.
+    pub(crate) fn depends_on(&mut self, class: usize, seq: SeqNo) {
+        let open = std::mem::take(&mut self.open);
+        for decision in self.undo.iter_mut().rev().take(open) {
+            (decision.class, decision.seq) = (class, seq);
+        }
+    }
+
+    /// Finalizes decisions; `on_disk` has the last durable sequence number per class.
+    pub(crate) fn keep(&mut self, on_disk: &[SeqNo]) {
+        // From the front only: a decision behind one that is still open stays a little longer.
+        while self
+            .undo
+            .front()
+            .is_some_and(|decision| decision.is_kept(on_disk))
+        {
+            self.undo.pop_front();
+        }
+    }
+
+    /// Finalizes all decisions.
+    pub(crate) fn keep_all(&mut self) {
+        self.undo.clear();
+        self.open = 0;
+    }
+
+    /// Reverts all decisions that are not final.
+    pub(crate) fn forget(&mut self, on_disk: &[SeqNo]) {
+        self.open = 0;
+        // Backwards, so that the oldest decision about a key restores the value from before all of
+        // them.
+        for decision in std::mem::take(&mut self.undo).into_iter().rev() {
+            match decision.undo {
+                _ if decision.is_kept(on_disk) => {}
+                Undo::Seen(key, counts) => self.seen.put(key, counts),
+                Undo::Answer(key, Some(first)) => self.answers.put(key, first),
+                Undo::Answer(key, None) => self.answers.remove(key),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use saltcellar_base::clock::Micros;
+    use saltcellar_base::limits::DEDUPE_WINDOW;
+    use saltcellar_model::Entry;
+    use saltcellar_wire::{msgpack, salt_event::fingerprints_of};
+
+    fn memory() -> Dedupe {
+        Dedupe::new(DEDUPE_WINDOW)
+    }
+
+    fn check(dedupe: &mut Dedupe, entry: &Entry<'_>) -> DedupeOutcome {
+        dedupe.check(entry, fingerprints_of(entry))
+    }
+
+    fn entry(source: Source, on_bus: bool, body: &[u8]) -> Entry<'_> {
+        let flags = if on_bus {
+            Flags::ON_BUS
+        } else {
+            Flags::default()
+        };
+        Entry {
+            flags,
+            tag: b"salt/job/1/ret/web1",
+            jid: "1",
+            minion: "web1",
+            ..Entry::new(Kind::Return, source, Micros(0), body)
+        }
+    }
+
+    fn body(answer: i64, stamp: bool) -> Vec<u8> {
+        let mut w = msgpack::Writer::new();
+        w.map(1 + usize::from(stamp)).str("return").int(answer);
+        if stamp {
+            w.str("_stamp").str("now");
+        }
+        w.into_bytes()
+    }
+
+    #[test]
+    fn one_event_from_three_sources_is_stored_once() {
+        let body = body(1, true);
+        let known = DedupeOutcome::Known;
+        for (sources, second) in [
+            (
+                [Source::Bus, Source::EventReturn, Source::SpooledEventReturn],
+                known,
+            ),
+            (
+                [Source::Returner, Source::Bus, Source::SpooledReturner],
+                known,
+            ),
+            (
+                [
+                    Source::SpooledReturner,
+                    Source::SpooledEventReturn,
+                    Source::Bus,
+                ],
+                known,
+            ),
+            // The confirmation is stored, but not as an event.
+            (
+                [
+                    Source::SpooledEventReturn,
+                    Source::SpooledReturner,
+                    Source::EventReturn,
+                ],
+                DedupeOutcome::Confirms,
+            ),
+        ] {
+            let mut dedupe = memory();
+            let outcomes = sources.map(|source| check(&mut dedupe, &entry(source, true, &body)));
+            assert_eq!(outcomes, [DedupeOutcome::New, second, known], "{sources:?}");
+        }
+    }
+
+    /// Source and time of a delivery.
+    type Delivery = (Source, i64);
+
+    /// What a master and its extension may deliver of one return that was fired. A call from a spool may be delivered again.
+    const DELIVERIES: [Delivery; 13] = [
+        (Source::Bus, 0),
+        (Source::SpilledBus, 1),
+        (Source::SpilledBus, 1),
+        (Source::EventReturn, 2),
+        (Source::SpooledEventReturn, 3),
+        (Source::SpooledEventReturn, 3),
+        // `save_load` and `returner`.
+        (Source::Returner, 4),
+        (Source::Returner, 5),
+        (Source::SpooledReturner, 6),
+        (Source::SpooledReturner, 6),
+        (Source::SpooledReturner, 7),
+        (Source::SpooledReturner, 7),
+        (Source::Zeromq, 8),
+    ];
+
+    /// What the memory lets the appender store.
+    #[derive(Default)]
+    struct Archive {
+        stored: Vec<(Entry<'static>, Fingerprints)>,
+    }
+
+    impl Archive {
+        /// Checks an entry, and stores it as the appender does.
+        fn take(&mut self, dedupe: &mut Dedupe, entry: Entry<'static>, fingerprints: Fingerprints) {
+            let flags = match dedupe.check(&entry, fingerprints) {
+                DedupeOutcome::New | DedupeOutcome::Differs => entry.flags,
+                DedupeOutcome::Confirms => entry.flags.without(Flags::ON_BUS),
+                DedupeOutcome::Known | DedupeOutcome::SeenOnBus => return,
+            };
+            dedupe.keep_all();
+            self.stored.push((Entry { flags, ..entry }, fingerprints));
+        }
+
+        /// The memory after a restart.
+        fn refilled(&self) -> Dedupe {
+            let mut dedupe = Dedupe::new(64);
+            for (entry, fingerprints) in &self.stored {
+                dedupe.check(entry, *fingerprints);
+                dedupe.keep_all();
+            }
+            dedupe
+        }
+    }
+
+    /// Calls `with` with each order of `len` of the deliveries.
+    fn each_order(len: usize, chosen: &mut Vec<usize>, with: &mut impl FnMut(&[usize])) {
+        if chosen.len() == len {
+            return with(chosen);
+        }
+        for next in 0..DELIVERIES.len() {
+            // Of two equal deliveries the first comes first.
+            let is_second = next > 0 && DELIVERIES[next] == DELIVERIES[next - 1];
+            if !chosen.contains(&next) && (!is_second || chosen.contains(&(next - 1))) {
+                chosen.push(next);
+                each_order(len, chosen, with);
+                chosen.pop();
+            }
+        }
+    }
+
+    #[test]
+    fn a_return_is_one_event_and_one_confirmation_in_each_order_of_its_deliveries_and_restarts() {
+        let leaked = |answer| &*Box::leak(body(answer, true).into_boxed_slice());
+        let prepared = |source, at, body| {
+            let entry = Entry {
+                at: Micros(at),
+                ..entry(source, true, body)
+            };
+            let fingerprints = fingerprints_of(&entry);
+            (entry, fingerprints)
+        };
+        let (ours, other) = (leaked(1), leaked(66));
+        let deliveries = DELIVERIES.map(|(source, at)| prepared(source, at, ours));
+        // Another answer of the same minion: a forged event, or one that the master vouches for.
+        let others = [
+            None,
+            Some(prepared(Source::Bus, 0, other)),
+            Some(prepared(Source::Returner, 0, other)),
+        ];
+
+        let mut orders = 0_u32;
+        let mut try_order = |order: &[usize]| {
+            for other in &others {
+                // The other answer, and a restart, before one of the deliveries.
+                for (before, restart) in
+                    (0..order.len()).flat_map(|n| (0..=order.len()).map(move |m| (n, m)))
+                {
+                    let is_long = order.len() > 3;
+                    if (other.is_none() && before > 0) || (is_long && restart < order.len()) {
+                        continue;
+                    }
+                    orders += 1;
+                    let (mut archive, mut dedupe) = (Archive::default(), Dedupe::new(64));
+                    for (n, delivery) in order.iter().enumerate() {
+                        if restart == n {
+                            dedupe = archive.refilled();
+                        }
+                        if before == n
+                            && let Some((entry, fingerprints)) = other
+                        {
+                            archive.take(&mut dedupe, *entry, *fingerprints);
+                        }
+                        let (entry, fingerprints) = &deliveries[*delivery];
+                        archive.take(&mut dedupe, *entry, *fingerprints);
+                    }
+
+                    let sources = order.iter().map(|n| DELIVERIES[*n].0).collect::<Vec<_>>();
+                    let about = format!(
+                        "{sources:?}, other answer {other:?} before {before}, restart before {restart}: {:?}",
+                        archive.stored
+                    );
+                    let is_ours = |(entry, _): &&(Entry<'_>, Fingerprints)| entry.body == ours;
+                    let stored = archive
+                        .stored
+                        .iter()
+                        .filter(is_ours)
+                        .map(|(entry, _)| entry);
+                    let events = stored
+                        .clone()
+                        .filter(|entry| entry.flags.has(Flags::ON_BUS))
+                        .count();
+                    let confirmed = stored.filter(|entry| entry.source.confirms()).count();
+                    let vouched = sources.iter().filter(|source| source.confirms()).count();
+                    let forged = other
+                        .as_ref()
+                        .is_some_and(|(entry, _)| !entry.source.confirms());
+                    // A call that confirms the other event is no event, and the bus has brought none.
+                    let none = usize::from(!(forged && before == 0 && vouched == order.len()));
+                    assert_eq!(events, none, "events: {about}");
+                    if other.is_none() || forged {
+                        assert_eq!(confirmed, vouched.min(1), "confirmations: {about}");
+                    } else {
+                        assert!(confirmed <= 1, "confirmations: {about}");
+                    }
+                }
+            }
+        };
+        for len in 1..=4 {
+            each_order(len, &mut Vec::new(), &mut try_order);
+        }
+        assert!(orders > 50_000, "{orders}");
+    }
+
+    #[test]
+    fn a_confirmation_that_was_not_stored_hides_no_event() {
+        let (forged, real, other) = (body(66, true), body(1, true), body(2, true));
+        let mut dedupe = memory();
+        let outcome = |dedupe: &mut Dedupe, source, body| check(dedupe, &entry(source, true, body));
+        outcome(&mut dedupe, Source::Bus, &forged);
+        dedupe.keep_all();
+        assert_eq!(
+            outcome(&mut dedupe, Source::Returner, &real),
+            DedupeOutcome::Confirms
+        );
+        dedupe.depends_on(0, SeqNo(2));
+        dedupe.forget(&[SeqNo(1)]);
+
+        for (source, body, expected) in [
+            (Source::Returner, &other, DedupeOutcome::Confirms),
+            (Source::SpooledReturner, &real, DedupeOutcome::Differs),
+            (Source::Returner, &real, DedupeOutcome::Known),
+            (Source::Bus, &other, DedupeOutcome::New),
+        ] {
+            assert_eq!(outcome(&mut dedupe, source, body), expected, "{source:?}");
+        }
+    }
+
+    #[test]
+    fn a_spooled_call_may_be_repeated_any_number_of_times() {
+        let body = body(1, true);
+        let mut dedupe = memory();
+        let mut check = |at| {
+            check(
+                &mut dedupe,
+                &Entry {
+                    at: Micros(at),
+                    ..entry(Source::SpooledEventReturn, true, &body)
+                },
+            )
+        };
+        assert_eq!(
+            [check(7), check(7), check(7)],
+            [
+                DedupeOutcome::New,
+                DedupeOutcome::Known,
+                DedupeOutcome::Known
+            ]
+        );
+        assert_eq!(
+            [check(8), check(8)],
+            [DedupeOutcome::New, DedupeOutcome::Known],
+            "the same event in another call"
+        );
+    }
+
+    #[test]
+    fn equal_events_of_one_source_are_all_kept() {
+        let body = body(1, true);
+        let mut dedupe = memory();
+        let outcomes = [
+            Source::Bus,
+            Source::Bus,
+            Source::EventReturn,
+            Source::EventReturn,
+            Source::EventReturn,
+        ]
+        .map(|source| check(&mut dedupe, &entry(source, true, &body)));
+        assert_eq!(
+            outcomes,
+            [
+                DedupeOutcome::New,
+                DedupeOutcome::New,
+                DedupeOutcome::Known,
+                DedupeOutcome::Known,
+                DedupeOutcome::New
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bare_return_confirms_its_event_once_and_the_event_is_kept_in_any_order() {
+        let (event, bare) = (body(1, true), body(1, false));
+        let mut dedupe = memory();
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Bus, true, &event)),
+            DedupeOutcome::New
+        );
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &bare)),
+            DedupeOutcome::Confirms
+        );
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &bare)),
+            DedupeOutcome::Known
+        );
+        let mut dedupe = memory();
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Returner, false, &bare)),
+            DedupeOutcome::New
+        );
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Bus, true, &event)),
+            DedupeOutcome::New
+        );
+    }
+
+    #[test]
+    fn another_answer_of_the_same_minion_is_kept_as_history() {
+        let mut dedupe = memory();
+        assert_eq!(
+            check(
+                &mut dedupe,
+                &entry(Source::Returner, false, &body(1, false))
+            ),
+            DedupeOutcome::New
+        );
+        assert_eq!(
+            check(
+                &mut dedupe,
+                &entry(Source::Returner, false, &body(2, false))
+            ),
+            DedupeOutcome::Differs
+        );
+    }
+
+    #[test]
+    fn a_returner_call_overrides_a_forged_or_trimmed_event() {
+        let (forged, real, later) = (body(66, true), body(1, true), body(2, true));
+        let mut dedupe = memory();
+        let mut check = |source, body| check(&mut dedupe, &entry(source, true, body));
+        assert_eq!(check(Source::Bus, &forged), DedupeOutcome::New);
+        assert_eq!(check(Source::Bus, &real), DedupeOutcome::Differs);
+        assert_eq!(check(Source::Returner, &real), DedupeOutcome::Confirms);
+        assert_eq!(check(Source::Bus, &later), DedupeOutcome::Differs);
+        assert_eq!(check(Source::Returner, &later), DedupeOutcome::Known);
+        assert_eq!(check(Source::SpooledReturner, &real), DedupeOutcome::Known);
+    }
+
+    #[test]
+    fn a_return_seen_on_the_bus_first_is_confirmed_by_its_returner_call() {
+        let body = body(1, true);
+        let mut dedupe = memory();
+        let outcomes = [
+            Source::Bus,
+            Source::EventReturn,
+            Source::Returner,
+            Source::SpooledReturner,
+        ]
+        .map(|source| check(&mut dedupe, &entry(source, true, &body)));
+        assert_eq!(
+            outcomes,
+            [
+                DedupeOutcome::New,
+                DedupeOutcome::Known,
+                DedupeOutcome::Confirms,
+                DedupeOutcome::Known
+            ]
+        );
+    }
+
+    #[test]
+    fn every_register_and_end_time_is_kept() {
+        let mut dedupe = memory();
+        for (source, n) in [
+            (Source::SpooledReturner, 1),
+            (Source::Returner, 2),
+            (Source::Returner, 1),
+        ] {
+            let body = body(n, false);
+            let entry = Entry {
+                kind: Kind::Register,
+                tag: b"",
+                ..entry(source, false, &body)
+            };
+            assert_eq!(check(&mut dedupe, &entry), DedupeOutcome::New);
+        }
+    }
+
+    #[test]
+    fn an_entry_that_was_not_stored_is_new_again() {
+        let body = body(1, true);
+        let mut dedupe = memory();
+        check(&mut dedupe, &entry(Source::Bus, true, &body));
+        dedupe.depends_on(0, SeqNo(1));
+        dedupe.forget(&[SeqNo(0)]);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::EventReturn, true, &body)),
+            DedupeOutcome::New
+        );
+        dedupe.depends_on(0, SeqNo(2));
+        dedupe.keep(&[SeqNo(2)]);
+        dedupe.forget(&[SeqNo(0)]);
+        assert_eq!(
+            check(&mut dedupe, &entry(Source::Bus, true, &body)),
+            DedupeOutcome::Known
+        );
+    }
+
+    #[test]
+    fn only_decisions_about_entries_not_on_disk_are_reverted() {
+        fn of_class(class: usize, body: &[u8]) -> Entry<'_> {
+            let web1 = entry(Source::Bus, true, body);
+            if class == 0 {
+                web1
+            } else {
+                Entry {
+                    tag: b"salt/job/1/ret/web2",
+                    minion: "web2",
+                    ..web1
+                }
+            }
+        }
+        let mut dedupe = memory();
+        for n in 1..=4 {
+            let body = body(n, true);
+            // Two classes, one of them slower.
+            let class = usize::from(n % 2 == 0);
+            check(&mut dedupe, &of_class(class, &body));
+            dedupe.depends_on(class, SeqNo(n.unsigned_abs()));
+        }
+        let on_disk = [SeqNo(3), SeqNo(2)];
+        dedupe.keep(&on_disk);
+        assert_eq!(dedupe.undo.len(), 2, "an event and an answer");
+        dedupe.forget(&on_disk);
+        let again = [1, 2, 3, 4].map(|n| {
+            let body = body(n, true);
+            let entry = of_class(usize::from(n % 2 == 0), &body);
+            check(
+                &mut dedupe,
+                &Entry {
+                    source: Source::EventReturn,
+                    ..entry
+                },
+            )
+        });
+        assert_eq!(
+            again,
+            [
+                DedupeOutcome::Known,
+                DedupeOutcome::Known,
+                DedupeOutcome::Known,
+                DedupeOutcome::Differs
+            ]
+        );
+    }
+
+    #[test]
+    fn more_than_255_equal_events_are_counted_correctly() {
+        let body = body(1, true);
+        let stored = |sources: &[Source]| {
+            let mut dedupe = memory();
+            let new = |source: &&Source| {
+                check(&mut dedupe, &entry(**source, true, &body)) == DedupeOutcome::New
+            };
+            sources.iter().filter(new).count()
+        };
+        let in_turn = [Source::Bus, Source::EventReturn, Source::Zeromq].repeat(300);
+        assert_eq!(stored(&in_turn), 300);
+        let times = |(source, n)| std::iter::repeat_n(source, n);
+        let one_after_another: Vec<_> = [
+            (Source::Bus, 300),
+            (Source::EventReturn, 350),
+            (Source::Bus, 60),
+        ]
+        .into_iter()
+        .flat_map(times)
+        .collect();
+        assert_eq!(stored(&one_after_another), 360);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut dedupe = memory();
+        for n in 0..3 * i64::try_from(DEDUPE_WINDOW).unwrap() {
+            check(&mut dedupe, &entry(Source::Bus, true, &body(n, true)));
+            dedupe.keep_all();
+        }
+        assert!(dedupe.seen.young.len() + dedupe.seen.old.len() <= 2 * DEDUPE_WINDOW);
+        assert_eq!(dedupe.answers.young.len(), 1);
+    }
+}

@@ -1,9 +1,0 @@
-//! The log of a segment: a file of frames, each with one block of entries.
-
-pub mod block;
-pub mod builder;
-pub mod column;
-pub mod file;
-pub mod frame;
-pub mod walk;
-pub(crate) mod writer;

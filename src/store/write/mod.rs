@@ -1,9 +1,0 @@
-//! The write path: ordering, deduplication, packing and commits.
-
-pub mod appender;
-pub mod committer;
-pub mod dedupe;
-pub(crate) mod packed;
-pub(in crate::store) mod refill;
-pub mod seqno;
-pub(in crate::store) mod status;
