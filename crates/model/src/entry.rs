@@ -176,8 +176,7 @@ impl Flags {
     /// The event contained the key of the reactor's master, which was verified and redacted on arrival.
     pub const MASTER_KEY: Flags = Flags(32);
     /// A return that did not come from a returner call, so it is not authenticated by a signature or session key. A
-    /// later call with the same return is stored as a separate entry. Not set by releases up to
-    /// 0.1, which did not store that call.
+    /// later call with the same return is stored as a separate entry.
     pub const UNCONFIRMED: Flags = Flags(64);
     /// A return of a whole highstate that was applied: it shows the state of its minion.
     pub const HIGHSTATE: Flags = Flags(128);

@@ -38,8 +38,7 @@ impl Answer {
         msgpack::get(&self.entry.body, key)
     }
 
-    /// True if it was seen on a bus only, so any program may have fired it. False for entries of
-    /// releases up to 0.1, which did not record it.
+    /// True if it was seen on a bus only, so any program may have fired it.
     pub(crate) fn is_bus_only(&self) -> bool {
         is_bus_only(&self.entry)
     }

@@ -522,12 +522,12 @@ mod tests {
         // Without the extension's load, the bus is the only source.
         let job = Job::of(vec![new(), forged(3, "web1", "seen")]).unwrap();
         assert!(job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
-        // Stores of earlier releases do not record whether a returner call confirmed an event.
-        let of_old = StoredEntry {
+        // On a bus, and confirmed by a returner call.
+        let confirmed = StoredEntry {
             flags: Flags::ON_BUS,
-            ..entry(3, Kind::Return, "web1", answer("old"))
+            ..entry(3, Kind::Return, "web1", answer("true"))
         };
-        let job = Job::of(vec![load(), of_old]).unwrap();
+        let job = Job::of(vec![load(), confirmed]).unwrap();
         assert!(!job.answers["web1"].is_bus_only());
     }
 

@@ -55,10 +55,10 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     })?;
 
     // Last: the exit code has to follow a complete report.
-    match &status.health {
-        Some(health) if health.state == Level::Problem => Err(finding(summary(&health.reasons))),
-        _ => Ok(()),
+    if status.health.state == Level::Problem {
+        return Err(finding(summary(&status.health.reasons)));
     }
+    Ok(())
 }
 
 /// `1 problem, 2 warnings`; or that there are none.
@@ -83,24 +83,17 @@ pub(in crate::cli) fn summary(reasons: &[Reason]) -> String {
 
 /// The status in at most `height` lines of at most `width` columns.
 fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
-    let reasons = status
-        .health
-        .as_ref()
-        .map(|health| health.reasons.as_slice());
-
-    let verdict = reasons.map_or_else(
-        || "health unknown: the daemon has another release".to_owned(),
-        summary,
-    );
+    let reasons = &status.health.reasons;
 
     let mut lines = vec![format!(
-        "saltcellar {}, up {}: {verdict}",
+        "saltcellar {}, up {}: {}",
         status.version,
-        span(status.uptime_s)
+        span(status.uptime_s),
+        summary(reasons)
     )];
 
     // What is wrong comes first: the lines below can be cut off.
-    for reason in wrapped(reasons.unwrap_or_default(), width) {
+    for reason in wrapped(reasons, width) {
         lines.push(reason);
     }
 
@@ -292,11 +285,6 @@ fn keeps(status: &Status) -> String {
         .filter(|row| !row.class.ends_with(OVERFLOW));
 
     let classes: Vec<String> = proper.map(class).collect();
-    // An older daemon does not report classes.
-    if classes.is_empty() {
-        return "unknown: the daemon has another release".to_owned();
-    }
-
     format!("{}; less if the disk is nearly full", classes.join(", "))
 }
 
@@ -497,7 +485,7 @@ mod tests {
         let state = reasons.first().map_or(Level::Ok, |reason| reason.level);
         Status {
             version: "0.1.0".to_owned(),
-            health: Some(Health { state, reasons }),
+            health: Health { state, reasons },
             disk: Disk {
                 days_left: Some(9),
                 ..Disk::default()

@@ -611,12 +611,11 @@ const CHECKED_PARTS: [&str; 8] = [
 fn check_reasons(found: &mut Findings, status: &Status) {
     let mut found = found.of("status");
 
-    let reasons = status.health.iter().flat_map(|health| &health.reasons);
     for Reason {
         level,
         part,
         message,
-    } in reasons
+    } in &status.health.reasons
     {
         // A check of its own reports the same with more detail.
         if CHECKED_PARTS.iter().any(|known| part.starts_with(known)) {

@@ -147,7 +147,7 @@ fn open(part: &Path, options: &mut OpenOptions) -> io::Result<File> {
         ));
     }
 
-    // Earlier releases created it with access for others.
+    // It may exist already, with access for others.
     file.set_permissions(fs::Permissions::from_mode(found.mode() & 0o700))?;
     Ok(file)
 }

@@ -81,17 +81,20 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
                 origin,
                 payload,
             })?,
-            Ok(JsonLine::Head(version)) if version > VERSION => {
-                // The fields of a later version may mean something else.
-                bail!(
-                    "read {name}: format version {version} is not supported, only up to {VERSION}: update saltcellar"
-                );
-            }
+            Ok(JsonLine::Head(version)) => check_version(version).with_context(reading)?,
             Ok(JsonLine::Foreign(kind)) => feed.leave_out(kind),
-            Ok(JsonLine::Head(_) | JsonLine::Empty) => {}
+            Ok(JsonLine::Empty) => {}
             Err(why) => feed.skip(&origin, &why),
         }
     }
+}
+
+fn check_version(version: u64) -> anyhow::Result<()> {
+    // The fields of another version may mean something else.
+    if version != VERSION {
+        bail!("format version {version} is not supported, only {VERSION}: export the file again");
+    }
+    Ok(())
 }
 
 fn skip_line(from: &mut impl io::BufRead) -> io::Result<u64> {
@@ -131,7 +134,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         .ok_or("expected an object with `kind`")?
         .to_owned();
     if name == "saltcellar" {
-        // A missing version counts as one that is too new.
+        // A missing version counts as another one.
         return Ok(JsonLine::Head(
             json.get("version")
                 .and_then(Json::as_u64)
@@ -204,7 +207,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
 
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
 
-    // Exports of releases up to 0.1 lack it.
+    // Lines that a program writes need not have it: what it imports was returned.
     let confirmed = value("confirmed")?.and_then(|flag| flag.as_bool()) != Some(false);
 
     let payload = match kind {
@@ -310,6 +313,18 @@ pub(super) fn packed(value: &Value) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_lines_of_this_version_are_read() {
+        check_version(VERSION).unwrap();
+        for other in [VERSION - 1, VERSION + 1] {
+            let why = check_version(other).unwrap_err().to_string();
+            assert!(
+                why.contains(&format!("version {other} is not supported")),
+                "{why}"
+            );
+        }
+    }
 
     #[test]
     fn errors_of_lines_name_the_expected_value() {

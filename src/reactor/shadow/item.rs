@@ -328,10 +328,7 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
 
     let args = args.and_then(small).and_then(list);
 
-    if args
-        .as_deref()
-        .is_some_and(|args| is_nested(args) || (fun == "salt.cmd" && is_own(args)))
-    {
+    if args.as_deref().is_some_and(is_nested) {
         return None;
     }
 
@@ -360,12 +357,6 @@ fn ended(row: &Followed<'_>) -> Option<ShadowItem> {
 /// its user is the reactor as well.
 fn is_nested(args: &[Value]) -> bool {
     matches!(args.last(), Some(Value::Map(words)) if words.contains_key("__pub_user"))
-}
-
-/// True for a request of earlier releases, which had the signatures of all runners fetched by this
-/// call.
-fn is_own(args: &[Value]) -> bool {
-    matches!(args, [Value::Str(fun), Value::Str(of)] if fun == "sys.runner_argspec" && of == "*")
 }
 
 /// The load of a job, as the master passes it to its job cache.

@@ -454,7 +454,7 @@ impl Run for History {
         // The state is in the record and no index has it. A search for a rare one ends early, as a
         // search of events does, and states where it continues.
         let is_wanted = |row: &StoredEntry| {
-            // Without a filter the record is not read, and one of another release is found too.
+            // Without a filter no record has to be read.
             if args.state.is_none() && !args.replays {
                 return true;
             }
@@ -567,8 +567,7 @@ impl Run for Show {
     fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<ReactionRow, CallError> {
         let record = found(ctx, args.seq)?;
 
-        // A record of another release may have calls that this one cannot read. It is shown as it
-        // is, without their results.
+        // A record that cannot be read is shown as it is, without the results of its calls.
         let calls = StoredRecord::read(&record.body).map_or_else(|_| Vec::new(), |read| read.calls);
         let results = calls
             .iter()

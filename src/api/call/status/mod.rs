@@ -52,8 +52,7 @@ answers! {
         durable: u64,
         /// Seconds since the appender's last iteration; more than a few mean that disk I/O blocks it.
         appender_seen_s: u64,
-        /// Absent in answers of earlier releases.
-        health: Option<Health>,
+        health: Health,
         rates: Rates,
         disk: Disk,
         /// The last failed return since the start.
@@ -404,7 +403,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
         head: stats.head.0,
         durable: stats.durable.0,
         appender_seen_s: store.appender_seen_ago().as_secs(),
-        health: None,
+        health: Health::default(),
         rates: rates(&stats),
         disk: disk(&stats, now),
         last_failure: store.last_failed_return().map(|failed| LastFailure {
@@ -453,7 +452,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     };
 
     // Last, from the fields above: nothing is looked up twice, so the health fits the rest.
-    status.health = Some(health(&status, now));
+    status.health = health(&status, now);
     Ok(status)
 }
 

@@ -68,12 +68,7 @@ fn title() -> Style {
 
 fn head(view: &View) -> Vec<Line<'static>> {
     let status = &view.status;
-    let (verdict, level) = match &status.health {
-        Some(health) => (summary(&health.reasons), health.state),
-        None => ("health unknown".to_owned(), Level::Warning),
-    };
-
-    let colour = match level {
+    let colour = match status.health.state {
         Level::Ok => Color::Green,
         Level::Warning => Color::Yellow,
         Level::Problem => Color::Red,
@@ -87,7 +82,7 @@ fn head(view: &View) -> Vec<Line<'static>> {
 
     let mut lines = vec![Line::from(vec![
         Span::styled(name, title()),
-        Span::styled(verdict, coloured(colour)),
+        Span::styled(summary(&status.health.reasons), coloured(colour)),
         Span::raw(if view.is_paused() { "  PAUSED" } else { "" }),
     ])];
 
@@ -101,12 +96,7 @@ fn head(view: &View) -> Vec<Line<'static>> {
     }
 
     // One reason is enough here; `saltcellar status` has the others.
-    if let Some(reason) = status
-        .health
-        .iter()
-        .flat_map(|health| &health.reasons)
-        .next()
-    {
+    if let Some(reason) = status.health.reasons.first() {
         let text = format!("{}: {}", reason.part, reason.message);
         lines.push(Line::styled(plain(&text).into_owned(), coloured(colour)));
     }
@@ -331,10 +321,10 @@ mod tests {
         Status {
             version: "0.1.0".to_owned(),
             pid: 7,
-            health: Some(Health {
+            health: Health {
                 state: Level::Problem,
                 reasons: vec![reason],
-            }),
+            },
             bus: vec![BusRow {
                 path: "/run/salt/master".to_owned(),
                 connected: true,
