@@ -10,17 +10,6 @@ pub(crate) fn is_by_reactor(body: &[u8]) -> bool {
         && get(body, "user").and_then(as_text) == Some(REACTOR_USER)
 }
 
-/// The option of a rule for a record's `why`; `None` for other reasons.
-pub(crate) fn option_of(why: &str) -> Option<&'static str> {
-    match why {
-        "once" => Some("once_per"),
-        "quiet" => Some("debounce"),
-        "rate" => Some("rate"),
-        "budget" => Some("budget"),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

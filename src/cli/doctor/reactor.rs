@@ -13,7 +13,7 @@ use crate::cli::ask;
 use crate::config::Config;
 use crate::config::salt_master::Role;
 use crate::reactor::acting::Actor;
-use crate::reactor::stored::StoredRecord;
+use crate::reactor::stored::{SkipReason, State, States, StoredRecord};
 use crate::wire::msgpack::Time;
 
 const CHECK: &str = "reactor";
@@ -160,13 +160,17 @@ impl Reaction {
 
 /// The latest reactions of the last days in one of these states, at most [`LIST_ROWS_MAX`]. One call
 /// looks at a part of the history, so that a rare state takes several.
-fn latest(client: &mut Client, state: &str, replays: bool) -> anyhow::Result<Vec<Reaction>> {
+fn latest(
+    client: &mut Client,
+    state: impl Into<States>,
+    replays: bool,
+) -> anyhow::Result<Vec<Reaction>> {
     // Reactions of longer ago would keep the finding alive after the cause is gone.
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
 
     let call = HistoryArgs {
         limit: Some(LIST_ROWS_MAX),
-        state: Some(state.to_owned()),
+        state: Some(state.into()),
         replays,
         since: Some(Time(Micros(since))),
         ..HistoryArgs::default()
@@ -183,10 +187,13 @@ fn latest(client: &mut Client, state: &str, replays: bool) -> anyhow::Result<Vec
 
 /// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
 fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
-    let rows = latest(client, "left", false)?;
+    let rows = latest(client, State::Left, false)?;
 
-    for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
-        let is_of = |one: &&Reaction| one.record.why == why;
+    for (why, option) in [
+        (SkipReason::Depth, "reactor.depth_max"),
+        (SkipReason::Budget, "budget"),
+    ] {
+        let is_of = |one: &&Reaction| one.record.why == Some(why);
         let these: Vec<_> = rows.iter().filter(is_of).collect();
 
         let Some(latest) = these.first() else {
@@ -213,10 +220,10 @@ fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
 /// Reactions that failed, wholly or partly, and were not replayed successfully.
 fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> anyhow::Result<()> {
     // A replay has its own record. The latest record of an event and its rules counts.
-    let done = latest(client, "done", true)?;
+    let done = latest(client, State::Done, true)?;
     let mut waiting: Vec<Reaction> = Vec::new();
 
-    for one in latest(client, "failed,partial,dead", false)? {
+    for one in latest(client, States::unfinished(), false)? {
         let is_done = done
             .iter()
             .any(|done| done.about() == one.about() && done.row.seq > one.row.seq);

@@ -1,12 +1,14 @@
 //! `saltcellar reactor history`: lists reactions.
 
+use clap::builder::PossibleValuesParser;
+
 use crate::api::call::reactor::{HistoryArgs, ReactionRow};
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
     Column, Global, ListOf, Listing, Order, Table, TimeRange, ask, plain, short_at, title,
 };
 use crate::reactor::master::Call;
-use crate::reactor::stored::StoredRecord;
+use crate::reactor::stored::{States, StoredRecord};
 use crate::reactor::{CallOutcome, CallRecord};
 
 #[derive(clap::Args)]
@@ -21,7 +23,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
     /// Only reactions in these states: done, failed, partial, dead, left
-    #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = ["done", "failed", "partial", "dead", "left"])]
+    #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = PossibleValuesParser::new(States::names()))]
     state: Vec<String>,
     #[command(flatten)]
     when: TimeRange,
@@ -51,13 +53,18 @@ impl ListOf for calls::reactor::History {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let states = match args.state.as_slice() {
+        [] => None,
+        names => Some(States::named(names.iter().map(String::as_str)).map_err(anyhow::Error::msg)?),
+    };
+
     let call = HistoryArgs {
         limit: Some(ask::rows(args.limit)),
         since: args.when.since(),
         until: args.when.until(),
         minion: args.minion.clone(),
         tag: args.tag.clone(),
-        state: Some(args.state.join(",")).filter(|states| !states.is_empty()),
+        state: states,
         before: args.before,
         ..HistoryArgs::default()
     };
@@ -124,11 +131,11 @@ fn of_record(record: &StoredRecord) -> [String; 3] {
     let took = record.took_us().map(|us| format!("{:.1}", us as f64 / 1e3));
 
     // Only a skipped reaction has a reason.
-    let state = if record.why.is_empty() {
-        record.state.name().to_owned()
-    } else {
-        format!("left: {}", plain(&record.why))
-    };
+    let state = record.state.name();
+    let state = record.why.map_or_else(
+        || state.to_owned(),
+        |why| format!("{state}: {}", why.name()),
+    );
 
     let calls = record.calls.iter().map(|made| {
         let Call {

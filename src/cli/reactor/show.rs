@@ -8,7 +8,7 @@ use crate::api::call::reactor::{ReactionRow, ShowArgs};
 use crate::cli::{Global, Output, ask, nested, plain, show, value};
 use crate::reactor::CallRecord;
 use crate::reactor::master::{Call, pack};
-use crate::reactor::stored::StoredRecord;
+use crate::reactor::stored::{SkipReason, StoredRecord};
 use crate::wire::msgpack::Stored;
 
 #[derive(clap::Args)]
@@ -51,7 +51,7 @@ fn print(out: &mut Output, row: &ReactionRow, record: &StoredRecord) -> anyhow::
         "reaction {}, {}{}, {}",
         row.seq,
         record.state.name(),
-        why(&record.why),
+        why(record.why.map(SkipReason::name).unwrap_or_default()),
         row.time.0.iso()
     ))?;
 

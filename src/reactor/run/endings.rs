@@ -16,6 +16,7 @@ use super::record::{ReactionState, Record};
 use super::scheduler::{Task, TaskProgress};
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
+use crate::reactor::stored::{SkipReason, State};
 
 pub(super) struct Endings {
     recorder: Arc<Recorder>,
@@ -67,13 +68,13 @@ impl Endings {
     }
 
     /// Ends a task that is not rendered, for that reason.
-    pub(super) fn skip(&self, task: Task, why: &'static str) {
+    pub(super) fn skip(&self, task: Task, why: SkipReason) {
         self.count(&ReactionState::Skipped(why));
 
         // Only these reasons can mean that wanted work is lost.
-        if matches!(why, "budget" | "depth" | "old") {
+        if why.may_lose_work() {
             tracing::warn!(
-                event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why,
+                event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why = why.name(),
                 "reaction skipped; run `saltcellar reactor replay` to make its calls"
             );
         }
@@ -86,15 +87,15 @@ impl Endings {
 
     /// Ends an open event that no current rule matches.
     pub(super) fn skip_unmatched(&self, event: Event) {
-        self.count(&ReactionState::Skipped("gone"));
+        self.count(&ReactionState::Skipped(SkipReason::Gone));
         let now = self.clock.now();
-        let record = Record::skipped(event, Vec::new(), 0, "gone", now);
+        let record = Record::skipped(event, Vec::new(), 0, SkipReason::Gone, now);
         self.recorder.write(record.batch(now));
     }
 
     /// Counts an event that retention has deleted, which has no record.
     pub(super) fn skip_deleted(&self) {
-        self.count(&ReactionState::Skipped("gone"));
+        self.count(&ReactionState::Skipped(SkipReason::Gone));
     }
 
     fn count(&self, state: &ReactionState) {
@@ -104,14 +105,14 @@ impl Endings {
             ReactionState::Partial => &metrics.reactions_partial,
             ReactionState::Failed => &metrics.reactions_failed,
             ReactionState::Dead => &metrics.reactions_dead,
-            ReactionState::Skipped(why) => match *why {
-                "old" => &metrics.reactions_left_old,
-                "quiet" => &metrics.reactions_left_quiet,
-                "once" => &metrics.reactions_left_once,
-                "rate" => &metrics.reactions_left_rate,
-                "budget" => &metrics.reactions_left_budget,
-                "depth" => &metrics.reactions_left_depth,
-                _ => &metrics.reactions_left_gone,
+            ReactionState::Skipped(why) => match why {
+                SkipReason::Old => &metrics.reactions_left_old,
+                SkipReason::Quiet => &metrics.reactions_left_quiet,
+                SkipReason::Once => &metrics.reactions_left_once,
+                SkipReason::Rate => &metrics.reactions_left_rate,
+                SkipReason::Budget => &metrics.reactions_left_budget,
+                SkipReason::Depth => &metrics.reactions_left_depth,
+                SkipReason::Gone => &metrics.reactions_left_gone,
             },
         }
         .add(1);
@@ -140,13 +141,13 @@ impl Endings {
     }
 
     /// Number of reactions since the start, by final state: done, failed, partial, dead.
-    pub(super) fn counts(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn counts(&self) -> [(State, u64); 4] {
         let metrics = &self.metrics;
         [
-            ("done", metrics.reactions_done.get()),
-            ("failed", metrics.reactions_failed.get()),
-            ("partial", metrics.reactions_partial.get()),
-            ("dead", metrics.reactions_dead.get()),
+            (State::Done, metrics.reactions_done.get()),
+            (State::Failed, metrics.reactions_failed.get()),
+            (State::Partial, metrics.reactions_partial.get()),
+            (State::Dead, metrics.reactions_dead.get()),
         ]
     }
 }

@@ -49,6 +49,7 @@ use crate::base::threads;
 use crate::model::{EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
 use crate::policy::master_keys::MasterKeys;
 use crate::reactor::rules::lease::EngineReport;
+use crate::reactor::stored::State;
 use crate::store::{Intake, Store, StoreError, StoredEntry};
 
 /// What the reactor works with.
@@ -436,7 +437,7 @@ impl Handle {
     }
 
     /// Number of reactions since the start, by final state: done, failed, partial, dead.
-    pub(crate) fn ended(&self) -> [(&'static str, u64); 4] {
+    pub(crate) fn ended(&self) -> [(State, u64); 4] {
         self.endings.counts()
     }
 

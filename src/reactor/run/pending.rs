@@ -16,6 +16,7 @@ use super::scheduler::{RuleSet, Scheduler, Task};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::STOP_CHECK;
 use crate::model::ReactorSettings;
+use crate::reactor::stored::SkipReason;
 
 pub(super) struct Pending {
     /// Lock order: before the lease and the list of the recorder; no other lock is taken under it.
@@ -54,7 +55,7 @@ impl Pending {
     }
 
     /// Queues a task; see [`Scheduler::offer`].
-    pub(super) fn offer(&self, task: Task) -> Option<(RuleSet, QueueItem, &'static str)> {
+    pub(super) fn offer(&self, task: Task) -> Option<(RuleSet, QueueItem, SkipReason)> {
         let skipped = self.lock().offer(task, self.clock.now());
         self.change.notify_one();
         skipped

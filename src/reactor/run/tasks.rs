@@ -18,7 +18,7 @@ use super::{Event, SeqNo, decide};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
-use crate::reactor::logged::option_of;
+use crate::reactor::stored::SkipReason;
 use crate::store::Store;
 
 /// What becomes of an item after a turn.
@@ -31,7 +31,7 @@ pub(super) enum Step {
     /// It continues once a runner may be started.
     AwaitRunner(QueueItem),
     /// It is skipped, for that reason.
-    Skip(Box<Task>, &'static str),
+    Skip(Box<Task>, SkipReason),
 }
 
 pub(super) struct Tasks {
@@ -199,8 +199,8 @@ impl Tasks {
         match start {
             Admission::Now => Ok(task),
             Admission::At(at) => Err(Step::Throttled(task.into(), at)),
-            Admission::OverBudget => Err(Step::Skip(task.into(), "budget")),
-            Admission::TooLate => Err(Step::Skip(task.into(), "rate")),
+            Admission::OverBudget => Err(Step::Skip(task.into(), SkipReason::Budget)),
+            Admission::TooLate => Err(Step::Skip(task.into(), SkipReason::Rate)),
         }
     }
 
@@ -214,10 +214,10 @@ impl Tasks {
     }
 
     /// Skips a task and records that.
-    pub(super) fn skip(&self, mut task: Task, why: &'static str) {
+    pub(super) fn skip(&self, mut task: Task, why: SkipReason) {
         // Salt's reactor has no throttles. A call that only Salt makes can be explained if the
         // skipped reaction is rendered.
-        if option_of(why).is_some() && task.skipped.is_none() && self.in_use.settings().shadow {
+        if why.throttle().is_some() && task.skipped.is_none() && self.in_use.settings().shadow {
             task.skipped = Some(why);
             // Past the throttles, which have decided already.
             self.pending.put(task);
@@ -228,7 +228,7 @@ impl Tasks {
     }
 
     /// Records that an item is skipped.
-    fn skip_item(&self, rules: &RuleSet, item: QueueItem, why: &'static str) {
+    fn skip_item(&self, rules: &RuleSet, item: QueueItem, why: SkipReason) {
         let (seq, resumed) = match item {
             QueueItem::Task(task) => return self.skip(*task, why),
             QueueItem::Later { seq, resumed, .. } => (seq, resumed),
@@ -241,7 +241,7 @@ impl Tasks {
             }
             Ok(None) => self.skip_deleted(seq),
             Err(error) => {
-                tracing::error!(%error, event = seq.0, why, "cannot read skipped event, it stays open until the next start");
+                tracing::error!(%error, event = seq.0, why = why.name(), "cannot read skipped event, it stays open until the next start");
             }
         }
     }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::REACTOR_SHADOW_DIFFERENCES;
 use crate::base::metrics::Metrics;
+use crate::base::named::named;
 use crate::reactor::shadow::{Comparer, Comparison, OurCall, ShadowItem};
 use crate::store::Followed;
 
@@ -124,7 +125,7 @@ impl Watch {
             jid = found.jid,
             details = found.details,
             "shadow: {}",
-            found.kind
+            found.kind.name()
         );
 
         // The caller holds the lock of the comparer.
@@ -134,11 +135,30 @@ impl Watch {
     }
 }
 
+/// How the reactors differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum DifferenceKind {
+    #[default]
+    Differs,
+    OnlyOurs,
+    OursFailed,
+    OnlySalts,
+}
+
+named! {
+    DifferenceKind {
+        Differs: "Salt's reactor made a different call",
+        OnlyOurs: "Salt's reactor made no similar call",
+        OursFailed: "our rendering failed",
+        OnlySalts: "only Salt's reactor made this call",
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct ShadowDifference {
     /// Time of the event, or of Salt's call.
     pub(crate) time: i64,
-    pub(crate) kind: &'static str,
+    pub(crate) kind: DifferenceKind,
     /// The event; absent if only Salt's side is known.
     pub(crate) event: Option<u64>,
     pub(crate) tag: Option<String>,
@@ -164,26 +184,20 @@ impl ShadowDifference {
         match comparison {
             Comparison::Differs(ours, salts, fields) => {
                 let fields: Vec<_> = fields.iter().map(|one| one.field.as_str()).collect();
-                let kind = "Salt's reactor made a different call";
                 Some(of_ours(
                     ours,
-                    kind,
+                    DifferenceKind::Differs,
                     Some(salts.jid.clone()),
                     format!("different: {}", fields.join(", ")),
                 ))
             }
             Comparison::OnlyOurs(ours) => {
                 let details = format!("target {}", ours.call.target());
-                Some(of_ours(
-                    ours,
-                    "Salt's reactor made no similar call",
-                    None,
-                    details,
-                ))
+                Some(of_ours(ours, DifferenceKind::OnlyOurs, None, details))
             }
             Comparison::OursFailed(failed, salts) => Some(Self {
                 time: failed.at.0,
-                kind: "our rendering failed",
+                kind: DifferenceKind::OursFailed,
                 event: Some(failed.event.0),
                 tag: Some(failed.tag.clone()),
                 fun: salts
@@ -195,7 +209,7 @@ impl ShadowDifference {
             }),
             Comparison::OnlySalts(salts, ours) => Some(Self {
                 time: salts.at.0,
-                kind: "only Salt's reactor made this call",
+                kind: DifferenceKind::OnlySalts,
                 event: ours.as_ref().map(|ours| ours.event.0),
                 tag: ours.as_ref().map(|ours| ours.tag.clone()),
                 fun: salts.call.fun.clone(),

@@ -10,8 +10,8 @@ use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::reactor::call::CallOutcome;
-use crate::reactor::logged::{is_by_reactor, option_of};
-use crate::reactor::stored::{State, StoredRecord};
+use crate::reactor::logged::is_by_reactor;
+use crate::reactor::stored::{SkipReason, State, StoredRecord};
 use crate::store::Followed;
 use crate::wire::msgpack::{Writer, as_bool, as_text, elements, get};
 use crate::wire::salt_event::job_tag;
@@ -241,18 +241,20 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     }
 
     // A record that a throttle left has calls only in shadow.
-    let left_by = option_of(&record.why).unwrap_or_default();
+    let left_by = record.why.filter(|why| why.throttle().is_some());
     let stored = elements(get(body, "calls").unwrap_or_default());
     for ((nth, mut made), stored) in (0..).zip(record.calls).zip(stored) {
         let is_shadowed = made.outcome == CallOutcome::Shadowed;
-        let throttle = if is_shadowed { left_by } else { "" };
+        let throttle = left_by.filter(|_| is_shadowed);
         let prevented_by = match &made.outcome {
             CallOutcome::Shadowed => match throttle {
-                "once_per" => "only the first of the minion's events counts",
-                "debounce" => "only the last of the minion's events counts, after its quiet period",
-                "rate" => "it would be delayed beyond the window",
-                "budget" => "the budget of the rule is used up",
-                _ => "",
+                Some(SkipReason::Once) => "only the first of the minion's events counts",
+                Some(SkipReason::Quiet) => {
+                    "only the last of the minion's events counts, after its quiet period"
+                }
+                Some(SkipReason::Rate) => "it would be delayed beyond the window",
+                Some(SkipReason::Budget) => "the budget of the rule is used up",
+                Some(SkipReason::Old | SkipReason::Depth | SkipReason::Gone) | None => "",
             },
             CallOutcome::Dead { why } | CallOutcome::Nobody { why } => why,
             // Salt's events have the jid of a call that we made.
@@ -278,7 +280,10 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
             nth,
             call: ObservedCall::of(&made.call),
             prevented_by: prevented_by.to_owned(),
-            throttle: throttle.to_owned(),
+            throttle: throttle
+                .and_then(SkipReason::throttle)
+                .unwrap_or_default()
+                .to_owned(),
         }));
     }
 

@@ -25,8 +25,8 @@ use crate::reactor::acting::{self, Actor, Assigned};
 use crate::reactor::master::Client;
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::replay::{ReplayError, Replayed};
-use crate::reactor::run::watch::ShadowDifference;
-use crate::reactor::stored::{RecordKey, StoredRecord};
+use crate::reactor::run::watch::{DifferenceKind, ShadowDifference};
+use crate::reactor::stored::{RecordKey, States, StoredRecord};
 use crate::reactor::{CallOutcome, CallRecord};
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::CallError;
@@ -70,7 +70,7 @@ answers! {
     ShadowDifferenceRow {
         /// Time of the event, or of the call of Salt's reactor: microseconds since 1970.
         time: i64,
-        kind: String,
+        kind: DifferenceKind,
         /// The event; absent if only the side of Salt's reactor is known.
         #[serde(skip_serializing_if = "Option::is_none")]
         event: Option<u64>,
@@ -238,7 +238,7 @@ impl Run for List {
         let ended = handle
             .ended()
             .into_iter()
-            .map(|(state, count)| (state.to_owned(), count));
+            .map(|(state, count)| (state.name().to_owned(), count));
 
         // The reactor may be ready and still receive nothing.
         let blocked = handle
@@ -286,7 +286,7 @@ impl Run for List {
 fn difference(found: ShadowDifference) -> ShadowDifferenceRow {
     ShadowDifferenceRow {
         time: found.time,
-        kind: found.kind.to_owned(),
+        kind: found.kind,
         event: found.event,
         tag: found.tag,
         fun: found.fun,
@@ -416,7 +416,7 @@ pub(crate) struct HistoryArgs {
     /// Only events whose tag matches this glob
     pub(crate) tag: Option<String>,
     /// Only these states, separated by commas: done, failed, partial, dead, left
-    pub(crate) state: Option<String>,
+    pub(crate) state: Option<States>,
     /// Only replays
     #[serde(default)]
     pub(crate) replays: bool,
@@ -462,8 +462,10 @@ impl Run for History {
                 return false;
             };
 
-            let has_state = |wanted: &str| wanted.split(',').any(|one| one == state.name());
-            args.state.as_deref().is_none_or(has_state) && (!args.replays || replay.is_some())
+            args.state
+                .as_ref()
+                .is_none_or(|wanted| wanted.contains(state))
+                && (!args.replays || replay.is_some())
         };
 
         // One more than requested shows whether more follow.

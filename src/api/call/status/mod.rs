@@ -621,7 +621,7 @@ fn reactor(reacting: &Reacting) -> Option<ReactorRow> {
         ended: handle
             .ended()
             .into_iter()
-            .map(|(state, count)| (state.to_owned(), count))
+            .map(|(state, count)| (state.name().to_owned(), count))
             .collect(),
     })
 }

@@ -29,7 +29,7 @@ use crate::api::query::{Child, JobResult, MinionsPage};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
-use crate::reactor::stored::{State as ReactionState, StoredRecord};
+use crate::reactor::stored::{State as ReactionState, States, StoredRecord};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{Head, Reader, Stored, Time};
 
@@ -634,7 +634,7 @@ async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
     }
 
     let dead = reactor::HistoryArgs {
-        state: Some("failed,partial,dead".to_owned()),
+        state: Some(States::unfinished()),
         limit: Some(PAGE_OVERVIEW_ROWS),
         since: Some(Time(Micros(ask.before("7d")?))),
         ..reactor::HistoryArgs::default()

@@ -15,6 +15,7 @@ use crate::api::call::reactor::HistoryArgs;
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
 use crate::cli::{Global, NoDaemon, ask};
+use crate::reactor::stored::States;
 use crate::wire::call::Id;
 use anyhow::{Context as _, bail};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -154,7 +155,7 @@ fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
     let reactions = if status.reactor {
         let call = HistoryArgs {
             limit: Some(REACTIONS),
-            state: Some("failed,partial,dead".to_owned()),
+            state: Some(States::unfinished()),
             ..HistoryArgs::default()
         };
         client.make::<calls::reactor::History>(&call)?.reactions

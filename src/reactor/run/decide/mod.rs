@@ -8,11 +8,12 @@
 
 use super::record::ReactionState;
 use super::{CallerError, MasterError};
+use crate::reactor::stored::SkipReason;
 
 /// Why an event on its arrival gets no reaction.
-pub(super) fn at_arrival(depth: u32, depth_max: u32) -> Option<&'static str> {
+pub(super) fn at_arrival(depth: u32, depth_max: u32) -> Option<SkipReason> {
     // Recorded like any skipped reaction, so that `doctor` finds the loop.
-    (depth > depth_max).then_some("depth")
+    (depth > depth_max).then_some(SkipReason::Depth)
 }
 
 /// The facts about a task at its turn.
@@ -33,7 +34,7 @@ pub(super) struct Turn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AtTurn {
     /// Record that it is skipped, for that reason.
-    Skip(&'static str),
+    Skip(SkipReason),
     /// Pass it through the throttles, and render it.
     Begin,
     /// Make its calls.
@@ -44,7 +45,7 @@ impl Turn {
     pub(super) fn decide(self) -> AtTurn {
         // A call that was sent may have been executed, so it is settled at any age.
         if self.is_old && !self.may_have_sent {
-            return AtTurn::Skip("old");
+            return AtTurn::Skip(SkipReason::Old);
         }
         if self.has_begun {
             return AtTurn::Continue;
@@ -52,7 +53,7 @@ impl Turn {
 
         // A removed rule does not handle pending events, even if it was added again.
         if !self.is_replay && !self.has_rule {
-            return AtTurn::Skip("gone");
+            return AtTurn::Skip(SkipReason::Gone);
         }
         AtTurn::Begin
     }
@@ -271,7 +272,7 @@ pub(super) fn searches_on(may_start_late: bool, has_time: bool) -> bool {
 
 /// The state of a reaction at its end, from its number of calls and of those that failed.
 pub(super) fn state(
-    skipped: Option<&'static str>,
+    skipped: Option<SkipReason>,
     has_failures: bool,
     calls: usize,
     dead: usize,

@@ -17,7 +17,7 @@ const SHADOW: &str = "the reactor is in shadow mode now";
 #[test]
 fn an_event_beyond_the_depth_limit_gets_no_reaction() {
     let decided = [0, 8, 9].map(|depth| at_arrival(depth, 8));
-    assert_eq!(decided, [None, None, Some("depth")]);
+    assert_eq!(decided, [None, None, Some(SkipReason::Depth)]);
 }
 
 #[test]
@@ -36,22 +36,26 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
     };
     let table = [
         ("a new event", plain, Begin),
-        ("it expired in the queue", with!(plain, is_old), Skip("old")),
+        (
+            "it expired in the queue",
+            with!(plain, is_old),
+            Skip(SkipReason::Old),
+        ),
         (
             "it expired, and a call was started before a restart",
             with!(plain, is_old, may_have_sent),
             Begin,
         ),
-        ("its rule was removed", no_rule, Skip("gone")),
+        ("its rule was removed", no_rule, Skip(SkipReason::Gone)),
         (
             "it expired, and its rule was removed",
             with!(no_rule, is_old),
-            Skip("old"),
+            Skip(SkipReason::Old),
         ),
         (
             "its rule was removed after a call was started",
             with!(no_rule, may_have_sent),
-            Skip("gone"),
+            Skip(SkipReason::Gone),
         ),
         (
             "a replay by a removed rule",
@@ -67,7 +71,7 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
         (
             "it expired while the master was away",
             with!(plain, has_begun, is_old),
-            Skip("old"),
+            Skip(SkipReason::Old),
         ),
         (
             "it expired after a call was sent",
@@ -360,6 +364,7 @@ fn only_a_runner_is_searched_for_until_the_log_of_its_time_was_read() {
 #[test]
 fn the_state_of_a_reaction_follows_from_its_calls_and_failures() {
     use ReactionState::{Dead, Done, Failed, Partial, Skipped};
+    use SkipReason::Rate;
     // Skipped, failed to render, calls, of these dead.
     let table = [
         (None, false, 0, 0, Done),
@@ -370,8 +375,8 @@ fn the_state_of_a_reaction_follows_from_its_calls_and_failures() {
         (None, true, 2, 0, Partial),
         (None, true, 2, 1, Partial),
         (None, true, 2, 2, Failed),
-        (Some("rate"), true, 2, 2, Skipped("rate")),
-        (Some("rate"), false, 2, 0, Skipped("rate")),
+        (Some(Rate), true, 2, 2, Skipped(Rate)),
+        (Some(Rate), false, 2, 0, Skipped(Rate)),
     ];
     for (skipped, has_failures, calls, dead, expected) in table {
         assert_eq!(state(skipped, has_failures, calls, dead), expected);

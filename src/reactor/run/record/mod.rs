@@ -33,10 +33,11 @@ use serde::Serialize as _;
 use super::{Event, ReactionPlan};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_CHUNKS_BYTES_MAX, REACTOR_TEXT_BYTES_MAX};
+use crate::base::named::Named as _;
 use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::reactor::call::{CallRecord, cut};
 use crate::reactor::master::{Call, pack};
-use crate::reactor::stored::State;
+use crate::reactor::stored::{SkipReason, State};
 use crate::wire::msgpack::{Writer, as_int, as_text, elements, get};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub(crate) enum ReactionState {
     /// All calls failed; can be replayed.
     Dead,
     /// Skipped, for that reason.
-    Skipped(&'static str),
+    Skipped(SkipReason),
 }
 
 #[derive(Debug, Clone)]
@@ -74,7 +75,7 @@ impl Record {
         event: Event,
         rules: Vec<std::sync::Arc<str>>,
         rule_count: usize,
-        why: &'static str,
+        why: SkipReason,
         now: Micros,
     ) -> Self {
         Self {
@@ -98,17 +99,17 @@ impl Record {
 
     fn body(&self) -> Vec<u8> {
         let (state, why) = match self.state {
-            ReactionState::Done => (State::Done, ""),
-            ReactionState::Failed => (State::Failed, ""),
-            ReactionState::Partial => (State::Partial, ""),
-            ReactionState::Dead => (State::Dead, ""),
-            ReactionState::Skipped(why) => (State::Left, why),
+            ReactionState::Done => (State::Done, None),
+            ReactionState::Failed => (State::Failed, None),
+            ReactionState::Partial => (State::Partial, None),
+            ReactionState::Dead => (State::Dead, None),
+            ReactionState::Skipped(why) => (State::Left, Some(why)),
         };
 
         let mut w = Writer::new();
         // In shadow a skipped reaction may have been rendered, and has calls then.
-        let is_rendered = why.is_empty() || !self.calls.is_empty();
-        let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
+        let is_rendered = why.is_none() || !self.calls.is_empty();
+        let pairs = 8 + usize::from(why.is_some()) + 3 * usize::from(is_rendered);
 
         let failures = &self.plan.failures;
         w.map(
@@ -153,8 +154,8 @@ impl Record {
                 .str(cut(cause, REACTOR_TEXT_BYTES_MAX).0);
         }
 
-        if !why.is_empty() {
-            w.str("why").str(why);
+        if let Some(why) = why {
+            w.str("why").str(why.name());
         }
 
         if !is_rendered {
@@ -276,13 +277,12 @@ pub(crate) fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
         elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule))
     };
 
-    // These were skipped before they could count.
-    let never_came = matches!(
-        get(body, "why").and_then(as_text),
-        Some("once" | "depth" | "gone")
-    );
+    let why = get(body, "why")
+        .and_then(as_text)
+        .and_then(SkipReason::named);
+    let has_counted = why.is_none_or(SkipReason::has_counted_once);
 
-    let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
+    let counts = is_of(rule) && has_counted && get(body, "replay").is_none();
     counts
         .then(|| get(body, "at").and_then(as_int).map(Micros))
         .flatten()

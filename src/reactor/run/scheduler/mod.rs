@@ -30,6 +30,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
 use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
 use crate::reactor::CallRecord;
+use crate::reactor::stored::SkipReason;
 
 /// Patterns of rules that are rendered together.
 pub(crate) type RuleSet = Arc<[Arc<str>]>;
@@ -57,7 +58,7 @@ pub(crate) struct Task {
     pub(crate) already_made: Vec<u64>,
     /// In shadow: why the task would be skipped. It is rendered anyway, to explain calls that only
     /// Salt's reactor makes.
-    pub(crate) skipped: Option<&'static str>,
+    pub(crate) skipped: Option<SkipReason>,
     /// Its state; `None` before its first turn.
     pub(crate) progress: Option<Box<TaskProgress>>,
 }
@@ -230,7 +231,7 @@ impl Scheduler {
         &mut self,
         task: Task,
         now: Micros,
-    ) -> Option<(RuleSet, QueueItem, &'static str)> {
+    ) -> Option<(RuleSet, QueueItem, SkipReason)> {
         let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
 
         // By the event's time, so that the result does not depend on when the event is handled, for
@@ -240,7 +241,7 @@ impl Scheduler {
                 .throttles
                 .is_first(&options, &task.event.minion, task.event.at)
         {
-            return Some((rules, task.into(), "once"));
+            return Some((rules, task.into(), SkipReason::Once));
         }
 
         let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
@@ -253,7 +254,7 @@ impl Scheduler {
             .compares()
             .is_some_and(|window| pause > window)
         {
-            return Some((rules, task.into(), "quiet"));
+            return Some((rules, task.into(), SkipReason::Quiet));
         }
 
         let key = (rules, hash_of(&task.event.minion));
@@ -269,7 +270,7 @@ impl Scheduler {
         self.waiting -= 1;
         self.count_out(&before);
 
-        Some((key.0, before, "quiet"))
+        Some((key.0, before, SkipReason::Quiet))
     }
 
     /// Queues a task without checking throttles.
