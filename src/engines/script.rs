@@ -189,6 +189,18 @@ impl ScriptMonitor {
         all
     }
 
+    /// Begins anew for a script that is new or has changed.
+    fn begin(&self, name: &str) {
+        self.0
+            .lock()
+            .insert(name.to_owned(), ScriptStatus::default());
+    }
+
+    /// Forgets a script that is not configured any more.
+    fn forget(&self, name: &str) {
+        self.0.lock().remove(name);
+    }
+
     /// Changes the state of a script that is configured.
     fn change(&self, name: &str, change: impl FnOnce(&mut ScriptStatus)) {
         // A thread may outlive its script by a moment.
@@ -232,8 +244,7 @@ impl Scripts {
         let removed = self.running.apply(settings, |settings, thread_name| {
             let (name, source) = (settings.name.clone(), settings.source.clone());
             // Before its thread, which changes it.
-            let fresh = ScriptStatus::default();
-            self.deps.monitor.0.lock().insert(name.clone(), fresh);
+            self.deps.monitor.begin(&name);
 
             let thread = self.start_one(settings, thread_name).inspect_err(|error| {
                 tracing::error!(script = name, %error, "script not started");
@@ -250,7 +261,7 @@ impl Scripts {
 
         for name in removed {
             tracing::info!(script = name, "script removed");
-            self.deps.monitor.0.lock().remove(&name);
+            self.deps.monitor.forget(&name);
         }
     }
 

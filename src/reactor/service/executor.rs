@@ -68,6 +68,12 @@ impl MasterExecutor {
             })
     }
 
+    /// Runs `caller` reactions with another process from now on; a function that runs keeps the old
+    /// one.
+    pub(super) fn replace_callers(&self, callers: Option<Arc<Helper>>) {
+        *self.callers.write() = callers;
+    }
+
     /// Applies a changed configuration. The key is checked for each request anyway.
     pub(super) fn apply(&self, built: &Built) {
         self.sock_dir.write().clone_from(&built.sock_dir);

@@ -327,7 +327,7 @@ impl Current {
                 // one would run beside those of the new one.
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
-                    *self.executor.callers.write() = other;
+                    self.executor.replace_callers(other);
                     (self.python, self.runs_as) = (built.python, runs_as);
                 }
 
