@@ -101,10 +101,10 @@ fn limit_resources() {
 }
 
 /// The configured sockets.
-pub(super) struct ZmqSockets(Vec<Supervised>);
+pub(super) struct ZmqSockets(Vec<ZmqSocket>);
 
 /// One socket and its process.
-struct Supervised {
+struct ZmqSocket {
     status: ZmqSocketStatus,
     process: Arc<Mutex<Option<OwnedFd>>>,
     stop: Sender<()>,
@@ -144,7 +144,7 @@ impl ZmqSockets {
             })
             .with_context(|| format!("open the ZeroMQ socket `{key}`"))?;
 
-            started.push(Supervised::start(
+            started.push(ZmqSocket::start(
                 kind,
                 path,
                 listener,
@@ -165,11 +165,11 @@ impl ZmqSockets {
     /// Stops the processes: the PULL stores all data that was written to it, the PUB publishes all
     /// events stored so far.
     pub(super) fn stop(self) {
-        self.0.into_iter().for_each(Supervised::stop);
+        self.0.into_iter().for_each(ZmqSocket::stop);
     }
 }
 
-impl Supervised {
+impl ZmqSocket {
     fn start(
         kind: ZmqKind,
         path: &Path,

@@ -160,12 +160,7 @@ impl Master {
     /// job.
     ///
     /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
-    pub(crate) fn ask(
-        &self,
-        call: &Call,
-        jid: &str,
-        timeout: Duration,
-    ) -> Result<Answer, MasterError> {
+    pub fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
         if call.client == Client::Caller {
             let why = "a master has no service for `caller` functions".to_owned();
             return Err(MasterError::Refused {
@@ -251,7 +246,7 @@ impl Master {
     }
 
     /// Ensures that a connection is open, without sending a request.
-    pub(crate) fn reach(&self) -> Result<(), MasterError> {
+    pub fn reach(&self) -> Result<(), MasterError> {
         let connection = self.connected(Instant::now() + MASTER_CONNECT_TIMEOUT)?;
         self.keep(connection);
         Ok(())

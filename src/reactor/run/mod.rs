@@ -54,7 +54,7 @@ use salt_sls::Value;
 
 use crate::base::clock::{Micros, micros};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
-use crate::reactor::master::{Answer, Call, Client, Master, MasterError};
+use crate::reactor::master::{Answer, Call, Client, MasterError};
 
 /// An event of the log.
 #[derive(Debug, Clone, Default)]
@@ -70,7 +70,11 @@ pub struct Event {
     pub(crate) has_key: bool,
 }
 
-/// What decides which rules an event matches, and renders them: the pipeline, or a fake in tests.
+/// What decides which rules an event matches, and renders them: the pipeline.
+///
+/// A trait for the tests of the engine: their rules stop in the middle of matching or rendering
+/// until the test goes on, so that an event is certainly between two steps. A pipeline does not stop
+/// there.
 pub trait RuleEngine: Send + Sync {
     /// The patterns of the rules that match a tag, in the order of the configuration, without
     /// duplicates.
@@ -133,9 +137,10 @@ pub enum CallerError {
     Lost(String),
 }
 
-/// Executes the calls of reactions: a master, or a fake in tests.
+/// Executes the calls of reactions: a master with its bus and helper, or a fake in tests and
+/// benchmarks.
 pub trait Executor: Send + Sync {
-    /// Sends a request, see [`Master::ask`].
+    /// Sends a request, see [`Master::ask`](crate::reactor::master::Master::ask).
     fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError>;
 
     /// Fails if the master is unreachable.
@@ -170,16 +175,6 @@ pub trait Executor: Send + Sync {
     /// Fires an event onto the master's bus.
     fn fire(&self, tag: &str, _data: &Value) -> Result<(), String> {
         Err(format!("no bus to fire {tag} onto"))
-    }
-}
-
-impl Executor for Master {
-    fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
-        Master::ask(self, call, jid, timeout)
-    }
-
-    fn reach(&self) -> Result<(), MasterError> {
-        Master::reach(self)
     }
 }
 
