@@ -1250,6 +1250,40 @@ fn alerts_and_the_dashboard_use_only_metrics_that_exist() {
     assert!(found > 40, "{found}");
 }
 
+/// A page with another text between the first `from` after `heading` and the next `to`.
+fn with_part(page: &str, heading: &str, from: &str, to: &str, part: &str) -> String {
+    let at = |start: usize, text: &str| {
+        let found = page[start..].find(text);
+        start + found.unwrap_or_else(|| panic!("the page has no {text:?} after {heading:?}"))
+    };
+    let begin = at(at(0, heading), from);
+    let end = at(begin, to);
+    format!("{}{part}{}", &page[..begin], &page[end..])
+}
+
+#[test]
+fn the_page_of_sinks_has_encoders_transports_and_presets_as_they_are_defined() {
+    let page = read("docs/SINKS.md");
+    let encoders = saltcellar::engines::reference_of_encoders();
+    let page = with_part(&page, "\n## Encoders\n", "\n### `", "\n## ", &encoders);
+
+    let transports = saltcellar::engines::reference_of_transports();
+    let page = with_part(&page, "\n## Transports\n", "\n### `", "\n## ", &transports);
+
+    let mut presets = "| preset | contents |\n|---|---|\n".to_owned();
+    for (name, doc) in saltcellar::engines::preset::all() {
+        writeln!(presets, "| `{name}` | {doc} |").unwrap();
+    }
+    let page = with_part(
+        &page,
+        "\n## Presets\n",
+        "| preset |",
+        "\n\n",
+        presets.trim_end(),
+    );
+    check_page("docs/SINKS.md", &page);
+}
+
 /// Removes the global options, which the page has once, from the help of verbs.
 fn without_global_options(command: clap::Command) -> clap::Command {
     command

@@ -1,5 +1,7 @@
 //! Kinds: the registry entries of encoders and transports.
 
+use std::fmt::Write as _;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
@@ -9,12 +11,27 @@ use crate::config::{Invalid, read_options};
 pub struct Kind<T: 'static> {
     /// The name in the configuration.
     pub name: &'static str,
-    /// One line for people.
+    /// Its section of docs/SINKS.md, which is generated: a paragraph that says what it is, then its
+    /// options.
     pub doc: &'static str,
     /// Options that the kind accepts, as YAML.
     pub example: &'static str,
     /// Builds one from its options.
     pub build: fn(&Json) -> Result<T, Invalid>,
+}
+
+impl<T> Kind<T> {
+    /// The sections of docs/SINKS.md about these kinds.
+    pub(in crate::engines) fn reference(kinds: &[Self]) -> String {
+        let mut sections = String::new();
+
+        for Self { name, doc, .. } in kinds {
+            // Writing to a String cannot fail.
+            let _ = write!(sections, "\n### `{name}`\n\n{doc}\n");
+        }
+
+        sections
+    }
 }
 
 /// Reads the options of a kind; their mapping may be missing.

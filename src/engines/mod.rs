@@ -38,4 +38,6 @@ mod supervised;
 pub mod template;
 pub(crate) mod transport;
 
+pub use encoder::reference as reference_of_encoders;
 pub use kind::Kind;
+pub use transport::reference as reference_of_transports;

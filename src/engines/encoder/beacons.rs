@@ -22,9 +22,15 @@ use crate::engines::kind::{Kind, options};
 use crate::engines::template::{Template, at_path};
 use crate::model::word;
 
+const DOC: &str = r#"Numbers of beacons as measurements.
+
+Salt's beacons `status`, `diskusage`, `memusage`, `swapusage`, `load` and `network_info`, and `cpu`, have built-in rules. `rules` adds others: `beacon` (a glob for its name), `prefix` (of the measurement's name),
+`at` (path of the numbers in the data), `tags` (name: path), `skip` (globs for paths). `tags` adds tags to all measurements. An item is `{"metric", "value", "time", "unix", "tags"}`, or the text of the template
+`item`, which also has `minion`, `beacon`, `id` and `tag_list`."#;
+
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "beacons",
-    doc: "Numbers of beacons as measurements.",
+    doc: DOC,
     example: "{rules: [{beacon: 'sensors*', at: values, prefix: site.sensors, tags: {rack: rack}, skip: ['debug.*']}], tags: {env: prod}}",
     build: |given| {
         let Options { rules, tags, item } = options(given)?;

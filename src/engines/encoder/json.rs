@@ -6,9 +6,21 @@ use super::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 
+const DOC: &str = r#"One JSON object per event.
+
+| key | value |
+|---|---|
+| `id` | identifies the event: store and sequence number; the same at each delivery |
+| `seq` | sequence number |
+| `time` | arrival, `2026-11-21T05:47:28.123456Z` |
+| `tag` | tag |
+| `minion`, `fun`, `jid` | minion id, function, job id; null without one |
+| `master_id` | id of the master that fired the event, else of this machine's master; null if unknown |
+| `data` | the event's data; values that JSON lacks have the form of `--output json` ([JSON form](WIRE.md#json-form)), such as `{"$bin": "..."}` |"#;
+
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "json",
-    doc: "One JSON object per event.",
+    doc: DOC,
     example: "{}",
     build: |given| Ok(Box::new(options::<JsonEncoder>(given)?)),
 };

@@ -42,6 +42,11 @@ pub(crate) const ENCODERS: &[Kind<BoxedEncoder>] = &[
     otlp::METRICS,
 ];
 
+/// The sections of docs/SINKS.md about the encoders.
+pub fn reference() -> String {
+    Kind::reference(ENCODERS)
+}
+
 /// The compact text of a JSON value.
 fn bytes_of(value: &serde_json::Value) -> Vec<u8> {
     value.to_string().into_bytes()
@@ -70,17 +75,11 @@ mod tests {
 
     #[test]
     fn every_example_is_accepted_and_unknown_options_are_not() {
-        let page = include_str!("../../../docs/SINKS.md");
         for kind in ENCODERS {
             let options = read_yaml(kind.example).unwrap();
             assert!((kind.build)(&options).is_ok(), "{}", kind.name);
             let unknown = serde_json::json!({"unknown_option": 1});
             assert!((kind.build)(&unknown).is_err(), "{}", kind.name);
-            assert!(
-                page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)),
-                "{}",
-                kind.name
-            );
         }
     }
 }

@@ -29,16 +29,28 @@ use super::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 
+const LOGS_DOC: &str = r"Events as log records of OpenTelemetry (protobuf).
+
+For the transport `http` with the header `content-type: application/x-protobuf`, as in the preset of the same name. The body is the event's data as JSON; the other keys are the attributes `salt.id`, `salt.tag`, `salt.fun`,
+`salt.jid` and `salt.master_id`. The resource has `service.name` (the option `service`, default `salt`) and `host.name`, the minion. The severity is ERROR if the run failed, else INFO.";
+
 pub(super) const LOGS: Kind<BoxedEncoder> = Kind {
     name: "otlp_logs",
-    doc: "Events as log records of OpenTelemetry (protobuf).",
+    doc: LOGS_DOC,
     example: "{service: salt}",
     build: |given| Ok(Box::new(options::<LogsEncoder>(given)?)),
 };
 
+const METRICS_DOC: &str = r"Numbers of beacons as gauges of OpenTelemetry (protobuf).
+
+The measurements of [`beacons`](#beacons), with its options `rules` and `tags`, and `service` as above. Their tags are attributes; `salt.id` is the id of the event.
+
+If a receiver rejects some records of a request (`partial_success`), the request is divided until each rejected item is alone. OTLP advises clients not to repeat such requests: accepted
+records may arrive again, with the same `salt.id`.";
+
 pub(super) const METRICS: Kind<BoxedEncoder> = Kind {
     name: "otlp_metrics",
-    doc: "Numbers of beacons as gauges of OpenTelemetry (protobuf).",
+    doc: METRICS_DOC,
     example: "{service: salt, rules: [{beacon: 'sensors*', at: values, prefix: site.sensors}], tags: {env: prod}}",
     build: |given| {
         let MetricsOptions {

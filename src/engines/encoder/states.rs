@@ -12,9 +12,14 @@ use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 use crate::wire::outcome::states::{StateRow, state_rows};
 
+const DOC: &str = r"One flat JSON object per state of a state run.
+
+The keys of `json` except `data`, and `state` (`pkg.installed`), `state_id`, `name`, `sls`, `result`, `changed`, `changes` (JSON as text), `comment`, `duration_ms`, `run_num`. So a log store has a fixed set of fields.
+Returns of several functions and results of orchestrations have items, too; in those of an orchestration, `minion` is the id that Salt gives with the states. Events without state results have no items.";
+
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "states",
-    doc: "One flat JSON object per state of a state run.",
+    doc: DOC,
     example: "{}",
     build: |given| Ok(Box::new(options::<StatesEncoder>(given)?)),
 };

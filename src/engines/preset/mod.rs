@@ -58,7 +58,7 @@ struct Parameter {
     optional: bool,
 }
 
-/// Names and descriptions of all presets.
+/// Names and descriptions of all presets, for the table in docs/SINKS.md.
 pub fn all() -> impl Iterator<Item = (&'static str, String)> {
     PRESETS.iter().map(|(name, yaml)| (*name, read(yaml).doc))
 }
@@ -235,12 +235,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_preset_is_documented_and_has_no_open_place() {
-        let page = include_str!("../../../docs/SINKS.md");
+    fn every_preset_is_described_and_has_no_open_place() {
         for (name, doc) in all() {
             let sink = Json::Object(settings(name, &sample(name)).unwrap());
             assert!(!sink.to_string().contains("${"), "{name}: {sink}");
-            assert!(page.contains(&format!("| `{name}` | {doc} |")), "{name}");
+            assert!(
+                !doc.is_empty() && !doc.contains(['|', '\n']),
+                "{name}: {doc}"
+            );
         }
     }
 

@@ -32,9 +32,26 @@ use crate::engines::program::{self, Variables, check_command, read_lines, spawn}
 use crate::engines::secret::Revealed;
 use crate::model::word::{self, MIB};
 
+const DOC: &str = r#"A long-running program that reads lines and acknowledges each.
+
+| option | value | default |
+|---|---|---|
+| `command` | a list: the absolute path of a program, and its arguments | required |
+| `environment` | variables, whose values may be secrets; the environment is empty otherwise but for `PATH` | none |
+| `timeout` | longest wait for one acknowledgement | 30s |
+
+The program reads one item per line from standard input (a line break in an item is written as `\n` or `\r`, two characters), and writes one line for each to standard output, in the same order: `ok`, `retry REASON` or `reject REASON`. It must flush each line. Standard error goes to the
+daemon's log. Any other answer, a timeout or its end kills the program with its process group; a new one gets the events again.
+
+```python
+import sys
+for line in sys.stdin:
+    print("ok", flush=True)
+```"#;
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "exec",
-    doc: "A long-running program that reads lines and acknowledges each.",
+    doc: DOC,
     example: "{command: [/usr/local/bin/to-kafka, --topic, salt], timeout: 30s, \
               environment: {KAFKA_PASSWORD: 'file:/etc/saltcellar/kafka.password'}}",
     build: |given| {

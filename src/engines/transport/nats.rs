@@ -22,9 +22,23 @@ use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Secret};
 use crate::model::word::{self, MIB};
 
+const DOC: &str = r"Messages in a stream of NATS JetStream.
+
+| option | value | default |
+|---|---|---|
+| `servers` | a list of addresses, `nats://host:4222` or `tls://host:4222` | required |
+| `subject` | the subject of all messages | required |
+| `stream` | the stream that must store them | any stream of the subject |
+| `user`, `password`; `token` | the login; `password` and `token` are secrets | none |
+| `tls` | as of `http` | the machine's |
+| `timeout` | for a connection, or the acknowledgements of a batch | 10s |
+
+The stream must exist. The header `Nats-Msg-Id` is the event's `id`, so a repeated message is dropped within the stream's `duplicate_window` (2 minutes unless configured). An item larger than the server's `max_payload` becomes a
+dead letter.";
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "nats",
-    doc: "Messages in a stream of NATS JetStream.",
+    doc: DOC,
     example: "{servers: ['tls://nats.example.com:4222'], subject: salt.events, stream: SALT, user: salt, \
               password: 'file:/etc/saltcellar/nats.password', tls: {ca: /etc/ssl/own-ca.pem}, timeout: 10s}",
     build: |given| {

@@ -31,9 +31,25 @@ use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Secret};
 use crate::model::word::{self, MIB};
 
+const DOC: &str = r"Rows in the tables of Salt's returner pgjsonb.
+
+| option | value | default |
+|---|---|---|
+| `host` | a name, an address, or the directory of a unix socket | required |
+| `port`, `database`, `user` | | 5432, `salt`, `salt` |
+| `password` | a secret | none |
+| `tables` | any of `jids`, `salt_returns`, `salt_events` | all |
+| `encryption` | `required`, or `none`; a unix socket is never encrypted | `required` |
+| `tls` | as of `http` | the machine's |
+| `timeout` | for a connection or a batch | 30s |
+
+The schema is that of [Salt's documentation](https://docs.saltproject.io/en/latest/ref/returners/all/salt.returners.pgjsonb.html); the encoder must be `json`. Each event is a row of `salt_events`, each return also one of
+`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row: `salt_events.id` is a negative number made of the store and the sequence number (those of Salt's own rows are
+positive); `salt_returns` gets no second row with the same `jid`, `id` and `alter_time`; an existing row of `jids` stays. Events that PostgreSQL cannot store, such as ones with a NUL character, become dead letters.";
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "postgres",
-    doc: "Rows in the tables of Salt's returner pgjsonb.",
+    doc: DOC,
     example: "{host: db.example.com, port: 5432, database: salt, user: salt, password: 'file:/etc/saltcellar/pg.password', \
               tables: [jids, salt_returns, salt_events], encryption: required, tls: {ca: /etc/ssl/own-ca.pem}, timeout: 30s}",
     build: |given| {

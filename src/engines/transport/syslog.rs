@@ -35,9 +35,23 @@ use crate::engines::framing::Framing;
 use crate::engines::kind::{Kind, options};
 use crate::model::word::{self, Word, words};
 
+const DOC: &str = r"Messages of RFC 5424 to a unix socket, over TCP or TLS.
+
+| option | value | default |
+|---|---|---|
+| `address` | `unix:` and an absolute path (datagrams, else a stream; behind `/dev/log`, journald keeps the whole line as its message: use `journald` for fields), `tcp://host:port` or `tls://host:port` (octet counting) | `unix:/dev/log` |
+| `facility` | `kern`, `user`, `daemon`, `auth`, `authpriv`, `local0` to `local7` and the other names of RFC 5424 | `daemon` |
+| `severity` | `emergency`, `alert`, `critical`, `error`, `warning`, `notice`, `info`, `debug` | `info` |
+| `app_name` | the field APP-NAME | `salt` |
+| `tls` | as of `http` | the machine's |
+| `timeout` | for a connection or a write | 10s |
+
+The host is the minion, MSGID the function, and the structured data `saltcellar@32473` has `id`, `seq`, `tag` and `jid`. The message is the item. Syslog acknowledges nothing: messages count as delivered
+once the kernel has them, so the end of a receiver can lose some. rsyslog cuts messages longer than its `maxMessageSize` (8k).";
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "syslog",
-    doc: "Messages of RFC 5424 to a unix socket, over TCP or TLS.",
+    doc: DOC,
     example: "{address: 'tls://logs.example.com:6514', facility: local0, severity: info, app_name: salt, \
               tls: {ca: /etc/ssl/own-ca.pem}, timeout: 10s}",
     build: |given| {

@@ -27,9 +27,33 @@ use crate::engines::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 use crate::store::vfs::FsFile;
 
+const DOC: &str = r"A file with one line per item, rotated by size and time.
+
+An item is always one line: a line break in it is written as `\n` or `\r`, two characters.
+
+| option | value | default |
+|---|---|---|
+| `path` | absolute path; its directory must exist and be writable for the daemon | required |
+| `mode` | permissions of a new file | of the daemon's umask |
+| `fsync` | `batch`: events count as delivered once they are on disk; `never`: a power loss can lose lines | `batch` |
+| `rotate.bytes`, `rotate.time` | size and period (from midnight UTC for `1d`) after which the file gets the time as suffix | never |
+| `rotate.keep` | number of rotated files | all |
+| `rotate.compress` | `none`, `gzip` or `zstd`, for rotated files | `none` |
+
+A batch has up to 10,000 items or 4 MiB and waits 100 ms for more, because each is synced: `batch: {time: 0s}` writes at once.
+
+logrotate may move the file instead: the sink notices and creates it anew. A full disk pauses the sink; no line is ever incomplete.
+
+The units of systemd create `/var/log/saltcellar` (`/var/log/saltcellar-minion` for a minion), and allow no other directory. For another one, `systemctl edit saltcellar`:
+
+```ini
+[Service]
+ReadWritePaths=/srv/logs
+```";
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "file",
-    doc: "A file with one line per item, rotated by size and time.",
+    doc: DOC,
     example: "{path: /var/log/saltcellar/audit.jsonl, mode: '0640', fsync: batch, \
               rotate: {bytes: 100MiB, time: 1d, keep: 14, compress: zstd}}",
     build: |given| {

@@ -37,9 +37,29 @@ use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Text};
 use crate::model::word::{self, MIB};
 
+const DOC: &str = r"Requests to an HTTP service, with one or several items each.
+
+| option | value | default |
+|---|---|---|
+| `url` | `http` or `https` address; may be a secret | required |
+| `method` | POST, PUT or PATCH | POST |
+| `headers` | names and values, which may be secrets | none |
+| `body` | `prefix`, `separator` and `suffix` around the items | none |
+| `limits` | `count`, `bytes`, `time`, as `batch` of the sink | `{count: 500, bytes: 1MiB, time: 1s}` |
+| `compress` | `gzip` or `none` | `none` |
+| `timeout` | for one request, 1s to 10m | 30s |
+| `auth` | one of `bearer: SECRET`; `token: {secret, scheme}`; `basic: {user, password}`; `hmac: {key, header, prefix}` (SHA-256 of the body; `prefix: ~` for none); `aws: {region, service, access_key_id, secret_access_key, session_token}` (Signature Version 4) | none |
+| `accept` | statuses that count as delivered, besides 2xx | none |
+| `item_errors` | where an answer has results of items: `list` (path), `id` (path to the event's sequence number, which stands for all of its items, or to the item's id; without it the list has all items in order), `status`, `reason`, `permanent` (paths), `accept` (statuses) | none |
+| `tls` | `ca`: authorities in a PEM file instead of the machine's; `certificate` and `key` of the client | the machine's |
+
+If `body` has a line break, as for NDJSON, a line break in a value is written as `\n` or `\r`, two characters; those of the template itself stay. `tojson` does so in any case.
+
+Answers 400, 413, 415 and 422 divide a request until the rejected item is alone, which becomes a dead letter. All other failures are repeated; `Retry-After` is honoured up to an hour.";
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "http",
-    doc: "Requests to an HTTP service, with one or several items each.",
+    doc: DOC,
     example: "{url: 'https://logs.example.com/ingest', method: POST, headers: {content-type: application/json}, \
               body: {prefix: '[', separator: ',', suffix: ']'}, auth: {bearer: 'file:/etc/saltcellar/token'}, \
               compress: gzip, timeout: 30s, accept: [409], tls: {ca: /etc/ssl/own-ca.pem}, \

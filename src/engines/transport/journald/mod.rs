@@ -27,9 +27,14 @@ use super::{BoxedDestination, Item, Rejected};
 use crate::engines::kind::{Kind, options};
 use crate::model::word;
 
+const DOC: &str = r"Entries of systemd's journal with structured fields.
+
+Options: `identifier` (`SYSLOG_IDENTIFIER`, default `salt`), `severity` as above, `socket`. `MESSAGE` is the item; `SALT_ID`, `SALT_SEQ`, `SALT_TIME`, `SALT_TAG`, `SALT_MINION`, `SALT_FUN`, `SALT_JID` and
+`SALT_MASTER_ID` are fields (`journalctl SALT_MINION=web1`). Entries of any size are sent. journald acknowledges nothing, and drops entries over its `RateLimitBurst`; the sink's `rate` stays below it.";
+
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "journald",
-    doc: "Entries of systemd's journal with structured fields.",
+    doc: DOC,
     example: "{identifier: salt, severity: info, socket: /run/systemd/journal/socket}",
     build: |given| Ok(Box::new(options::<JournalDestination>(given)?)),
 };
