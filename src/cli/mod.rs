@@ -28,6 +28,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+pub use self::doctor::reference as reference_of_checks;
 // The common imports of verbs.
 use self::format::ask::{ListOf, Listing, NoDaemon, Order, Paged};
 pub use self::format::exit::Exit;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use super::{CheckResult, Findings};
+use super::check::{Check, Machine, Run};
+use super::finding::{CheckResult, Findings};
 use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
-use crate::config::{Config, Space};
+use crate::config::Space;
 
 /// Free inodes below which they may soon run out: a segment needs about ten, Salt's own caches need
 /// thousands.
@@ -12,9 +13,23 @@ const FREE_INODES_LOW: u64 = 20_000;
 /// Free inodes below which creating the next segment or the spool may fail.
 const FREE_INODES_MIN: u64 = 200;
 
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: "disk",
+        not_ok_when: "there is little room, or none; only while no daemon answers that would report it itself",
+        run: Run::Machine(check),
+    },
+    Check {
+        name: "inodes",
+        not_ok_when: "few are free, or none",
+        run: Run::ByAnother,
+    },
+];
+
 /// Checks the state directory's file system. Bytes are checked only without a daemon, which
 /// otherwise reports them itself.
-pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
+fn check(found: &mut Findings, machine: &Machine<'_>) {
+    let config = machine.config;
     let mut found = found.of("disk");
 
     // A missing directory will be created on its parent's file system.
@@ -34,7 +49,7 @@ pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
 
     inodes(found.found, dir, space.f_favail, space.f_files);
     // A running daemon reports bytes itself, with its own verdict.
-    if unreachable {
+    if !machine.daemon_answers {
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         let (free, total) = (bytes(space.f_bavail), bytes(space.f_blocks));
         let bound = |asked: Space, (part, most): (u64, u64)| {

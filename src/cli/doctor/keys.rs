@@ -1,11 +1,24 @@
 //! The redaction: masters' keys that are known, and rules.
 
-use super::Findings;
-use crate::api::call::status::MasterKeys;
-use crate::config::Config;
+use super::check::{Check, Daemon, Machine, Run};
+use super::finding::Findings;
 use crate::model::Builtin;
 
-pub(super) fn check(found: &mut Findings, keys: &MasterKeys) {
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: "master_keys",
+        not_ok_when: "the daemon cannot read the key files of a master (`ingest.masters`), so it redacts keys only from requests of `salt-run reactor.*`",
+        run: Run::Daemon(master_keys),
+    },
+    Check {
+        name: "ingest.redact",
+        not_ok_when: "never: it lists the built-in redactions that are off, and how to enable them",
+        run: Run::Machine(redaction),
+    },
+];
+
+fn master_keys(found: &mut Findings, daemon: &mut Daemon<'_>) {
+    let keys = &daemon.status.master_keys;
     let mut found = found.of("master_keys");
 
     if let Some(first) = keys.unreadable.first() {
@@ -24,11 +37,12 @@ pub(super) fn check(found: &mut Findings, keys: &MasterKeys) {
 }
 
 /// Lists the built-in redactions that are off.
-pub(super) fn redaction(found: &mut Findings, config: &Config) {
+fn redaction(found: &mut Findings, machine: &Machine<'_>) {
     let mut found = found.of("ingest.redact");
 
     let is_on = |builtin: &Builtin| {
-        config
+        machine
+            .config
             .ingest
             .redact
             .iter()

@@ -12,39 +12,105 @@ use std::path::{Path, PathBuf};
 use salt_sls::{Map, Value};
 
 use super::access::{ENTER, READ, User, WRITE};
+use super::check::{Check, Run};
+use super::finding::{CheckResult, Findings, Reporter};
 use super::master_use::{MasterContext, Uses, option_origin};
 use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
-use super::{Check, CheckResult, Findings, options};
+
 use crate::cli::yaml;
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
 
-pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
-    let uses = Uses::of(context);
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: "salt",
+        not_ok_when: "the running master was started with a Python that no longer exists; otherwise it shows the Salt that was found, and where",
+        run: Run::Master(salt),
+    },
+    Check {
+        name: "master_config",
+        not_ok_when: "a file of it cannot be read, or Salt would report an error in it; types of options are checked by Salt itself, if its Python is found",
+        run: Run::Master(configuration),
+    },
+    Check {
+        name: "master_job_cache",
+        not_ok_when: "nothing of this master goes to saltcellar",
+        run: Run::Master(use_of_saltcellar),
+    },
+    Check {
+        name: "extension",
+        not_ok_when: "Salt does not find it, it has another version, or is installed twice; an [upgrade of Salt](SETUP.md#upgrade-salt) or `saltutil.sync_returners` will remove it",
+        run: Run::Master(extension),
+    },
+    Check {
+        name: "saltcellar.socket",
+        not_ok_when: "the extension uses another socket than the daemon, the master's user may not open the socket, or the extension does not trust the daemon's user",
+        run: Run::Master(extension_socket_access),
+    },
+    Check {
+        name: "sock_dir",
+        not_ok_when: "any user may write to it, or the daemon's user may not open the bus in it",
+        run: Run::Master(sock_dir),
+    },
+    Check {
+        name: "pki_dir",
+        not_ok_when: "other users can read the master's private key; the HTTPS listener trusts another master's keys, cannot read them, or the master keeps them in another form (`keys.cache_driver`)",
+        run: Run::Master(keys),
+    },
+    Check {
+        name: "engines",
+        not_ok_when: "an engine in one file is not started, because another file replaces the list; a mapping keeps Salt's own reactor on",
+        run: Run::Master(engines),
+    },
+    Check {
+        name: "reactor",
+        not_ok_when: "Salt's own reactor and saltcellar's are both on",
+        run: Run::Master(reactor),
+    },
+    Check {
+        name: "reactor.python",
+        not_ok_when: "Salt's Python is not found or does not exist; the master's `user` does not exist, or the daemon cannot start Salt's Python as that user: it is neither root nor that user",
+        run: Run::Master(helper),
+    },
+    Check {
+        name: "reactor",
+        not_ok_when: "Salt's reactor was handed over and the daemon has none",
+        run: Run::Master(no_active_reactor),
+    },
+];
 
-    configuration(found, context);
-    use_of_saltcellar(found, context, &uses);
-    extension(found, context, &uses);
-    extension_socket_access(found, context, &uses);
-    options::ipc_write_buffer(found, context, &uses);
-    options::ipc_mode(found, context, &uses);
-    options::event_return(found, context, &uses);
-    options::max_event_size(found, context, &uses);
-    options::job_cache(found, context, &uses);
-    options::ext_job_cache(found, context, &uses);
-    options::job_cache_store_endtime(found, context, &uses);
-    options::keep_jobs_seconds(found, context, &uses);
-    sock_dir(found, context, &uses);
-    keys(found, context);
-    engines(found, context);
-    reactor(found, context);
-    helper(found, context);
-    no_active_reactor(found, context);
+/// The Salt that is installed, and whether the running one still is.
+fn salt(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
+    let mut found = found.of("salt");
+
+    if let Some(running) = context.vanished {
+        found.warn_because(
+            format!(
+                "the master runs in {}, which no longer exists",
+                running.display()
+            ),
+            "Salt was upgraded, and the old master still runs; its processes fail to load modules",
+            "`systemctl restart salt-master`",
+        );
+    }
+
+    if let Ok(installed) = context.python
+        && let Some(salt) = &installed.salt
+    {
+        let version = installed
+            .version
+            .as_deref()
+            .map_or_else(String::new, |version| format!(" (Python {version})"));
+        found.ok(format!(
+            "{salt}, in {}{version}",
+            installed.python.display()
+        ));
+    }
 }
 
 /// The configuration files, with Salt's own warnings about them.
-fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
+fn configuration(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     let mut found = found.of("master_config");
     let MasterContext { master, .. } = context;
 
@@ -176,7 +242,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
 }
 
 /// A package that `salt-pip` installed for one minor version of Python.
-fn lost_by_upgrade(found: &mut Check<'_>, python: &Installed) {
+fn lost_by_upgrade(found: &mut Reporter<'_>, python: &Installed) {
     let Some(module) = python
         .module
         .as_deref()
@@ -193,7 +259,7 @@ fn lost_by_upgrade(found: &mut Check<'_>, python: &Installed) {
 }
 
 /// A file in `extension_modules` that the next synchronization deletes.
-fn synced_file(found: &mut Check<'_>, master: &SaltMaster, path: &Path) {
+fn synced_file(found: &mut Reporter<'_>, master: &SaltMaster, path: &Path) {
     let is_synced = master
         .texts("extension_modules")
         .iter()
@@ -423,7 +489,7 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
 }
 
 /// The master's private key, and the minions' public keys.
-fn keys(found: &mut Findings, context: &MasterContext<'_>) {
+fn keys(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     let mut found = found.of("pki_dir");
     let MasterContext {
         master,
@@ -500,7 +566,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
 }
 
 /// Engines that no longer start because another file sets the option as well.
-fn engines(found: &mut Findings, context: &MasterContext<'_>) {
+fn engines(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     const CHECK: &str = "engines";
     let mut found = found.of(CHECK);
 
@@ -591,7 +657,7 @@ fn is_our_engine(name: &str) -> bool {
 }
 
 /// Two active reactors would execute every reaction twice.
-fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
+fn reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     const CHECK: &str = "reactor";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
@@ -609,7 +675,7 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
 }
 
 /// Salt's Python must exist, and run as the master's user.
-fn helper(found: &mut Findings, context: &MasterContext<'_>) {
+fn helper(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     const CHECK: &str = "reactor.python";
     let mut found = found.of(CHECK);
     let MasterContext {
@@ -679,7 +745,7 @@ fn ensure_found(of_daemon: Option<&Path>, of_shell: Option<&Path>) -> Result<(),
 }
 
 /// Salt's reactor is disabled in favor of saltcellar's, which does not run.
-fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
+fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     const CHECK: &str = "reactor";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
@@ -780,10 +846,11 @@ mod tests {
                 config: &config,
                 socket,
                 daemon: &daemon,
+                vanished: None,
                 python: &installed,
             };
             let mut found = Findings::default();
-            helper(&mut found, &context);
+            helper(&mut found, &context, &Uses::of(&context));
             found
                 .0
                 .iter()

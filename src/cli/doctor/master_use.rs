@@ -13,6 +13,8 @@ pub(super) struct MasterContext<'a> {
     pub(super) config: &'a Config,
     pub(super) socket: &'a Path,
     pub(super) daemon: &'a User,
+    /// The Python that the master runs in, if it no longer exists.
+    pub(super) vanished: Option<&'a Path>,
     /// Packages in Salt's Python, or the reason why they are unknown.
     pub(super) python: &'a Result<Installed, String>,
 }

@@ -2,8 +2,10 @@
 
 use salt_sls::Value;
 
+use super::check::{Check, Run};
+use super::finding::{CheckResult, Findings};
 use super::master_use::{MasterContext, Uses, option_origin};
-use super::{CheckResult, Findings};
+
 use crate::cli::yaml;
 use crate::model::Age;
 use crate::model::word::Word as _;
@@ -13,7 +15,60 @@ const MAX_EVENT_SIZE: i64 = 1_048_576;
 /// Recommended `event_return_queue`, in events.
 const EVENT_RETURN_QUEUE: i64 = 1000;
 
-pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: "ipc_write_buffer",
+        not_ok_when: "it is set: a reader of the bus that pauses then loses events",
+        run: Run::Master(ipc_write_buffer),
+    },
+    Check {
+        name: "ipc_mode",
+        not_ok_when: "it is `tcp`: there is no socket for the daemon to read",
+        run: Run::Master(ipc_mode),
+    },
+    Check {
+        name: "event_return",
+        not_ok_when: "events are archived neither by it nor from the bus; or it names saltcellar beside the bus that the daemon reads",
+        run: Run::Master(event_return),
+    },
+    Check {
+        name: "event_return_queue",
+        not_ok_when: "each event is a call",
+        run: Run::ByAnother,
+    },
+    Check {
+        name: "event_return_queue_max_seconds",
+        not_ok_when: "events wait in Salt's queue without limit",
+        run: Run::ByAnother,
+    },
+    Check {
+        name: "max_event_size",
+        not_ok_when: "Salt trims events before they can be stored, or accepts larger ones than the store does",
+        run: Run::Master(max_event_size),
+    },
+    Check {
+        name: "job_cache",
+        not_ok_when: "returns are not handed to the job cache",
+        run: Run::Master(job_cache),
+    },
+    Check {
+        name: "ext_job_cache",
+        not_ok_when: "returns go elsewhere, or minions have to deliver them",
+        run: Run::Master(ext_job_cache),
+    },
+    Check {
+        name: "job_cache_store_endtime",
+        not_ok_when: "each return costs another call",
+        run: Run::Master(job_cache_store_endtime),
+    },
+    Check {
+        name: "keep_jobs_seconds",
+        not_ok_when: "jobs are kept forever, or the store drops them sooner than Salt is configured to; otherwise for how long they are kept",
+        run: Run::Master(keep_jobs_seconds),
+    },
+];
+
+fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_write_buffer";
     let mut found = found.of(CHECK);
 
@@ -42,7 +97,7 @@ pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>
     }
 }
 
-pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_mode";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
@@ -64,7 +119,7 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
 }
 
 /// The path by which events arrive, and its cost in calls.
-pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let MasterContext { master, .. } = context;
 
     match (uses.event_return, uses.bus) {
@@ -109,7 +164,7 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
     }
 }
 
-pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "max_event_size";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
@@ -139,7 +194,7 @@ pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, 
     }
 }
 
-pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "job_cache";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
@@ -153,7 +208,7 @@ pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses:
     }
 }
 
-pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ext_job_cache";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
@@ -192,11 +247,7 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
     );
 }
 
-pub(super) fn job_cache_store_endtime(
-    found: &mut Findings,
-    context: &MasterContext<'_>,
-    uses: &Uses,
-) {
+fn job_cache_store_endtime(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "job_cache_store_endtime";
     let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
@@ -212,7 +263,7 @@ pub(super) fn job_cache_store_endtime(
 }
 
 /// Retention of jobs by Salt's option and by the store's classes.
-pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "keep_jobs_seconds";
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;

@@ -5,23 +5,39 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{CheckResult, Findings, is_denied};
-use crate::config::Config;
+use super::check::{Check, Machine, Run};
+use super::finding::{CheckResult, Findings, is_denied};
 use crate::wire::unix_listener;
 
-/// `uid` is that of the daemon.
-pub(super) fn check(found: &mut Findings, config: &Config, uid: u32) {
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: "state directory",
+        not_ok_when: "other users can read or write it (the group may read it if `socket_group` is set), or can replace it: a parent is writable, and not sticky",
+        run: Run::Machine(state_directory),
+    },
+    Check {
+        name: "https.key",
+        not_ok_when: "the same for the key of the HTTPS listener; a group may read it",
+        run: Run::Machine(https_key),
+    },
+];
+
+fn state_directory(found: &mut Findings, machine: &Machine<'_>) {
+    let config = machine.config;
     let why = "it contains every event and return in plain text, including secrets";
     let dir = PrivatePath {
         check: "state directory",
         path: &config.state_dir,
         forbidden: config.umask(),
         why,
-        uid,
+        uid: machine.daemon_uid,
     };
 
     dir.check(found);
-    if let Some(key) = &config.https.key {
+}
+
+fn https_key(found: &mut Findings, machine: &Machine<'_>) {
+    if let Some(key) = &machine.config.https.key {
         let why = "with it another machine can impersonate the daemon";
 
         // Group read access is usual for keys: `ssl-cert`.
@@ -30,7 +46,7 @@ pub(super) fn check(found: &mut Findings, config: &Config, uid: u32) {
             path: key,
             forbidden: 0o037,
             why,
-            uid,
+            uid: machine.daemon_uid,
         }
         .check(found);
     }

@@ -3,14 +3,14 @@
 use anyhow::Context as _;
 
 use super::super::reactor::failures;
-use super::{CheckResult, Findings};
+use super::check::{Check, Daemon, Run};
+use super::finding::{CheckResult, Findings};
 use crate::api::call::reactor::{HistoryArgs, ReactionRow, ReactorState, RunningReactor};
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::Client;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::cli::ask;
-use crate::config::Config;
 use crate::config::salt_master::Role;
 use crate::reactor::acting::Actor;
 use crate::reactor::stored::{SkipReason, State, States, StoredRecord};
@@ -26,7 +26,27 @@ const DAYS: i64 = 7;
 /// Maximum number of rule names in one finding.
 const NAMED: usize = 5;
 
-pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) {
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: "reactor",
+        not_ok_when: "no reactor acts on a rule, or both do; Salt's own reactor is on beside saltcellar's, which is therefore in shadow; its configuration cannot be used; the master does not answer, or has another `transport` than `zeromq`",
+        run: Run::Daemon(check),
+    },
+    Check {
+        name: "reactor.loops",
+        not_ok_when: "`reactor.depth_max` or the `budget` of a rule stopped reactions in the last 7 days: a rule runs in a loop, or has more to do than expected",
+        run: Run::ByAnother,
+    },
+    Check {
+        name: "reactions",
+        not_ok_when: "reactions of the last 7 days failed, wholly or in part, and were not replayed since: file, line and cause of the latest. In shadow a warning",
+        run: Run::ByAnother,
+    },
+];
+
+fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
+    let Daemon { client, config, .. } = daemon;
+
     let Some((role, file, _)) = config.reactor.of_whom() else {
         // No reactor is configured.
         return;

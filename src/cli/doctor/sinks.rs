@@ -1,15 +1,22 @@
 //! Sinks: whether the daemon reaches each destination, lag, failures, and dead letters.
 
-use super::{CheckResult, Findings};
+use super::check::{Check, Daemon, Run};
+use super::finding::{CheckResult, Findings};
 use crate::api::call::sinks::{ListArgs, SinkCheck, SinkChecks};
 use crate::api::call::{self as calls, NoArgs};
-use crate::api::client::Client;
 use crate::engines::runtime::Phase;
 
 /// Lag in seconds above which a sink gets a warning.
 const LAG_S: u64 = 3_600;
 
-pub(super) fn check(found: &mut Findings, client: &mut Client) {
+pub(super) const CHECKS: &[Check] = &[Check {
+    name: "sinks",
+    not_ok_when: "the destination of a sink is not reachable from the daemon, deliveries fail, a sink is more than an hour behind, or has dead letters",
+    run: Run::Daemon(check),
+}];
+
+fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
+    let client = &mut daemon.client;
     let mut found = found.of("sinks");
     let page = match client.make::<calls::sinks::List>(&ListArgs::default()) {
         Ok(answer) => answer,
