@@ -6,22 +6,11 @@ use std::time::Duration;
 use crate::base::limits::CONSUMER_LEASE_MAX;
 use crate::model::{EventFilter, SeqNo};
 pub(crate) use crate::store::Start as Position;
-use crate::store::{BatchLimits, ReadAhead, Start, Store, StoreError, StoredEntry};
+use crate::store::{BatchLimits, ConsumerBatch, ReadAhead, Start, Store, StoreError, StoredEntry};
 use crate::wire::filter::EntryFilter;
 
 /// The holder's name in `saltcellar consumers list`.
 const HOLDER: &str = "sink";
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Fetched {
-    /// The matching events behind the last acknowledged one, in order.
-    pub(crate) entries: Vec<StoredEntry>,
-    pub(crate) next: SeqNo,
-    /// False if the search for events stopped at its limit of work.
-    pub(crate) is_end: bool,
-    /// True if the feed is paused and therefore has no events.
-    pub(crate) is_paused: bool,
-}
 
 /// A feed did not accept a call. What was fetched before counts as not fetched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,20 +57,13 @@ impl Feed {
     }
 
     /// The next events. Does not wait for any.
-    pub(crate) fn fetch(&self, limits: BatchLimits) -> Result<Fetched, FeedError> {
+    pub(crate) fn fetch(&self, limits: BatchLimits) -> Result<ConsumerBatch, FeedError> {
         // The longest lease: the sink ends it itself when it stops, and a consumer of this name has
         // no other holder.
-        let batch =
-            self.store
-                .consumers()
-                .next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
-
-        Ok(Fetched {
-            entries: batch.events,
-            next: batch.next,
-            is_end: batch.is_end,
-            is_paused: batch.paused,
-        })
+        Ok(self
+            .store
+            .consumers()
+            .next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?)
     }
 
     /// Waits for the event `next`, at most this long, or until `is_over`, which is asked again

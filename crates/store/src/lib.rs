@@ -115,7 +115,9 @@ pub use index::job_summary::JobSummary;
 pub use index::latest::HIGHSTATE;
 pub use log::file::FORMAT_VERSION;
 pub use read::StoredEntry;
-pub use read::consumer::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess};
+pub use read::consumer::{
+    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess,
+};
 pub use read::consumer::{ReadAhead, Start, is_consumer_name};
 pub use read::follow::Followed;
 pub use read::last_seen::LastSeen;

@@ -9,12 +9,12 @@ use super::deliver::DeliverContext;
 use super::state::{Interrupt, Phase};
 use crate::base::limits::{SINK_BATCH_BYTES_MAX, SINK_IDLE};
 use crate::engines::event::Event;
-use crate::engines::feed::{Feed, FeedError, Fetched};
+use crate::engines::feed::{Feed, FeedError};
 use crate::engines::settings::SinkOrder;
 use crate::engines::transport::Item;
 use crate::model::SeqNo;
 use crate::policy::redact::Redactor;
-use crate::store::{BatchLimits, ReadAhead, StoredEntry};
+use crate::store::{BatchLimits, ConsumerBatch, ReadAhead, StoredEntry};
 
 pub(super) struct Reader {
     pub(super) context: DeliverContext,
@@ -70,8 +70,8 @@ impl Reader {
         }
 
         Ok(self.fetch(moves)?.map(|fetched| {
-            let last = fetched.entries.last()?.seq;
-            Some(self.batch(fetched.entries, last, fetched.next))
+            let last = fetched.events.last()?.seq;
+            Some(self.batch(fetched.events, last, fetched.next))
         }))
     }
 
@@ -148,22 +148,22 @@ impl Reader {
     }
 
     /// The next events: as many as the lanes take, or those that arrive within the batch's time.
-    fn fetch(&self, moves: u64) -> Result<Result<Fetched, FeedError>, Interrupt> {
+    fn fetch(&self, moves: u64) -> Result<Result<ConsumerBatch, FeedError>, Interrupt> {
         let (state, clock) = (&self.context.state, &self.context.clock);
         let time = self.context.settings.limits.time;
 
         let first = match self.first(moves) {
-            Ok(fetched) if fetched.is_paused => {
+            Ok(fetched) if fetched.paused => {
                 // The feed answers at once when it is paused, so the wait is here.
                 state.set_phase(Phase::Paused);
                 state.wait(clock, SINK_IDLE, moves)?;
-                return Ok(Ok(Fetched::default()));
+                return Ok(Ok(ConsumerBatch::default()));
             }
             Ok(fetched) => fetched,
             Err(error) => return Ok(Err(error)),
         };
 
-        if first.entries.is_empty() || time.is_zero() || self.is_full(&first.entries) {
+        if first.events.is_empty() || time.is_zero() || self.is_full(&first.events) {
             return Ok(Ok(first));
         }
 
@@ -175,14 +175,14 @@ impl Reader {
 
     /// The next events, of which the first may arrive within the longest wait. Ends early at a
     /// pause, a seek and a stop.
-    fn first(&self, moves: u64) -> Result<Fetched, FeedError> {
+    fn first(&self, moves: u64) -> Result<ConsumerBatch, FeedError> {
         let state = &self.context.state;
         let is_over = || state.is_interrupted(moves);
         let until = Instant::now() + self.idle;
 
         loop {
             let fetched = self.feed.fetch(self.limits())?;
-            if fetched.is_paused || !fetched.entries.is_empty() {
+            if fetched.paused || !fetched.events.is_empty() {
                 return Ok(fetched);
             }
 
