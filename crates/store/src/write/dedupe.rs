@@ -101,16 +101,60 @@ pub(crate) enum DedupeOutcome {
     SeenOnBus,
 }
 
+/// The first answer of a minion to a job: all but the last bit of its digest, and whether it came from a returner call, whose data the
+/// minion's key signed. An event may be forged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct First {
-    digest: u64,
-    /// Whether it came from a returner call, whose data the minion's key signed. An event may be forged.
-    vouched: bool,
+struct First(u64);
+
+impl First {
+    fn new(digest: u64, vouched: bool) -> Self {
+        Self(digest & !1 | u64::from(vouched))
+    }
+
+    fn is_vouched(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    fn has_digest(self, digest: u64) -> bool {
+        (self.0 ^ digest) & !1 == 0
+    }
+}
+
+/// Occurrences of an event per source.
+type Counts = [u32; Source::COUNT];
+
+/// [`Counts`] in the space of a hash, a byte per source: nearly every event has one or two occurrences, and the memory of deduplication
+/// should stay in the processor's caches. [`FewCounts::MANY`] refers to `Dedupe::many`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct FewCounts([u8; Source::COUNT]);
+
+impl FewCounts {
+    /// Some source has more occurrences than a byte can count.
+    const MANY: Self = Self([u8::MAX; Source::COUNT]);
+    /// An occurrence from each source.
+    const ONE_OF_EACH: Self = Self([1; Source::COUNT]);
+
+    fn of(counts: &Counts) -> Self {
+        let mut few = [0; Source::COUNT];
+        for (few, count) in few.iter_mut().zip(counts) {
+            match u8::try_from(*count) {
+                Ok(count) if count < u8::MAX => *few = count,
+                _ => return Self::MANY,
+            }
+        }
+        Self(few)
+    }
+
+    fn counts(self) -> Counts {
+        self.0.map(u32::from)
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Dedupe {
-    seen: Generations<Counts>,
+    seen: Generations<FewCounts>,
+    /// Those of [`FewCounts::MANY`].
+    many: Generations<Counts>,
     answers: Generations<First>,
     /// Undo log of the decisions that are not durable yet, oldest first.
     undo: VecDeque<Decision>,
@@ -138,12 +182,11 @@ impl Decision {
     }
 }
 
-/// Occurrences of an event per source, saturating.
-type Counts = [u32; Source::COUNT];
-
 #[derive(Debug)]
 enum Undo {
-    Seen(u64, Counts),
+    Seen(u64, FewCounts),
+    /// Of an event that had many occurrences before.
+    Many(u64, Box<Counts>),
     Answer(u64, Option<First>),
 }
 
@@ -152,6 +195,7 @@ impl Dedupe {
     pub(crate) fn new(window: usize) -> Self {
         Self {
             seen: Generations::new(window),
+            many: Generations::new(window),
             answers: Generations::new(window),
             undo: VecDeque::new(),
             open: 0,
@@ -204,7 +248,7 @@ impl Dedupe {
         // The slot is made at once: each further look-up costs as much as the rest of the decision.
         let (slot, is_known) = self.answers.slot(fingerprints.asked);
         let first = is_known.then_some(*slot);
-        let confirms = vouched && first.is_some_and(|first| !first.vouched);
+        let confirms = vouched && first.is_some_and(|first| !first.is_vouched());
 
         let whole = fingerprints.whole;
         let apart = chained(whole, [b"apart"]);
@@ -220,7 +264,7 @@ impl Dedupe {
         let outcome = match first {
             None => DedupeOutcome::New,
             Some(_) if confirms => DedupeOutcome::Confirms,
-            Some(first) if first.digest == digest => {
+            Some(first) if first.has_digest(digest) => {
                 // Keep the event as it was on the bus; a bare return has less data.
                 if known || !on_bus {
                     DedupeOutcome::Known
@@ -233,7 +277,7 @@ impl Dedupe {
         };
         let kept = match first {
             Some(first) if !confirms => first,
-            _ => First { digest, vouched },
+            _ => First::new(digest, vouched),
         };
         if first != Some(kept) {
             self.answers.put(fingerprints.asked, kept);
@@ -261,8 +305,15 @@ impl Dedupe {
             return true;
         }
 
-        let (counts, _) = self.seen.slot(key);
-        let before = *counts;
+        let (few, _) = self.seen.slot(key);
+        let before = *few;
+        let (mut counts, undo) = if before == FewCounts::MANY {
+            let (many, _) = self.many.slot(key);
+            (*many, Undo::Many(key, Box::new(*many)))
+        } else {
+            (before.counts(), Undo::Seen(key, before))
+        };
+
         let source = entry.source as usize;
         let count_of = |source: Source| {
             *counts
@@ -286,9 +337,14 @@ impl Dedupe {
         *own = own.saturating_add(1);
         let own = *own;
 
+        *few = FewCounts::of(&counts);
+        if *few == FewCounts::MANY {
+            self.many.put(key, counts);
+        }
+
         let of_a_bus = matches!(entry.source, Source::Bus | Source::SpilledBus);
         self.first_seen_on_bus = of_a_bus && own > on_a_bus;
-        self.note(Undo::Seen(key, before));
+        self.note(undo);
         own <= most
     }
 
@@ -296,18 +352,18 @@ impl Dedupe {
         // A reverted decision leaves zeros.
         self.seen
             .get(key)
-            .is_some_and(|counts| counts != Counts::default())
+            .is_some_and(|few| few != FewCounts::default())
     }
 
     /// Whether this call was delivered before: a spool repeats a call whose acknowledgement was lost. The time of the call
     /// distinguishes it from another call with the same event.
     fn is_repeated_call(&mut self, key: u64, entry: &saltcellar_model::Entry<'_>) -> bool {
         let call = chained(key ^ entry.source as u64, [&entry.at.0.to_le_bytes()]);
-        let (counts, _) = self.seen.slot(call);
-        let before = *counts;
-        *counts = [1; Source::COUNT];
+        let (few, _) = self.seen.slot(call);
+        let before = *few;
+        *few = FewCounts::ONE_OF_EACH;
         self.note(Undo::Seen(call, before));
-        before != Counts::default()
+        before != FewCounts::default()
     }
 
     /// Sets the entry on whose durability the decisions since the last call depend.
@@ -344,7 +400,11 @@ impl Dedupe {
         for decision in std::mem::take(&mut self.undo).into_iter().rev() {
             match decision.undo {
                 _ if decision.is_kept(on_disk) => {}
-                Undo::Seen(key, counts) => self.seen.put(key, counts),
+                Undo::Seen(key, few) => self.seen.put(key, few),
+                Undo::Many(key, counts) => {
+                    self.seen.put(key, FewCounts::of(&counts));
+                    self.many.put(key, *counts);
+                }
                 Undo::Answer(key, Some(first)) => self.answers.put(key, first),
                 Undo::Answer(key, None) => self.answers.remove(key),
             }
@@ -843,6 +903,31 @@ mod tests {
         .flat_map(times)
         .collect();
         assert_eq!(stored(&one_after_another), 360);
+    }
+
+    #[test]
+    fn an_occurrence_that_was_not_stored_is_reverted_whatever_their_number() {
+        let body = body(1, true);
+        for stored in [1, 253, 254, 255, 300] {
+            let mut dedupe = memory();
+            let mut check =
+                |dedupe: &mut Dedupe, source| check(dedupe, &entry(source, true, &body));
+            for _ in 0..stored {
+                check(&mut dedupe, Source::Bus);
+                dedupe.keep_all();
+            }
+
+            for seq in 1..=2 {
+                check(&mut dedupe, Source::Bus);
+                dedupe.depends_on(0, SeqNo(seq));
+            }
+            dedupe.forget(&[SeqNo(0)]);
+
+            let known = (0..=stored)
+                .take_while(|_| check(&mut dedupe, Source::EventReturn) == DedupeOutcome::Known)
+                .count();
+            assert_eq!(known, stored, "{stored} stored");
+        }
     }
 
     #[test]
