@@ -11,7 +11,7 @@
 //!         |    queue `intake` (bounded)
 //!         v
 //!    store     appender: order, deduplicate, pack -> committer: write, fdatasync, index, acknowledge
-//!         |    log of blocks (source of truth), indexes in sled
+//!         |    log of blocks (source of truth), an index for each segment
 //!         |
 //!         +--> api: queries -> local socket, HTTP -> command line, Salt's returner calls
 //!         |         ZeroMQ PUB

@@ -1181,6 +1181,60 @@ fn the_format_page_has_the_version_of_the_code() {
     );
 }
 
+/// The numbers that the page states are those of the code.
+#[test]
+fn the_format_page_has_the_numbers_of_the_code() {
+    use saltcellar::base::limits::{
+        BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, DEDUPE_REFILL_BYTES, DEDUPE_WINDOW, SEGMENT_BYTES,
+        SEGMENT_ENTRIES_MAX,
+    };
+    use saltcellar::store::index::page::table::TABLE_VERSION;
+    use saltcellar::store::log::frame::{FRAME_HEADER_LEN, FRAME_VERSION};
+
+    // Lines of the page are wrapped anywhere.
+    let page = read("docs/FORMAT.md")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
+
+    for stated in [
+        format!("| byte | frame header, {FRAME_HEADER_LEN} bytes |"),
+        format!("| 4 | version, u16: {FRAME_VERSION} |"),
+        format!("| 8 | version, u32: {TABLE_VERSION} |"),
+        format!(
+            "Up to {} entries, closed at {} KiB of tags and bodies",
+            thousands(BLOCK_ENTRIES_MAX as u64),
+            BLOCK_RAW_BYTES >> 10
+        ),
+        format!(
+            "reached {} (`store.segment_bytes_max`) or {} entries",
+            mebibytes(SEGMENT_BYTES),
+            thousands(SEGMENT_ENTRIES_MAX)
+        ),
+        format!(
+            "the newest {} entries of all classes together, or from {} of their logs",
+            thousands(DEDUPE_WINDOW as u64),
+            mebibytes(DEDUPE_REFILL_BYTES)
+        ),
+    ] {
+        assert!(page.contains(&stated), "docs/FORMAT.md lacks {stated:?}");
+    }
+}
+
+/// 1234567 as `1,234,567`.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Older compilers are not tested, so `rust-version` promises none.
 #[test]
 fn the_required_rust_version_is_the_one_that_ci_tests() {
@@ -1661,18 +1715,12 @@ fn the_daemon_reads_its_files_in_one_place() {
 
 /// Files of the command line that read a value by a name in a string, each with what they read. None of it is an answer of the daemon: those are
 /// types, so that a misspelt field does not compile.
-const READ_BY_NAME: [(&str, &str); 10] = [
+const READ_BY_NAME: [(&str, &str); 7] = [
     ("admin/setup/plan.rs", "a document that setup makes itself"),
     (
         "admin/sinks.rs",
         "a counter of a sink: their names are data",
     ),
-    ("bench/query.rs", "a counter of the daemon"),
-    (
-        "bench/reactor/harness.rs",
-        "the request of a call of the reactor",
-    ),
-    ("bench/sources/streams.rs", "a counter of the daemon"),
     ("doctor/master.rs", "an option of Salt"),
     ("doctor/python/", "the output of Salt's Python"),
     ("import/jsonl.rs", "a line of an export"),

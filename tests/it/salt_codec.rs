@@ -166,7 +166,7 @@ fn a_return_on_a_bus_that_is_unreadable_to_salt_in_part_is_stored_and_counted() 
     assert_eq!(cellar.counter("bus_events_lost"), 0);
 }
 
-/// Stores entries past all checks, as earlier releases did.
+/// Stores entries past all checks, as a source with a mistake would.
 pub(crate) fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
     let options = saltcellar::daemon::store_options(
         &saltcellar::config::Config::for_state_dir(state_dir, "/s"),
@@ -201,7 +201,7 @@ pub(crate) fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
 }
 
 /// A store with one good return and one bad one for each attack, a load of each kind, and an event whose data is not msgpack.
-fn store_of_an_earlier_release() -> Cellar {
+fn store_with_unreadable_values() -> Cellar {
     let dir = tempfile::tempdir().unwrap();
     store_unchecked(&dir.path().join("state"), |batch| {
         fn of_call<'a>(kind: Kind, jid: &'a str, body: &'a [u8], at: Micros) -> Entry<'a> {
@@ -284,7 +284,7 @@ fn store_of_an_earlier_release() -> Cellar {
 
 #[test]
 fn only_a_stored_value_unreadable_to_salt_is_replaced() {
-    let cellar = store_of_an_earlier_release();
+    let cellar = store_with_unreadable_values();
     let job = cellar.ask("get_jid", vec![("jid", JID.into())]);
     assert_eq!(job.as_map().unwrap().len(), 1 + attacks().len(), "{job}");
     assert_eq!(job["good"]["return"]["odd"], "fine".into());

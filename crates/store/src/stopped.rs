@@ -312,7 +312,7 @@ mod tests {
             bytes: 7,
             hash,
         };
-        let files = vec![file("HOLDS", Some(5)), file("spill/a b/1.spill", None)];
+        let files = vec![file("SEQUENCE", Some(5)), file("spill/a b/1-1.spill", None)];
         let stopped = Stopped {
             logs: vec![log],
             settings: Some(7),

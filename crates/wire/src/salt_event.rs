@@ -194,8 +194,8 @@ fn name(value: &[u8]) -> Option<&str> {
     as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX)
 }
 
-/// Reads a stored msgpack map once. All fields are empty for a value of another type. Values that Salt's codec cannot read,
-/// which earlier releases could store, are not an error.
+/// Reads a stored msgpack map once. All fields are empty for a value of another type. Values that Salt's codec cannot read
+/// are not an error.
 pub fn peek(map: &[u8]) -> Peeked<'_> {
     peek_next::<false>(&mut Reader::new(map)).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! Calls of the local socket, one type each in [`CALLS`]: its name, right, arguments and answer, and
-//! what it does ([`Call`]). HTTP, the OpenAPI document and the tables of `docs/WIRE.md` follow from
-//! these types.
+//! Calls of the daemon, one type each in [`CALLS`]: its name, right, arguments and answer, and what
+//! it does ([`Call`]). The local socket, HTTP, the OpenAPI document and the tables of
+//! `docs/WIRE.md` follow from these types.
 //!
 //! Calls do not wait for the disk; the socket does.
 //!

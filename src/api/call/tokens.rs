@@ -22,7 +22,7 @@ answers! {
     /// Tokens.
     TokenList {
         tokens: Vec<TokenRow>,
-        /// Why the file of tokens is unusable.
+        /// Which tokens are rejected and not listed, and why.
         problem: Option<String>,
     }
     /// A token without its secret.

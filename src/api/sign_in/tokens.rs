@@ -63,7 +63,7 @@ impl State {
             return None;
         }
         Some(format!(
-            "rejected, because later changes of them may be lost: {}; revoke them, or accept the loss with `saltcellar store accept-loss`",
+            "these tokens are rejected, because later changes of them may be lost: {}; revoke them, or accept the loss with `saltcellar store accept-loss`",
             self.rejected.join(", ")
         ))
     }
@@ -144,7 +144,7 @@ impl Tokens {
     pub(crate) fn open(settings: Arc<Settings>) -> Self {
         let state = read(&settings);
         if let Some(problem) = state.problem() {
-            tracing::error!("tokens {problem}");
+            tracing::error!("{problem}");
         }
         Self {
             settings,
@@ -165,7 +165,6 @@ impl Tokens {
     /// Tokens that are rejected, if any.
     pub(crate) fn fault(&self) -> Option<FileFault> {
         let problem = self.state.lock().problem()?;
-        let problem = format!("tokens are {problem}");
         Some(FileFault::serious(self.settings.dir(), problem))
     }
 
@@ -462,7 +461,11 @@ mod tests {
         let tokens = open(&dir);
         assert_eq!((tokens.find(&text), tokens.find(&revoked)), (None, None));
         let problem = tokens.fault().unwrap().problem;
-        assert!(problem.contains("ci, gone"), "{problem}");
+        assert_eq!(
+            problem,
+            "these tokens are rejected, because later changes of them may be lost: ci, gone; \
+             revoke them, or accept the loss with `saltcellar store accept-loss`"
+        );
 
         // A new one of the same name is valid.
         let fresh = tokens.create_for_tests("ci");

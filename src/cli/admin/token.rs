@@ -112,11 +112,9 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
 fn list(global: &Global) -> anyhow::Result<()> {
     let list = ask::answer::<tokens::List>(global, &NoArgs {}, "list the tokens")?;
     show_rows(global.output, &list, &list.tokens, |out| {
-        // Explains why the table below is empty.
+        // A rejected token has no row below.
         if let Some(problem) = &list.problem {
-            out.line(&format!(
-                "The file of tokens is unusable, every token is rejected: {problem}"
-            ))?;
+            out.line(&format!("Not every token is listed: {problem}"))?;
         }
 
         let columns =

@@ -292,7 +292,7 @@ impl Engines {
         Ok(())
     }
 
-    /// Moves the position of a sink; deliveries in progress are given up.
+    /// Moves the position of a sink. Deliveries in progress are abandoned.
     pub(crate) fn seek(&self, name: &str, to: Position) -> Result<Progress, SinkError> {
         let (_, state, parts) = self.find(name)?;
         // The consumer first: what the thread fetches after the interruption must come from the new

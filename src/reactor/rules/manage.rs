@@ -2,7 +2,7 @@
 //! running reactor.
 //!
 //! They are events that contain the master's own key; others are dropped. The key of an event of a
-//! bus is checked and redacted before the event is stored (`src/ingest/master_keys.rs`). Salt
+//! bus is checked and redacted before the event is stored (`src/policy/master_keys.rs`). Salt
 //! 3008.3 changes only a copy of the rules; here the changes take effect.
 
 use std::path::Path;

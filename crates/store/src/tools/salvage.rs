@@ -685,7 +685,7 @@ impl Salvager {
             .or(class_of_rows.map(str::to_owned))
             .unwrap_or_default();
 
-        // // Duplicates count for the class of each file, because a known segment is compared with
+        // Duplicates count for the class of each file, because a known segment is compared with
         // its own class.
         let numbers = self.found.of_class(&class);
         for seq in of_file {

@@ -260,7 +260,7 @@ mod tests {
     fn a_file_that_becomes_shorter_is_read_and_one_without_end_is_an_error() {
         let read = |wrong: usize| {
             let wrong = std::sync::atomic::AtomicUsize::new(wrong);
-            read_whole(&Shrinking { wrong }, Path::new("HOLDS"))
+            read_whole(&Shrinking { wrong }, Path::new("SEQUENCE"))
         };
         assert_eq!(read(5).unwrap().unwrap().bytes, b"xxx");
         let error = read(usize::MAX).unwrap_err();

@@ -984,7 +984,7 @@ mod tests {
             ..ReactorRow::default()
         };
         let file = |level, problem: &str| crate::api::call::status::FileRow {
-            path: "/s/TOKENS".to_owned(),
+            path: "/s/settings".to_owned(),
             problem: problem.to_owned(),
             level,
         };
@@ -1001,7 +1001,7 @@ mod tests {
         check(
             &status,
             &[
-                (Problem, "file /s/TOKENS", "cannot be used"),
+                (Problem, "file /s/settings", "cannot be used"),
                 (
                     Warning,
                     "configuration",
@@ -1017,7 +1017,7 @@ mod tests {
                     "reactor",
                     "2 reactions of the last day failed, the latest to t/1 by r: see `saltcellar reactor history --state failed,partial,dead`",
                 ),
-                (Warning, "file /s/TOKENS", "line 3"),
+                (Warning, "file /s/settings", "line 3"),
             ],
         );
     }

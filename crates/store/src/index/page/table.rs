@@ -34,7 +34,8 @@ use crate::log::frame::LogId;
 use crate::vfs::{Fs, FsFile};
 
 const MAGIC: &[u8; 8] = b"SALTPAGE";
-const VERSION: u32 = 2;
+/// Version of a table.
+pub const TABLE_VERSION: u32 = 1;
 const HEADER_LEN: usize = 48;
 /// Bytes of the header before its checksum.
 const CHECKED_LEN: usize = HEADER_LEN - 8;
@@ -86,7 +87,7 @@ pub(crate) fn write(
     }
 
     let len = crate::error::fits(directory.len(), "a directory of pages exceeds 4 GiB")?;
-    let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &len.to_le_bytes()].concat();
+    let mut bytes = [&MAGIC[..], &TABLE_VERSION.to_le_bytes(), &len.to_le_bytes()].concat();
     for word in [id.store_id, id.first_seq.0, positions] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
@@ -146,8 +147,8 @@ impl Table {
         if magic != MAGIC {
             return Err(broken());
         }
-        if version != VERSION {
-            return Err(table.damaged(&format!("version {version} instead of {VERSION}")));
+        if version != TABLE_VERSION {
+            return Err(table.damaged(&format!("version {version} instead of {TABLE_VERSION}")));
         }
 
         // The length is checked against the file before anything is allocated for it.

@@ -192,7 +192,7 @@ fn every_file_that_cannot_be_rebuilt_is_in_a_backup_or_has_a_reason() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
     // Settings are in the log, and have a test of their own.
-    let present = ["spill/bus/0000000001.spill"];
+    let present = ["spill/bus/0000000001-1.spill"];
     fs::create_dir_all(state.join("spill/bus")).unwrap();
     for name in present {
         // Bytes that are not text are kept, too.

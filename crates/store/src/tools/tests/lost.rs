@@ -44,7 +44,7 @@ fn stopped_store() -> (tempfile::TempDir, PathBuf) {
     let store = rig.store.clone();
     rig.close();
     fs::create_dir_all(state.join("spill/bus")).unwrap();
-    fs::write(state.join("spill/bus/0000000001.spill"), "of a test").unwrap();
+    fs::write(state.join("spill/bus/0000000001-1.spill"), "of a test").unwrap();
     store.note_stop().unwrap();
     drop(store);
     (dir, state)
@@ -211,7 +211,7 @@ fn the_check_of_another_module_is_asked_for_its_files() {
     let report = verify::verify(&state, VerifyOptions::default(), &check, &mut ()).unwrap();
     let mut names = names.take();
     names.sort();
-    let expected = [("spill/bus/0000000001.spill", 0)];
+    let expected = [("spill/bus/0000000001-1.spill", 0)];
     assert_eq!(
         names,
         expected.map(|(name, bytes)| (name.to_owned(), bytes))
@@ -253,7 +253,7 @@ fn a_start_reports_what_is_missing_since_a_clean_stop_and_never_after_a_kill() {
         let log = hurt.join(growing.strip_prefix(&state).unwrap());
         let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
         file.set_len(at as u64).unwrap();
-        fs::remove_file(hurt.join("spill/bus/0000000001.spill")).unwrap();
+        fs::remove_file(hurt.join("spill/bus/0000000001-1.spill")).unwrap();
         if !is_stopped {
             // As after a kill.
             fs::remove_file(hurt.join("STOPPED")).unwrap();
