@@ -508,7 +508,8 @@ async fn start_call(
 
     match &call.run {
         CallHandler::Run(run) => {
-            let (server, caller) = (server.clone(), peer.caller.clone());
+            let server = server.clone();
+            let caller = peer.caller.clone();
             let budget = peer.budget.clone();
             let is_search = call.only_reads;
             // With each call: the master's user is known once its bus exists.
@@ -542,7 +543,8 @@ async fn start_call(
                 // The wait is the caller's wish, so its time says nothing about the daemon.
                 reply.started = None;
 
-                let (archive, stop) = (server.ctx.archive.clone(), peer.stop.clone());
+                let archive = server.ctx.archive.clone();
+                let stop = peer.stop.clone();
                 let budget = peer.budget.clone();
 
                 tokio::spawn(async move {

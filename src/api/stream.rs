@@ -224,7 +224,8 @@ impl<H> AnswerWriter<H> {
         // Set until the queue is empty, so that no thread writes between two parts of a frame.
         queue.busy = true;
 
-        let (mut frames, mut held) = (first.frame, vec![first.held]);
+        let mut frames = first.frame;
+        let mut held = vec![first.held];
         // Answers in one write save system calls; the limit bounds the copy.
         while frames.len() < ANSWERS_WRITTEN_AT_ONCE {
             let Some(next) = queue.waiting.pop_front() else {

@@ -21,7 +21,8 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
         let (done, why) = match intake.try_submit(batch, done.take()) {
             Ok(()) => return,
             Err(TrySendError::Full((back, back_done))) if Instant::now() < deadline => {
-                (batch, done) = (back, back_done);
+                batch = back;
+                done = back_done;
                 // The queue has no asynchronous wait for room. A millisecond is little against a
                 // commit.
                 sleep(Duration::from_millis(1)).await;

@@ -415,7 +415,8 @@ impl Config {
 }
 
 fn fits_a_socket(key: &str, path: &Path) -> Result<(), Invalid> {
-    let (bytes, max) = (path.as_os_str().len(), limits::SOCKET_PATH_BYTES_MAX);
+    let bytes = path.as_os_str().len();
+    let max = limits::SOCKET_PATH_BYTES_MAX;
     if bytes <= max {
         return Ok(());
     }

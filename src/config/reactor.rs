@@ -165,7 +165,8 @@ impl Default for ReactorConfig {
         } = ReactorSettings::default();
 
         let (master, minion, rules, options, allow, python) = Default::default();
-        let (helper_memory, helper_timeout) = (Some(REACTOR_HELPER_MEMORY), REACTOR_HELPER_TIME);
+        let helper_memory = Some(REACTOR_HELPER_MEMORY);
+        let helper_timeout = REACTOR_HELPER_TIME;
         let program_timeout = REACTOR_PROGRAM_TIME;
 
         Self {

@@ -252,7 +252,8 @@ impl Drop for Cellar {
 
 impl Running {
     fn start(config: &Config) -> Self {
-        let (clock, metrics) = (Clock::real(), Arc::new(Metrics::default()));
+        let clock = Clock::real();
+        let metrics = Arc::new(Metrics::default());
         let started = clock.now();
         let options = Options {
             metrics: metrics.clone(),

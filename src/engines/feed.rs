@@ -136,7 +136,8 @@ impl Feed {
     }
 
     pub(crate) fn newest(&self) -> Result<Option<StoredEntry>, FeedError> {
-        let (any, end) = (EventFilter::default(), self.store.durable());
+        let any = EventFilter::default();
+        let end = self.store.durable();
         let page = self.store.search_events(&any, &self.filter, end, 1, 1)?;
         Ok(page.events.into_iter().next())
     }

@@ -215,7 +215,8 @@ impl Revealed {
 
         ranges.sort_unstable();
 
-        let (mut clean, mut done) = (String::with_capacity(text.len()), 0);
+        let mut clean = String::with_capacity(text.len());
+        let mut done = 0;
         for (from, to) in ranges {
             // A value within another one, or next to it, is a part of what is replaced already.
             if from >= done {
@@ -348,7 +349,8 @@ fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
 /// The end of a spelling of a value that begins here. All spellings of a character are followed, as
 /// a value can have backslashes.
 fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize> {
-    let (mut now, mut next) = (vec![from], Vec::new());
+    let mut now = vec![from];
+    let mut next = Vec::new();
     for &want in std::iter::once(&first).chain(rest) {
         next.clear();
         for &at in &now {

@@ -163,7 +163,8 @@ impl Bus {
     /// Reads until shutdown.
     pub(crate) fn run(mut self) {
         let dir = dir_of(&self.deps.spills, &self.path);
-        let (fs, bytes_max) = (self.deps.fs.clone(), self.deps.spill_bytes_max);
+        let fs = self.deps.fs.clone();
+        let bytes_max = self.deps.spill_bytes_max;
         let master_keys = self.deps.policy.master_keys().clone();
 
         let (spill_drainer, seen) = match SpillDrainer::open(
@@ -403,7 +404,8 @@ impl Bus {
             since: Instant::now(),
         });
 
-        let (mut events, mut frames) = (0, false);
+        let mut events = 0;
+        let mut frames = false;
         let policy = self.deps.policy.clone();
 
         let outcome = loop {

@@ -250,7 +250,9 @@ impl MasterKeys {
         drop(known);
         let known = shared;
 
-        let (mut body, mut flags, mut unparsed) = (None, entry.flags, false);
+        let mut body = None;
+        let mut flags = entry.flags;
+        let mut unparsed = false;
         if is_request {
             if known
                 .reactor

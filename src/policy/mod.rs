@@ -365,7 +365,8 @@ impl Policy {
             if unparsed {
                 self.report_unparsed(entry);
             }
-            (accepted.replaced, accepted.entry.flags) = (replaced, flags);
+            accepted.replaced = replaced;
+            accepted.entry.flags = flags;
         }
 
         if let Some(redactor) = &self.redactor {

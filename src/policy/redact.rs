@@ -778,7 +778,8 @@ impl<'a> Walk<'_, 'a> {
                     .map(|found| (found.start(), found.end()))
                     .collect();
                 if let Some(replaced) = replace_whole_characters(now, &found) {
-                    (changed, redacted) = (Some(replaced), true);
+                    changed = Some(replaced);
+                    redacted = true;
                 }
             }
 

@@ -53,7 +53,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let accept = move || -> anyhow::Result<()> {
         loop {
-            let (peer, intake) = (Arc::new(listener.accept()?.0), intake.clone());
+            let peer = Arc::new(listener.accept()?.0);
+            let intake = intake.clone();
             // The thread ends with its connection.
             Builder::new()
                 .name("sc-base-read".to_owned())

@@ -238,7 +238,12 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// An entry without flags, tag and names.
     pub fn new(kind: Kind, source: Source, at: Micros, body: &'a [u8]) -> Self {
-        let (flags, tag, jid, minion, fun, retcode) = (Flags::default(), &b""[..], "", "", "", 0);
+        let flags = Flags::default();
+        let tag = &b""[..];
+        let jid = "";
+        let minion = "";
+        let fun = "";
+        let retcode = 0;
         Self {
             kind,
             source,

@@ -117,7 +117,8 @@ pub fn generation_name(first_seq: SeqNo, generation: u32) -> String {
 /// Parses the name of a segment's directory.
 pub(crate) fn generation_of(name: &str) -> Option<(SeqNo, u32)> {
     let (first_seq, generation) = name.split_once('.')?;
-    let (first_seq, generation) = (segment_seq(first_seq)?, generation.parse().ok()?);
+    let first_seq = segment_seq(first_seq)?;
+    let generation = generation.parse().ok()?;
     // One spelling each: `.07` is a foreign name.
     (generation_name(first_seq, generation) == name).then_some((first_seq, generation))
 }

@@ -150,7 +150,10 @@ impl FreeSpaceGuard {
         // Released after the figures, so that a thread that sees a level also finds the figures for
         // it.
         self.room.store(room as u8, Ordering::Release);
-        let (dir, free, low, min) = (self.dir.display(), status.free, status.low, status.min);
+        let dir = self.dir.display();
+        let free = status.free;
+        let low = status.low;
+        let min = status.min;
 
         if before == room {
             return SpaceStatus { room, ..status };

@@ -36,7 +36,8 @@ pub fn parse(text: &[u8]) -> Result<Json, JsonError> {
 
 /// The nesting depth of JSON text; of other text, at least the depth up to its first error.
 fn depth_of(text: &[u8]) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut deepest = 0;
     let (mut is_text, mut is_escaped) = (false, false);
 
     for byte in text {

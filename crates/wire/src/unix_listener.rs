@@ -534,7 +534,8 @@ pub fn directory_problems(
 /// the directory.
 pub fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<DirectoryProblem>> {
     // The parents of the given path and of the real one: a link can be replaced as well as a directory.
-    let (named, real) = (std::path::absolute(dir)?, dir.canonicalize()?);
+    let named = std::path::absolute(dir)?;
+    let real = dir.canonicalize()?;
     let mut seen = Vec::new();
     let mut problems = Vec::new();
 

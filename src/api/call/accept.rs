@@ -43,7 +43,8 @@ impl Acceptor {
     }
 
     pub(super) fn check_size(&self, entry: &Entry<'_>) -> Result<(), CallError> {
-        let (len, max) = (entry.raw_len(), self.entry_bytes_max);
+        let len = entry.raw_len();
+        let max = self.entry_bytes_max;
         if len > max {
             self.archive.metrics.entries_too_large.add(1);
             return Err(CallError::TooLarge { len, max });

@@ -286,7 +286,8 @@ impl<C: Call> Forms<C> {
     /// Reads arguments in msgpack, after the check that the caller may make the call with them.
     fn packed<'a>(ctx: &Ctx, caller: &Caller, args: &Args<'a>) -> Result<C::Args<'a>, CallError> {
         Self::check(ctx, caller, &Unread::Packed(args))?;
-        let (len, max) = (args.map().len(), C::ARGS_BYTES_MAX);
+        let len = args.map().len();
+        let max = C::ARGS_BYTES_MAX;
         if len > max {
             return Err(CallError::TooLarge { len, max });
         }

@@ -361,7 +361,8 @@ impl Run for DeadLetters {
                     .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
         });
 
-        let (mut rows, mut last) = (PageRows::new(usize::MAX), None);
+        let mut rows = PageRows::new(usize::MAX);
+        let mut last = None;
         let total = letters.len();
         for letter in &letters {
             if rows.is_full() {

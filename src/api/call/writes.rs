@@ -577,7 +577,9 @@ impl Save for EventReturn {
         let source = origin.source(Source::EventReturn);
         let at = origin.time(ctx, origin.at.map(|Time(at)| at));
 
-        let (mut total, mut malformed, mut unfit) = (0_u64, 0, 0);
+        let mut total = 0_u64;
+        let mut malformed = 0;
+        let mut unfit = 0;
         for event in fired(events) {
             // Spooled events are deduplicated by time, so equal events of one batch get different ones.
             let at = if source == Source::SpooledEventReturn {

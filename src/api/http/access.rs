@@ -245,7 +245,8 @@ pub(super) fn authenticate(
     budgets: &Budgets,
 ) -> Result<Option<Access>, HttpError> {
     let tokens = &ctx.sign_in.tokens;
-    let (path, headers) = (request.uri().path(), request.headers());
+    let path = request.uri().path();
+    let headers = request.headers();
     let is_loopback = match peer {
         // The kernel reports the user of a unix peer, so a token in the request is ignored.
         Peer::Unix { uid } => {

@@ -90,7 +90,8 @@ impl Attention {
 
         // The age counts from before the read: entries that are stored meanwhile may be missing in
         // the list.
-        let (at, list) = (Instant::now(), read().await);
+        let at = Instant::now();
+        let list = read().await;
 
         // An error, in the list's place, is not kept.
         *known = matches!(list, Part::Shown(_)).then(|| Known {

@@ -99,7 +99,8 @@ fn set_cookie(
     secret: &str,
     seconds: u64,
 ) -> Result<Response, HttpError> {
-    let (name, secure) = (cookie_name(has_tls), if has_tls { "; Secure" } else { "" });
+    let name = cookie_name(has_tls);
+    let secure = if has_tls { "; Secure" } else { "" };
     let cookie =
         format!("{name}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");
     let cookie =

@@ -616,7 +616,8 @@ impl Jobs<'_> {
 
         // Filters that are evaluated here may leave few rows of each page: the number of pages
         // bounds the work.
-        let (mut jobs, mut bytes) = (Map::new(), 0);
+        let mut jobs = Map::new();
+        let mut bytes = 0;
         let mut cursor = None;
         let before = self.room.lock().held();
         for _ in 0..SALT_API_PAGES {

@@ -265,7 +265,8 @@ pub(crate) fn each_job_before(
             // Newer than all jids with this prefix: the next read begins at the newest of them.
             // Jids without a time are in no order, so they are filtered one by one.
             if let Some((_, upto)) = span.filter(|(_, upto)| key.time().is_some() && key >= *upto) {
-                (at, whole) = (Some(upto), true);
+                at = Some(upto);
+                whole = true;
                 break;
             }
 
@@ -320,7 +321,8 @@ pub(crate) fn each_job_before(
             && read >= limits.read
             && let Some(cursor) = at.and_then(|at| coarse_cursor(at, began_at))
         {
-            (page.more, page.last) = (true, Some(cursor));
+            page.more = true;
+            page.last = Some(cursor);
             return Ok(page);
         }
 

@@ -71,7 +71,8 @@ pub(crate) fn job_changes(
         .job_row(jid)?
         .is_some_and(|row| row.is_cached_by_salt());
 
-    let (mut of_job, mut runs) = (Vec::new(), false);
+    let mut of_job = Vec::new();
+    let mut runs = false;
     for entry in entries {
         let of_master = ["runner.", "wheel."]
             .iter()

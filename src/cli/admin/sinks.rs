@@ -217,7 +217,8 @@ fn list(global: &Global) -> anyhow::Result<()> {
         ];
 
         let cells = |row: &Sink| {
-            let (delivered, error) = (or_empty(row.counters.get("delivered")), present_error(row));
+            let delivered = or_empty(row.counters.get("delivered"));
+            let error = present_error(row);
             let [lag, lag_s] = [row.lag_entries, row.lag_s].map(or_empty);
             vec![
                 row.name.clone(),

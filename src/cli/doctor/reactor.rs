@@ -151,7 +151,9 @@ fn actors(found: &mut Findings, state: &ReactorState) {
             names.push("...");
         }
 
-        let (count, all, names) = (these.len(), state.rules.len(), names.join(", "));
+        let count = these.len();
+        let all = state.rules.len();
+        let names = names.join(", ");
         found.of(CHECK).problem_because(
             format!("{message} {count} of {all} rules ({names}): {}", first.why),
             why,
@@ -220,7 +222,8 @@ fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
             continue;
         };
 
-        let (count, tag) = (these.len(), &latest.row.tag);
+        let count = these.len();
+        let tag = &latest.row.tag;
         let rules = latest.record.rules.join(", ");
 
         let message = format!(
@@ -271,7 +274,8 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> anyhow::Re
 
     causes.extend(lost.map(|(call, why)| format!("{} of {}: {why}", call.fun, call.sls)));
 
-    let (count, seq) = (waiting.len(), latest.row.seq);
+    let count = waiting.len();
+    let seq = latest.row.seq;
 
     let message = format!(
         "{count} reactions of the last {DAYS} days failed; the latest is {seq}, to {}: {}",

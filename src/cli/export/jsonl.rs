@@ -164,7 +164,9 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
 
     let mut lines = BufReader::with_capacity(1024 * 1024, file);
     let mut line = Vec::new();
-    let (mut end, mut last, mut number) = (0, None, 0_u64);
+    let mut end = 0;
+    let mut last = None;
+    let mut number = 0_u64;
 
     loop {
         line.clear();
@@ -214,7 +216,9 @@ fn entries(
     out: &mut impl Write,
     bar: &mut Bar,
 ) -> anyhow::Result<u64> {
-    let (mut next, mut until, mut count) = (from, None, 0);
+    let mut next = from;
+    let mut until = None;
+    let mut count = 0;
     loop {
         let call = EntriesArgs {
             from: Some(next),

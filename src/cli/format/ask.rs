@@ -396,7 +396,8 @@ impl<C: ListOf> Listing<C> {
             }
         } else {
             // The newest row is the last line, so all rows are read before the first is printed.
-            let (mut all, mut rows) = (Vec::new(), self.next()?);
+            let mut all = Vec::new();
+            let mut rows = self.next()?;
             while !rows.is_empty() {
                 all.append(&mut rows);
                 rows = self.next()?;

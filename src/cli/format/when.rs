@@ -187,7 +187,8 @@ fn date(text: &str) -> Option<(DateTime, Option<SignedDuration>)> {
 fn civil(date: &str, time: &str) -> Option<DateTime> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
 
-    let (mut date, mut time) = (date.split('-'), time.split(':'));
+    let mut date = date.split('-');
+    let mut time = time.split(':');
     let (year, month, day) = (
         number(date.next()?, 4)?,
         number(date.next()?, 2)?,

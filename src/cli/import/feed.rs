@@ -236,7 +236,8 @@ impl Feed {
             // Preserves the order of items.
             self.store_events(std::mem::take(&mut events))?;
 
-            let (origin, bytes) = (item.origin, args.len());
+            let origin = item.origin;
+            let bytes = args.len();
             self.post(
                 call,
                 &args,

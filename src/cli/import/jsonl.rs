@@ -46,7 +46,8 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
     };
 
     let mut from = BufReader::with_capacity(1024 * 1024, from);
-    let (mut done, mut number) = (0, 0_u64);
+    let mut done = 0;
+    let mut number = 0_u64;
     let mut line = Vec::new();
 
     loop {

@@ -47,7 +47,8 @@ pub(super) fn import(
 ) -> anyhow::Result<u64> {
     let root = root(dir)?;
 
-    let (mut done, mut total) = (0, None);
+    let mut done = 0;
+    let mut total = None;
 
     let mut walk = Walk {
         root: &root,

@@ -117,7 +117,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // From now on by position: by time, an event could be missed or repeated.
         has_position = true;
         call.wait_ms = Some(WAIT_MS);
-        (call.start.time, call.start.seq) = (None, Some(found.next));
+        call.start.time = None;
+        call.start.seq = Some(found.next);
     }
     Ok(())
 }

@@ -92,7 +92,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut job = JobState::default();
 
-    let (mut known, mut from, mut step) = (false, 0, String::new());
+    let mut known = false;
+    let mut from = 0;
+    let mut step = String::new();
 
     loop {
         let left = limit(args, known).saturating_sub(started.elapsed());
@@ -234,7 +236,8 @@ struct Watched<'a> {
 }
 
 fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> anyhow::Result<()> {
-    let (minion, failed) = (plain(&answer.minion).into_owned(), answer.failed);
+    let minion = plain(&answer.minion).into_owned();
+    let failed = answer.failed;
 
     // The first return counts; `jobs show` lists the others.
     if job.returned.contains_key(&minion) {
@@ -250,7 +253,8 @@ fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> any
                 marks.extend(answer.retcode.map(|code| format!("retcode {code}")));
                 marks.extend(answer.bus_only.then(|| "seen on the bus only".to_owned()));
 
-                let (time, marks) = (short_at(answer.time), marks.join(", "));
+                let time = short_at(answer.time);
+                let marks = marks.join(", ");
 
                 out.status("")?;
                 out.line(&format!("{time}  {:>9}  {minion}: {marks}", job.share()))?;

@@ -175,7 +175,8 @@ impl SaltArgs {
         };
 
         let mut options = HelperOptions::of_daemon(python, master);
-        (options.time, options.program_time) = (config.helper_timeout, config.program_timeout);
+        options.time = config.helper_timeout;
+        options.program_time = config.program_timeout;
 
         // Nothing is sent, so users other than root may render files as themselves.
         options.user = options

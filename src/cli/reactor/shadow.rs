@@ -499,7 +499,8 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
                 ..
             } = failed;
 
-            let (at, rules) = (time(failed.at), rules.join(", "));
+            let at = time(failed.at);
+            let rules = rules.join(", ");
             out.line(&plain(&format!(
                 "  event {event} {tag} of {at}, rule {rules}, reaction {reaction}"
             )))?;

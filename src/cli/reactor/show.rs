@@ -117,7 +117,8 @@ fn print_call(out: &mut Output, made: &CallRecord) -> anyhow::Result<()> {
 
     // Zero for a call that was not made.
     let took = made.took_us as f64 / 1e3;
-    let (outcome, why) = (outcome(made), why(made.outcome.why()));
+    let outcome = outcome(made);
+    let why = why(made.outcome.why());
     out.line(&format!(
         "    {outcome}{why}, try {}, {took:.1} ms, jid {}",
         made.tries, made.jid

@@ -66,7 +66,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         seconds += bar.seconds();
     }
 
-    let (segments, made) = (report.segments, Micros(report.made).iso());
+    let segments = report.segments;
+    let made = Micros(report.made).iso();
 
     let document = json!({
         "backup": args.from.to_string_lossy(),

@@ -35,7 +35,8 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
 
     let stopping = Arc::new(AtomicBool::new(false));
     let (to, mut batches) = mpsc::channel(BATCHES_WAITING);
-    let (client, stop) = (Client::connect(daemon)?, stopping.clone());
+    let client = Client::connect(daemon)?;
+    let stop = stopping.clone();
 
     let follower = std::thread::Builder::new()
         .name("sc-zmq-follow".to_owned())
@@ -100,7 +101,8 @@ fn follow(
             return Ok(());
         }
 
-        (call.start.to, call.start.seq) = (None, Some(found.next));
+        call.start.to = None;
+        call.start.seq = Some(found.next);
     }
 }
 

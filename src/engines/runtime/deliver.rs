@@ -53,7 +53,8 @@ struct Again {
 pub(super) fn requests(items: Vec<Item>, limits: RequestLimits) -> VecDeque<Vec<Item>> {
     let mut requests = VecDeque::new();
 
-    let (mut request, mut bytes) = (Vec::new(), 0);
+    let mut request = Vec::new();
+    let mut bytes = 0;
     for item in items {
         let len = item.bytes.len();
         // An item over the limit of bytes is alone in its request: the destination decides.
@@ -151,7 +152,9 @@ impl DeliverContext {
             rejected.into_iter().map(|one| (one.index, one)).collect();
 
         let mut waiting: HashSet<String> = HashSet::new();
-        let (mut again, mut accepted, mut bytes) = (Again::default(), 0, 0);
+        let mut again = Again::default();
+        let mut accepted = 0;
+        let mut bytes = 0;
 
         for (index, item) in request.into_iter().enumerate() {
             let is_later = is_ordered && waiting.contains(&item.event.minion);

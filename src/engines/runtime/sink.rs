@@ -75,7 +75,9 @@ impl Sink {
                 state.set_phase(Phase::Delivering);
 
                 let last = batch.last;
-                let (reader, lanes, name) = (&self.reader, &mut self.lanes, &self.thread_name);
+                let reader = &self.reader;
+                let lanes = &mut self.lanes;
+                let name = &self.thread_name;
                 // The scope ends when both threads have ended, so they may borrow from the sink.
                 let (delivered, ahead) = thread::scope(|scope| {
                     let ahead = batch.backlog.and_then(|from| {

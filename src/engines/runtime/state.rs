@@ -121,7 +121,9 @@ impl SinkState {
 
     pub(super) fn succeeded(&self, now: Micros) {
         let mut last = self.last.lock();
-        (last.delivered_at, last.failures, last.phase) = (Some(now), 0, Phase::Delivering);
+        last.delivered_at = Some(now);
+        last.failures = 0;
+        last.phase = Phase::Delivering;
     }
 
     /// Notes a failed attempt of which the destination accepted a part.

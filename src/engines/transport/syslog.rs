@@ -454,7 +454,8 @@ mod tests {
         let options = read_yaml("{app_name: my app}").unwrap();
         let syslog: SyslogDestination = options_of(&options);
         let mut event = event(7, "a/\"b]\\", "", json!({}));
-        (event.fun, event.jid) = ("f".repeat(40), "20261118".to_owned());
+        event.fun = "f".repeat(40);
+        event.jid = "20261118".to_owned();
         let item = Item {
             event: Arc::new(event),
             part: None,

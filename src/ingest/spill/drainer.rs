@@ -194,7 +194,8 @@ impl SpillDrainer {
             // The timeout for stopping runs only while the writer is closed and the store makes no
             // progress.
             if state.accepted != self.accepted || !state.closing {
-                (self.accepted, self.accepted_at) = (state.accepted, Instant::now());
+                self.accepted = state.accepted;
+                self.accepted_at = Instant::now();
             }
 
             let empty = state.waiting.is_empty()
@@ -584,7 +585,8 @@ impl SpillDrainer {
         {
             self.shared.metrics.spill_writes_failed.add(1);
             self.disk_failed("write to", &error);
-            (lost, kept) = (kept, 0);
+            lost = kept;
+            kept = 0;
         }
 
         for pending_batch in &new {

@@ -522,7 +522,9 @@ impl DiskQueue {
             while batch.bytes() < SPILL_READ_BYTES {
                 // Before its successors, so that a loss behind the last event is noticed as well.
                 if let Some(range) = front.next_damaged() {
-                    (file.damaged, self.damage, self.damage_open) = (true, self.damage + 1, true);
+                    file.damaged = true;
+                    self.damage += 1;
+                    self.damage_open = true;
                     let path = front.scan.log.path().display();
                     let DamagedRange {
                         offset,
@@ -608,7 +610,8 @@ impl DiskQueue {
 
             // Events that the scan counted and that could not be read now.
             self.waiting -= file.events.min(self.waiting);
-            (file.done, file.events) = (true, 0);
+            file.done = true;
+            file.events = 0;
             self.front = None;
             self.remove_done_files();
         }
@@ -681,10 +684,13 @@ impl DiskQueue {
 
         let path = self.dir.join(format!("{name}.{READ}"));
         tracing::error!(path = %path.display(), error, "skipping an unreadable spill file");
-        (file.read, file.damaged) = (true, true);
-        (self.damage, self.damage_open) = (self.damage + 1, true);
+        file.read = true;
+        file.damaged = true;
+        self.damage += 1;
+        self.damage_open = true;
         self.waiting -= file.events.min(self.waiting);
-        (file.done, file.events) = (true, 0);
+        file.done = true;
+        file.events = 0;
         self.remove_done_files();
         self.open_next()
     }

@@ -235,7 +235,9 @@ pub(super) fn unreadable(path: &Path) -> StoreError {
 pub(super) fn push_rows(view: &BlockView, batch: &mut Batch, unsure: bool) -> Result<(), String> {
     let rows = view.rows();
     for at in 0..rows.len() {
-        let (tag, jid, body) = (rows.tag(at), rows.jid(at), rows.body(at)?);
+        let tag = rows.tag(at);
+        let jid = rows.jid(at);
+        let body = rows.body(at)?;
         let mut entry = rows.entry(at, &tag, &jid, body);
         if unsure {
             entry.source = spilled(entry.source);

@@ -263,7 +263,8 @@ impl Shared {
         }
 
         if let Err(reason) = outcome {
-            (state.held, state.reason) = (true, reason);
+            state.held = true;
+            state.reason = reason;
         } else {
             // Only batches without an unanswered one before them are released: `SpillState::safe`
             // relies on the order.

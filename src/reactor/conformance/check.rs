@@ -91,7 +91,8 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
 
         // Text from a Python renderer is printed with quotes; the cases hold the printed form.
         if foreign {
-            (got.layers, expected) = (unquoted(&got.layers), unquoted(&expected));
+            got.layers = unquoted(&got.layers);
+            expected = unquoted(&expected);
         }
 
         let expected = &expected;

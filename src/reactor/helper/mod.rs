@@ -129,9 +129,11 @@ impl HelperOptions {
     pub fn for_callers(mut self) -> Self {
         // A master has no minion functions; those of its renderer are used.
         self.caller = self.role == Role::Minion;
-        (self.runs_callers, self.time) = (true, limits::REACTOR_CALLER_TIME);
+        self.runs_callers = true;
+        self.time = limits::REACTOR_CALLER_TIME;
         self.processes = 1;
-        (self.tries, self.memory) = (1, None);
+        self.tries = 1;
+        self.memory = None;
         self
     }
 }

@@ -233,7 +233,8 @@ impl SiteRenderers {
         if found.is_guessed() {
             last.guess_trusted = Some(Instant::now() + limits::REACTOR_RENDERERS_RETRY);
         }
-        (last.known, last.asked) = (found, None);
+        last.known = found;
+        last.asked = None;
         self.answered.notify_all();
     }
 

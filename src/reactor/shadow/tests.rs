@@ -74,7 +74,8 @@ impl Harness {
     fn ours_prevented(&mut self, at: i64, call: &str, prevented_by: &str) {
         self.number += 1;
         let mut call = observed(call);
-        (call.id, call.sls) = ("the id".to_owned(), "/srv/a.sls".to_owned());
+        call.id = "the id".to_owned();
+        call.sls = "/srv/a.sls".to_owned();
         self.take(ShadowItem::Ours(OurCall {
             event: SeqNo(self.number),
             at: Micros(BEGIN + at * SECOND),

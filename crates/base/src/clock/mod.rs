@@ -42,7 +42,9 @@ impl Micros {
     pub fn of_utc([year, month, day, hour, minute, second, micros]: [u32; 7]) -> Option<Self> {
         let small = |n: u32| i8::try_from(n).ok();
         let nanos = i32::try_from(micros.checked_mul(1_000)?).ok()?;
-        let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
+        let year = i16::try_from(year).ok()?;
+        let month = small(month)?;
+        let day = small(day)?;
 
         let at = DateTime::new(
             year,
@@ -128,7 +130,8 @@ impl Clock {
 
     /// A clock that stays at `now` until [`Clock::wind`] or [`Clock::set`] changes it.
     pub fn manual(now: Micros) -> Self {
-        let (wall, monotonic) = (AtomicI64::new(now.0), AtomicU64::default());
+        let wall = AtomicI64::new(now.0);
+        let monotonic = AtomicU64::default();
         Self(Some(Arc::new(Manual { wall, monotonic })))
     }
 

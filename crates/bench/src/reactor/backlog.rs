@@ -109,7 +109,8 @@ pub(crate) fn run(
 
     harness.wait_until_done()?;
 
-    let (took, peak) = (up_at.elapsed().as_secs_f64(), peak_mb()?);
+    let took = up_at.elapsed().as_secs_f64();
+    let peak = peak_mb()?;
 
     // Read before the stop takes the harness apart.
     let left = harness.metrics.reactions_left_old.get();

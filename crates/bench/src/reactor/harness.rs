@@ -99,7 +99,8 @@ impl Harness {
 
         // Rules that Salt's Python would have to render are not measured here.
         let pipeline = Pipeline::new(&SaltMaster::read(&config), Arc::new(NoSalt));
-        let (clock, metrics) = (Clock::real(), Arc::<Metrics>::default());
+        let clock = Clock::real();
+        let metrics = Arc::<Metrics>::default();
 
         let options = Options {
             dir: dir.join("state"),
@@ -351,7 +352,8 @@ impl<F: Fn(&str, &str) -> Result<(), MasterError> + Send + Sync> Executor for Fa
 
         (self.answer)(tag.unwrap_or_default(), minion)?;
 
-        let (jid, minions) = (jid.to_owned(), vec![minion.to_owned()]);
+        let jid = jid.to_owned();
+        let minions = vec![minion.to_owned()];
         Ok(Answer::Published {
             jid,
             minions,

@@ -105,7 +105,8 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
     let latencies = schedule.latencies(&requests);
 
     // The event before the schedule has another tag and is not counted.
-    let (found, expected) = (latencies.count() as u64, schedule.events.div_ceil(one_of));
+    let found = latencies.count() as u64;
+    let expected = schedule.events.div_ceil(one_of);
 
     ensure!(
         found == expected,

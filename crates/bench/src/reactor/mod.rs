@@ -83,7 +83,8 @@ struct Situation {
 pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     let scratch = child::scratch(args.dir.as_deref(), false)?;
     let time = Duration::from_secs_f64(args.seconds.clamp(0.01, 60.0));
-    let (root, mut report) = (scratch.path(), Report::new(options));
+    let root = scratch.path();
+    let mut report = Report::new(options);
 
     // Each of these flags replaces the measurement of the pipeline.
     if args.wire {

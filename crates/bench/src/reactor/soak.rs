@@ -83,7 +83,8 @@ pub(crate) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
     let started = Instant::now();
     let mut samples = Vec::new();
     let step = (events / SAMPLES).max(BATCH);
-    let (mut sent, mut next) = (0, step);
+    let mut sent = 0;
+    let mut next = step;
 
     while sent < events {
         harness.submit(sent..sent + BATCH, |n| {

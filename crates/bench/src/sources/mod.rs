@@ -244,7 +244,8 @@ fn wait_for_status(
     mut progress: impl FnMut(Status) -> (u64, u64),
 ) -> anyhow::Result<()> {
     let mut daemon = Daemon::connect(&subject.socket, TIMEOUT)?;
-    let (mut seen, mut since) = (0, Instant::now());
+    let mut seen = 0;
+    let mut since = Instant::now();
 
     loop {
         let (now, end) = progress(daemon.status()?);
@@ -254,7 +255,8 @@ fn wait_for_status(
         }
 
         if now > seen {
-            (seen, since) = (now, Instant::now());
+            seen = now;
+            since = Instant::now();
         }
         // Only a lack of progress is a failure; a slow disk is not.
         ensure!(

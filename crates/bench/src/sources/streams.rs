@@ -62,7 +62,9 @@ pub(crate) fn run(
     // The same events as over the local socket.
     let generator = mix(args.common.seed, 1.0).generator(Encoding::Message);
 
-    let (start, own, cpu_s_before) = (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
+    let start = Instant::now();
+    let own = own_cpu_s()?;
+    let cpu_s_before = subject.process.cpu_s()?;
     send(&peer, is_bus, &generator, entries)?;
     let sender_cpu_s = own_cpu_s()? - own;
 

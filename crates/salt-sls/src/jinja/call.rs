@@ -243,7 +243,10 @@ pub(crate) fn replace(of: &str, old: &str, new: &str, count: i64) -> Res<Value> 
 
 /// `str.format` with plain fields: `{}`, `{0}`, `{name}`.
 fn format(of: &str, args: &Args<'_>) -> Res<Value> {
-    let (mut out, mut rest, mut next, mut by_number) = (String::new(), of, 0, false);
+    let mut out = String::new();
+    let mut rest = of;
+    let mut next = 0;
+    let mut by_number = false;
     while let Some(at) = rest.find(['{', '}']) {
         let (before, field) = rest.split_at(at);
         out.push_str(before);

@@ -572,7 +572,9 @@ fn is_common(pattern: &str) -> bool {
     }
 
     // `before` is the last token; `(` and `^` also stand for a place without anything to repeat.
-    let (mut chars, mut in_class, mut before) = (pattern.chars().peekable(), false, '(');
+    let mut chars = pattern.chars().peekable();
+    let mut in_class = false;
+    let mut before = '(';
     while let Some(c) = chars.next() {
         let next = chars.peek().copied().unwrap_or(' ');
 

@@ -129,7 +129,8 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
             };
             usize::try_from(bound.clamp(0, len)).unwrap_or(0)
         };
-        let (start, stop) = (start.map_or(0, clip), stop.map_or(len, clip));
+        let start = start.map_or(0, clip);
+        let stop = stop.map_or(len, clip);
         Ok(start..stop.max(start))
     };
 

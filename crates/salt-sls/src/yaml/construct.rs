@@ -335,7 +335,8 @@ impl<'a> Constructor<'a> {
         let mut map = with_room(self.chain_pairs(first).count());
         let mut at = first;
         while at != NONE {
-            let (key_id, value_id) = (at, self.nodes.after(at));
+            let key_id = at;
+            let value_id = self.nodes.after(at);
             let key = self.value(key_id)?;
             if let Value::List(_) | Value::Map(_) | Value::Set(_) = key {
                 let at = self.nodes.get(key_id).map_or(mark, |node| node.mark);

@@ -183,7 +183,8 @@ impl Encoder {
         put_signed(out, i64::from(record.first) - i64::from(self.before.first));
 
         // The numbers ascend, so gaps stay small however large the segment is.
-        let (mut last, mut count) = (record.first, 1_u32);
+        let mut last = record.first;
+        let mut count = 1_u32;
         for number in rest {
             let gap = number
                 .checked_sub(last)
@@ -192,7 +193,8 @@ impl Encoder {
                 io::Error::other("internal error: the entries of a job do not ascend")
             })?;
             put(out, u64::from(gap));
-            (last, count) = (number, count + 1);
+            last = number;
+            count += 1;
         }
 
         // Readers take the count from the record and would read the next one as entries.

@@ -127,7 +127,8 @@ impl Before {
         };
 
         if is_wanted {
-            let (fun, minion) = (self.fun.clone()?, self.minion.clone());
+            let fun = self.fun.clone()?;
+            let minion = self.minion.clone();
             rows.push(LatestJob {
                 fun,
                 minion,
@@ -153,7 +154,9 @@ pub fn write(writer: &mut PageWriter, rows: &[LatestJob]) -> std::io::Result<()>
 
 /// Reads the rows of a page whose function and minion `wanted` selects; `None` if malformed.
 pub fn read(page: &[u8], wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Option<Vec<LatestJob>> {
-    let (mut reader, mut before, mut rows) = (FieldReader(page), Before::default(), Vec::new());
+    let mut reader = FieldReader(page);
+    let mut before = Before::default();
+    let mut rows = Vec::new();
     while !reader.is_empty() {
         before.read(&mut reader, wanted, &mut rows)?;
     }
@@ -182,7 +185,8 @@ pub(crate) fn of_function(
 ) -> Result<Vec<LatestJob>, StoreError> {
     // A function may begin in the middle of a page, so the last page that begins with a smaller
     // function is needed, not the first page with this one.
-    let (mut low, mut high) = (0, count);
+    let mut low = 0;
+    let mut high = count;
     while high - low > 1 {
         let middle = low.midpoint(high);
         // The first row has no predecessor, so it can be read alone.

@@ -199,7 +199,8 @@ pub(crate) fn selected_pages(
             .collect());
     }
 
-    let (mut found, mut number) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut number = 0;
     for listed in names.all()? {
         // One record per page of minions, so each selected page is read once.
         let mut reader = FieldReader(&listed);
@@ -221,7 +222,9 @@ fn select_record(
     number: &mut usize,
     selection: MinionSelection<'_>,
 ) -> Option<Option<Vec<u8>>> {
-    let (mut minion, mut first, mut is_selected) = (Vec::new(), None, false);
+    let mut minion = Vec::new();
+    let mut first = None;
+    let mut is_selected = false;
     for _ in 0..r.number()? {
         r.name(&mut minion)?;
         first.get_or_insert_with(|| minion.clone());
@@ -241,7 +244,8 @@ pub(crate) fn blocks_with(
 ) -> Option<Vec<bool>> {
     let mut found = vec![false; count];
     for page in pages {
-        let (mut reader, mut minion) = (FieldReader(page), Vec::new());
+        let mut reader = FieldReader(page);
+        let mut minion = Vec::new();
         while !reader.is_empty() {
             reader.name(&mut minion)?;
             // Blocks of other minions are passed over without being decoded.

@@ -255,7 +255,8 @@ impl SealedIndex {
     /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of
     /// their entries.
     pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
-        let (mut found, mut left) = (Vec::new(), keys);
+        let mut found = Vec::new();
+        let mut left = keys;
         // One page serves all wanted jobs in it: they are close together in most questions.
         while let Some((&key, after)) = left.split_first() {
             if let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? {

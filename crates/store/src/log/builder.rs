@@ -451,7 +451,8 @@ impl BlockBuilder {
         // One entry may be as large as `ENTRY_BYTES_MAX`, and each class keeps its builder forever.
         self.bodies.clear();
         self.bodies.shrink_to(4 * BLOCK_RAW_BYTES);
-        (self.first_seq, self.raw_bytes) = (0, 0);
+        self.first_seq = 0;
+        self.raw_bytes = 0;
     }
 
     #[cfg(test)]

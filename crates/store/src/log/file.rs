@@ -293,7 +293,8 @@ impl LogFile {
 
         let version = u32_at(&bytes, 8);
         if version != FORMAT_VERSION {
-            let (path, found) = (self.path.clone(), version.to_string());
+            let path = self.path.clone();
+            let found = version.to_string();
             return Err(StoreError::Version {
                 path,
                 found,
@@ -685,7 +686,8 @@ impl LogFile {
 
     /// A range without its unreadable parts.
     fn readable_parts(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let (mut parts, mut at) = (Vec::new(), range.start);
+        let mut parts = Vec::new();
+        let mut at = range.start;
         for bad in &self.unreadable.lock().ranges {
             // Before what is left, or behind the range.
             if bad.end <= at || bad.start >= range.end {

@@ -186,7 +186,8 @@ pub(crate) fn write_frame(
     (first_seq, last_seq): (SeqNo, SeqNo),
     count: usize,
 ) -> Result<(u32, u32), StoreError> {
-    let (head, bodies) = (block.head.as_slice(), block.bodies);
+    let head = block.head.as_slice();
+    let bodies = block.bodies;
     // Readers refuse a larger part, so it must never be acknowledged.
     if head.len().max(bodies.len()) > PAYLOAD_BYTES_MAX {
         return Err(StoreError::Broken(

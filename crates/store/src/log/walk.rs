@@ -259,7 +259,8 @@ impl WalkState {
     }
 
     fn range(&self, offset: u64, end: u64, what: &str) -> DamagedRange {
-        let (what, after) = (what.to_owned(), self.walked.last_seq);
+        let what = what.to_owned();
+        let after = self.walked.last_seq;
         DamagedRange {
             offset,
             bytes: end - offset,

@@ -76,7 +76,8 @@ impl LogWriter {
         builder: &mut BlockBuilder,
         packer: &mut Packer,
     ) -> Result<BlockMeta, StoreError> {
-        let (offset, mut frame) = (self.end(), Vec::new());
+        let offset = self.end();
+        let mut frame = Vec::new();
         let meta = builder.write(packer, &mut frame)?;
         self.append_frame(frame)?;
         Ok(BlockMeta { offset, ..meta })

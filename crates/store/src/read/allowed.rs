@@ -358,7 +358,8 @@ impl AllowedCache {
         let entries = entries / count.max(1) * room;
         let mut blocks = AllowedBlocks::extended(numbering, known.as_deref(), room, entries);
         blocks.names.is_sealed = is_sealed;
-        let (tested, names) = (Cell::new(0), RefCell::new(Vec::new()));
+        let tested = Cell::new(0);
+        let names = RefCell::new(Vec::new());
         // The index has no entry for blocks of entries without a minion.
         if let Some(glob) = limits.minions.as_ref().filter(|glob| !glob.matches("")) {
             let literal = glob.as_literal();

@@ -103,7 +103,8 @@ impl LogReader {
         events_max: usize,
         bytes_max: usize,
     ) -> Result<Selected, StoreError> {
-        let (mut found, mut bytes) = (Selected::default(), 0);
+        let mut found = Selected::default();
+        let mut bytes = 0;
 
         // Nothing that could still be lost is delivered.
         let upto = upto.min(self.durable());
@@ -137,7 +138,8 @@ impl LogReader {
         from: SeqNo,
         upto: SeqNo,
     ) -> Result<Counted, StoreError> {
-        let (mut count, mut last) = (0, None);
+        let mut count = 0;
+        let mut last = None;
         let (next, too_costly) = self.walk_selected(
             filter,
             from,
@@ -171,7 +173,8 @@ impl LogReader {
         let any = |_: Kind, _: Flags| true;
 
         // Looked up once: most readers have no limits.
-        let (is_limited, has_tags) = (limits.is_limited(), limits.tags.is_some());
+        let is_limited = limits.is_limited();
+        let has_tags = limits.tags.is_some();
         let next = self.walk(
             from,
             upto,
@@ -438,7 +441,8 @@ impl LogReader {
             }
         }
 
-        let (mut next, mut bytes) = (from, 0);
+        let mut next = from;
+        let mut bytes = 0;
         while bytes < bytes_max {
             // Merge: continue with the class that has the earliest event, up to the next event of
             // another class.
@@ -474,7 +478,8 @@ impl LogReader {
 fn first_from(rows: Rows<'_>, from: SeqNo) -> usize {
     // Sequence numbers ascend within a block, but may have gaps, so the row does not follow from
     // the number.
-    let (mut low, mut high) = (0, rows.len());
+    let mut low = 0;
+    let mut high = rows.len();
     while low < high {
         let middle = low.midpoint(high);
         if rows.seq(middle) < from {
@@ -584,7 +589,8 @@ impl<'a> Forwards<'a> {
                 continue;
             };
 
-            let (segment, numbering) = (segment.clone(), *numbering);
+            let segment = segment.clone();
+            let numbering = *numbering;
             // Blocks that are read once would displace those of other readers.
             self.view = match self.keep {
                 Keep::Yes => self.blocks.block(&segment, number)?,
@@ -594,7 +600,8 @@ impl<'a> Forwards<'a> {
             // Its index was rebuilt, so this may be another block: the rest of the segment is looked
             // up anew. Not by a read that begins anew, because a reader has the entries before.
             if segment.numbering() != numbering {
-                (self.view, self.current) = (None, None);
+                self.view = None;
+                self.current = None;
                 self.segments.push(segment);
                 continue;
             }

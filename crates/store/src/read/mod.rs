@@ -80,8 +80,10 @@ impl StoredEntry {
             self.body = body;
         }
         if let Some(names) = parts.names {
-            (self.tag, self.jid) = (names.tag, names.jid);
-            (self.minion, self.fun) = (names.minion, names.fun);
+            self.tag = names.tag;
+            self.jid = names.jid;
+            self.minion = names.minion;
+            self.fun = names.fun;
         }
     }
 
@@ -275,7 +277,8 @@ impl LogReader {
                 let Some(view) = self.blocks.head(&segment, position.block)? else {
                     continue;
                 };
-                let (rows, at) = (view.rows(), usize::from(position.at));
+                let rows = view.rows();
+                let at = usize::from(position.at);
                 if at < rows.len()
                     && rows.jid(at) == jid
                     && rows.seq(at) >= from
@@ -287,7 +290,8 @@ impl LogReader {
         }
 
         positions.sort_by_key(|(seq, ..)| *seq);
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let mut found = Vec::new();
+        let mut bytes = 0;
         for (seq, segment, block, at) in positions {
             // The number of the next entry is the position to continue from.
             if bytes >= bytes_max {
@@ -421,7 +425,8 @@ impl LogReader {
                     continue;
                 };
 
-                let (rows, at) = (view.rows(), usize::from(position.at));
+                let rows = view.rows();
+                let at = usize::from(position.at);
 
                 // From the cheapest test to the most expensive one. The limits come first: no later
                 // test may depend on an entry that the reader may not know.
@@ -791,7 +796,8 @@ impl LogReader {
         }
 
         // The search has ended for another reason.
-        (page.next, page.stats) = (None, search.stats);
+        page.next = None;
+        page.stats = search.stats;
         Ok(page)
     }
 

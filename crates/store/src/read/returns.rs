@@ -59,7 +59,8 @@ impl LogReader {
                 !one.minions.is_empty()
             },
             |number, one, place| {
-                let (rows, at) = (place.rows, place.at());
+                let rows = place.rows;
+                let at = place.at();
                 if let Some(cached) = cached.get_mut(number) {
                     *cached |= is_of_cached_job(rows.kind(at));
                 }

@@ -310,7 +310,8 @@ impl<'a> Search<'a> {
 
         // Bits of templates that may match for any minion, and of those that match for some minions
         // only.
-        let (mut open, mut bound) = (u64::MAX, 0);
+        let mut open = u64::MAX;
+        let mut bound = 0;
         // The bit of blocks with a jid that is arbitrary text.
         let mut free = 0;
         // Many templates need the same of the minion.
@@ -477,7 +478,9 @@ impl<'a> Search<'a> {
             },
         };
 
-        let (filter, select, tag) = (self.filter, self.select, self.tag.as_ref());
+        let filter = self.filter;
+        let select = self.select;
+        let tag = self.tag.as_ref();
         // Row by row from the cheapest test to the most expensive one.
         let rows = columns.rows;
         let passes = |row: &usize| {
@@ -502,7 +505,8 @@ impl<'a> Search<'a> {
 
 /// Evaluates the needs of a template for the minions and jids of the rows in `among`, or of all.
 fn tag_match(needs: &[Need], columns: &BlockColumns<'_>, among: Option<&[bool]>) -> TagMatch {
-    let (rows, ends) = (columns.rows, &columns.ends);
+    let rows = columns.rows;
+    let ends = &columns.ends;
 
     let mut all = Vec::new();
     for need in needs {

@@ -360,7 +360,8 @@ impl StoreView {
                 let Some(view) = self.store.blocks.head(segment, position.block)? else {
                     continue;
                 };
-                let (rows, at) = (view.rows(), usize::from(position.at));
+                let rows = view.rows();
+                let at = usize::from(position.at);
                 // Of several functions the body names all.
                 if at < rows.len()
                     && rows.kind(at) == Kind::Return
@@ -727,7 +728,9 @@ impl StoreView {
 
     /// Adds an entry of a job, if the reader may know it.
     fn take(&self, job: &mut AllowedJob, one: &Asked<'_>, place: Place<'_>) {
-        let (rows, at, kind) = (place.rows, place.at(), place.rows.kind(place.at()));
+        let rows = place.rows;
+        let at = place.at();
+        let kind = place.rows.kind(place.at());
         let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
         if !is_of_minion {
             // Noted, and the rest of the job is worth having.

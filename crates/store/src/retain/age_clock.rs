@@ -237,7 +237,9 @@ const SECOND: i64 = 1_000_000;
 
 impl ClockState {
     fn reset(&mut self, wall: Micros, monotonic: Duration) {
-        (self.base, self.stopped, self.step) = ((wall, monotonic), Duration::ZERO, None);
+        self.base = (wall, monotonic);
+        self.stopped = Duration::ZERO;
+        self.step = None;
     }
 
     /// The last trusted time plus the time elapsed since.

@@ -576,7 +576,8 @@ impl Retention {
             |index| index.positions(key),
         )? {
             if let Some(view) = self.blocks.block(segment, place.block)? {
-                let (rows, at) = (view.rows(), usize::from(place.at));
+                let rows = view.rows();
+                let at = usize::from(place.at);
                 if at < rows.len() && rows.jid(at) == jid {
                     return Ok(true);
                 }

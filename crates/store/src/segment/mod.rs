@@ -412,7 +412,8 @@ impl Segment {
 
     /// Puts a damaged index aside, if there is any: the segment counts as not sealed.
     pub(super) fn put_index_aside(&self) -> Result<(), StoreError> {
-        let (path, aside) = (self.index_path(), self.dir.join(INDEX_DAMAGED));
+        let path = self.index_path();
+        let aside = self.dir.join(INDEX_DAMAGED);
         match self.fs.rename(&path, &aside) {
             // Removed by an administrator.
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(()),

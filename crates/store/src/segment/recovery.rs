@@ -38,7 +38,8 @@ pub(crate) fn make_durable(
     active: bool,
     metrics: &Metrics,
 ) -> Result<(), StoreError> {
-    let (log, path) = (segment.log(), segment.log().path());
+    let log = segment.log();
+    let path = segment.log().path();
     let file = segment
         .fs()
         .open_to_write(path)
@@ -78,7 +79,8 @@ pub(crate) fn make_durable(
 
 /// Copies an unfinished write to a side file for later inspection, and counts it.
 fn keep_and_count(segment: &Segment, from: u64, to: u64, metrics: &Metrics) {
-    let (path, bytes) = (segment.log().path(), to - from);
+    let path = segment.log().path();
+    let bytes = to - from;
     match segment.log().copy_range(segment.fs(), from, to) {
         Ok(copy) => tracing::warn!(
                         path = %path.display(), offset = from, bytes, copy = %copy.display(), "unfinished write removed"

@@ -60,7 +60,8 @@ pub(crate) fn plan(
 
     // Neighbors only: the order of entries does not change.
     for (at, meta) in metas.iter().enumerate() {
-        let (own, count) = (index.raw_bytes_of(at), meta.count as usize);
+        let own = index.raw_bytes_of(at);
+        let count = meta.count as usize;
 
         let small = own * 2 < BLOCK_RAW_BYTES && count * 2 < BLOCK_ENTRIES_MAX;
         // A group grows while its block stays within the limits of one written under load.
@@ -79,7 +80,8 @@ pub(crate) fn plan(
 
                 merged_bytes += u64::from(meta.len);
                 group.end = at + 1;
-                (raw, entries) = (raw + own, entries + count);
+                raw += own;
+                entries += count;
             }
             _ => {
                 groups.push(at..at + 1);
@@ -135,7 +137,8 @@ fn write_to(
         return Ok(None);
     };
 
-    let (path, layout) = (dir.join(INDEX), (index, Some(&layout)));
+    let path = dir.join(INDEX);
+    let layout = (index, Some(&layout));
     let metadata = sealed::write(fs, &path, layout, segment.log().id(), Vec::new())?;
     // The names in it, before it is renamed.
     sync_dir(fs, dir)?;
@@ -150,7 +153,8 @@ fn write_log(
 ) -> Result<Option<Layout>, StoreError> {
     let path = dir.join("log");
 
-    let (fs, id) = (segment.fs(), segment.log().id());
+    let fs = segment.fs();
+    let id = segment.log().id();
     let created = segment.log().created();
     let mut out = LogWriter::create(fs, &path, &segment.class_name, id, created)?;
 

@@ -142,7 +142,8 @@ pub(crate) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: Micros) -> 
             *at = newest.max(*at);
         }
 
-        (created_last, newest) = (created_at.max(created_last), newest.max(*at));
+        created_last = created_at.max(created_last);
+        newest = newest.max(*at);
     }
     found
 }

@@ -239,7 +239,8 @@ impl Found {
         let has_header = log.header()?.is_some();
         let size = log.size()?;
 
-        let (mut records, mut snapshot_end) = (Vec::new(), 0);
+        let mut records = Vec::new();
+        let mut snapshot_end = 0;
         let walked = walk(
             &log,
             Bounds::of_log(size),
@@ -369,7 +370,8 @@ impl Found {
             changes.insert(record.position, (*seq, record));
         }
 
-        let (mut records, mut upto) = (0, None);
+        let mut records = 0;
+        let mut upto = None;
         let mut batch: Vec<&Record> = Vec::new();
         let mut expected = from + 1;
         for (position, (seq, record)) in changes.range(from + 1..) {
@@ -388,7 +390,8 @@ impl Found {
             }
 
             batch.push(record);
-            (expected, last_seq) = (position + 1, *seq);
+            expected = position + 1;
+            last_seq = *seq;
             if record.left > 0 {
                 continue;
             }

@@ -89,7 +89,8 @@ pub(crate) fn known_segments(
         let id = segment.id(store_id);
         if let Ok(index) = SealedIndex::open(&Disk, &segment.index(), id) {
             let totals = index.metadata().totals;
-            let (class, first) = (&segment.class_name, segment.first_seq);
+            let class = &segment.class_name;
+            let first = segment.first_seq;
             add(class, first, totals.entries, totals.last_seq);
         }
     }

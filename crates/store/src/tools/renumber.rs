@@ -87,7 +87,8 @@ impl Renumbering {
         // In a segment of its own, so that no segment of the backup is written to again.
         let mut writer = ClassWriter::new(to, CLASS, store_id, self.now)?;
 
-        let (tag, body) = (format!("{GAP_TAG}/{}", self.cause), self.body());
+        let tag = format!("{GAP_TAG}/{}", self.cause);
+        let body = self.body();
         // Not the present time: a clock that was set ahead must not become the time of the newest
         // entry.
         let entry = Entry {

@@ -168,7 +168,8 @@ pub fn salvage(
     let store_id = match format_text.map(|text| format::read_format(&text)) {
         Some(Ok(store_id)) => store_id,
         Some(Err(format::NoStoreId::OtherVersion(found))) => {
-            let (path, expected) = (from.to_owned(), crate::FORMAT_VERSION);
+            let path = from.to_owned();
+            let expected = crate::FORMAT_VERSION;
             return Err(StoreError::Version {
                 path,
                 found,
@@ -306,7 +307,8 @@ fn numbers_of(from: &Path) -> Result<SequenceFile, ToolError> {
     let of_backup = || {
         // A damaged manifest is no reason to give up: the numbers in the logs count in any case.
         let manifest = Manifest::read(from).ok().flatten()?;
-        let (end, skipped) = (SeqNo(manifest.sequence), manifest.skipped);
+        let end = SeqNo(manifest.sequence);
+        let skipped = manifest.skipped;
         Some(SequenceFile { end, skipped })
     };
     Ok(of_store.or_else(of_backup).unwrap_or_default())
@@ -529,7 +531,8 @@ impl Salvager {
             return Ok(());
         };
 
-        let (path, is_in_place) = (source.path.clone(), source.rank == 0);
+        let path = source.path.clone();
+        let is_in_place = source.rank == 0;
         let unknown = LogId {
             store_id: self.store_id,
             first_seq: source.first_seq.unwrap_or_default(),
@@ -576,10 +579,13 @@ impl Salvager {
             .file_name()
             .map_or(String::new(), |name| name.to_string_lossy().into_owned());
 
-        let (mut found, mut doubles) = (Vec::new(), 0);
-        let (seqs, store_id) = (&mut self.seqs, self.store_id);
+        let mut found = Vec::new();
+        let mut doubles = 0;
+        let seqs = &mut self.seqs;
+        let store_id = self.store_id;
         let (now, mut newest) = (self.now, self.newest);
-        let (mut class_of_rows, mut of_file) = (None, Vec::new());
+        let mut class_of_rows = None;
+        let mut of_file = Vec::new();
 
         let mut scanned = walk::walk(
             &log,
@@ -729,7 +735,8 @@ impl Salvager {
     /// stop know.
     fn count_known(&mut self, from: &Path, known: &[KnownSegment]) {
         for segment in known {
-            let (missing, log) = (segment.missing(&self.found, known), segment.log(from));
+            let missing = segment.missing(&self.found, known);
+            let log = segment.log(from);
             // More may be known of other segments.
             if missing == 0 {
                 continue;
@@ -743,7 +750,8 @@ impl Salvager {
             if let [range] = ranges.as_mut_slice()
                 && (range.entries > missing || !range.exact)
             {
-                (range.entries, range.exact) = (missing, true);
+                range.entries = missing;
+                range.exact = true;
             }
             let counted: u64 = ranges.iter().map(|range| range.entries).sum();
             // Entries are missing that no damaged range accounts for: the log is shorter than it

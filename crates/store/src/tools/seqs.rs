@@ -58,7 +58,8 @@ impl SeqSet {
 
     /// Number of absent numbers between `after` and `before`, both exclusive.
     pub(crate) fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
-        let (first, end) = (after.0.saturating_add(1), before.0);
+        let first = after.0.saturating_add(1);
+        let end = before.0;
         // By the numbers that are there: a gap after a restore spans more pages than can be looked
         // at.
         match end.checked_sub(first) {

@@ -112,7 +112,8 @@ fn dir_of(path: &Path) -> &Path {
 /// Gives a complete and synced file its name, which must be new: a file of that name fails it with
 /// [`io::ErrorKind::AlreadyExists`]. Durable on return.
 pub fn publish(temporary: &Path, path: &Path) -> io::Result<()> {
-    let (cwd, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::NOREPLACE);
+    let cwd = rustix::fs::CWD;
+    let flags = rustix::fs::RenameFlags::NOREPLACE;
     match rustix::fs::renameat_with(cwd, temporary, cwd, path, flags) {
         // Some network file systems cannot do it; a second name is never given to two files either.
         Err(Errno::INVAL | Errno::NOSYS) => {

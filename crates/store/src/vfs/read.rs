@@ -103,7 +103,8 @@ fn halve(
 fn middle(from: u64, to: u64) -> Option<u64> {
     // Boundaries of sectors within the range, as sector numbers.
     let sector = SECTOR_BYTES as u64;
-    let (first, last) = (from / sector + 1, to.div_ceil(sector).saturating_sub(1));
+    let first = from / sector + 1;
+    let last = to.div_ceil(sector).saturating_sub(1);
     (first <= last).then(|| first.midpoint(last) * sector)
 }
 

@@ -406,7 +406,8 @@ impl Appender {
 
         // First what is durable, then what failed: entries of the commit itself may be on disk.
         self.dedupe.keep(&on_disk);
-        (self.on_disk, self.idle) = (on_disk, Some(buffers));
+        self.on_disk = on_disk;
+        self.idle = Some(buffers);
         if let Some(error) = error {
             self.fail(&error);
         }
@@ -523,7 +524,8 @@ impl Appender {
             DedupeOutcome::SeenOnBus => {
                 self.stats.known += 1;
                 self.metrics.events_seen_on_bus_again.add(1);
-                (entry.kind, entry.flags) = (Kind::SeenOnBus, entry.flags.without(Flags::ON_BUS));
+                entry.kind = Kind::SeenOnBus;
+                entry.flags = entry.flags.without(Flags::ON_BUS);
             }
             // The event has been shown already, so views of events must not show it twice.
             DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),

@@ -154,7 +154,8 @@ impl Active {
 
     /// Seals the frames of a commit for their offsets in this log; they are valid nowhere else.
     fn place(&self, part: &mut Part) {
-        let (id, blocks) = (self.segment.log().id(), part.blocks.len());
+        let id = self.segment.log().id();
+        let blocks = part.blocks.len();
         for (n, block) in part.blocks.iter().enumerate() {
             let offset = self.end + block.meta.offset;
             // Also what earlier frames of the same commit have not synced yet.
@@ -256,7 +257,8 @@ impl Active {
         // The log may be synced already, if that of another class failed.
         self.dirty = true;
 
-        (self.written, self.synced) = (self.end, self.synced.min(self.end));
+        self.written = self.end;
+        self.synced = self.synced.min(self.end);
         match self.file.set_len(self.end) {
             Ok(()) => self.len = self.end,
             // The next commit overwrites the remains; readers stop at `end`.
@@ -578,7 +580,8 @@ impl SegmentWriter {
         };
         if slot.is_none() {
             // Created with its first entry, so that a class without entries has no directory.
-            let (fs, name) = (self.dir.fs(), self.classes.name(class));
+            let fs = self.dir.fs();
+            let name = self.classes.name(class);
             let id = self.dir.log_id(first_seq);
             let dir = create(&**fs, self.dir.path(), &name, id, self.clock.now())?;
 
@@ -636,7 +639,8 @@ impl SegmentWriter {
 
     /// Finishes segments that have reached their limits. The next write creates new ones.
     fn roll_full_segments(&mut self) {
-        let (keep, limits) = (&self.keep.clone(), self.limits);
+        let keep = &self.keep.clone();
+        let limits = self.limits;
         let is_full = |active: &mut Active| keep.is_full(&active.segment, active.end, &limits);
 
         // A segment must be durable before it is finished.

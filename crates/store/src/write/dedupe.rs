@@ -370,7 +370,8 @@ impl Dedupe {
     pub(crate) fn depends_on(&mut self, class: usize, seq: SeqNo) {
         let open = std::mem::take(&mut self.open);
         for decision in self.undo.iter_mut().rev().take(open) {
-            (decision.class, decision.seq) = (class, seq);
+            decision.class = class;
+            decision.seq = seq;
         }
     }
 

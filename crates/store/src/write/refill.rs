@@ -154,7 +154,9 @@ fn newest_blocks(log: &LogReader, window: usize, metrics: &Metrics) -> Vec<Chose
         .map(|class| NewestBlocks::new(log.segments.of(class)))
         .collect();
 
-    let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
+    let mut chosen = Vec::new();
+    let mut entries = 0;
+    let mut bytes = 0;
     // A lower bound of the sequence numbers in the window.
     let mut oldest = SeqNo(u64::MAX);
     loop {

@@ -229,7 +229,8 @@ pub fn run_load(
     spec: &LoadSpec<'_>,
     mut watch: impl FnMut(u64, f64) -> anyhow::Result<()>,
 ) -> anyhow::Result<LoadResult> {
-    let (failed, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let failed = AtomicBool::new(false);
+    let answered = AtomicU64::new(0);
     let batches = spec.entries.div_ceil(spec.batch);
     let connections = spec.connections.min(batches).max(1);
     let spec = &LoadSpec {
@@ -305,7 +306,9 @@ pub fn run_load(
             )?;
         }
 
-        let (mut latencies, mut raw_bytes, mut first_error) = (Vec::new(), 0, None);
+        let mut latencies = Vec::new();
+        let mut raw_bytes = 0;
+        let mut first_error = None;
         for (sender, receiver) in threads {
             let panicked = |_| anyhow!("run the load: a thread panicked");
 

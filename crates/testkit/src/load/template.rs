@@ -196,7 +196,8 @@ impl EventGenerator {
         out.extend_from_slice(&template.bytes);
         let own = out.get_mut(start..).unwrap_or_default();
 
-        let (cycle, random) = (n / templates, Random::of(self.seed, n));
+        let cycle = n / templates;
+        let random = Random::of(self.seed, n);
         let mut fill = SlotFiller {
             n,
             cycle,

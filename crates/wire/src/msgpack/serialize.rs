@@ -251,7 +251,8 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let (mut body, mut count) = (Writer::new(), 0);
+        let mut body = Writer::new();
+        let mut count = 0;
         while items.next_element_seed(Rewrite(&mut body))?.is_some() {
             count += 1;
         }
@@ -261,7 +262,8 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<(), A::Error> {
-        let (mut body, mut count) = (Writer::new(), 0);
+        let mut body = Writer::new();
+        let mut count = 0;
         loop {
             let key = body.len();
             if pairs.next_key_seed(Rewrite(&mut body))?.is_none() {

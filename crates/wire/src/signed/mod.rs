@@ -131,7 +131,9 @@ impl<'a> Envelope<'a> {
         let mut small = |len| {
             u32::try_from(number(fixed, &mut at, len).unwrap_or_default()).unwrap_or_default()
         };
-        let (payload_len, id_len, signature_len) = (small(4), small(2) as usize, small(2) as usize);
+        let payload_len = small(4);
+        let id_len = small(2) as usize;
+        let signature_len = small(2) as usize;
 
         // Bounded before the rest is awaited: until the signature is verified, anyone may have sent
         // this.

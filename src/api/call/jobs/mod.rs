@@ -247,7 +247,8 @@ impl PageArgs {
         };
         let minions: Vec<&str> = minions.filter(is_meant).map(String::as_str).collect();
 
-        let (mut all, mut last) = (PageRows::new(wanted_rows), after);
+        let mut all = PageRows::new(wanted_rows);
+        let mut last = after;
         for part in minions.chunks(PAGE_MINIONS) {
             // Jobs are read for a few minions at a time: the returns of a whole job may not fit
             // into memory.

@@ -509,7 +509,9 @@ fn find(ctx: &Archive, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     }
 
     // The record of an event follows it, usually closely.
-    let (mut from, mut searched, mut found) = (seq, 0, None);
+    let mut from = seq;
+    let mut searched = 0;
+    let mut found = None;
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
         // A few steps, so that a record close to the event ends the search.
@@ -603,7 +605,9 @@ fn result(ctx: &Archive, made: &CallRecord) -> Result<Option<CallResult>, StoreE
         }));
     }
 
-    let (client, jid, sent) = (made.call.client, made.jid.as_str(), made.sent.0);
+    let client = made.call.client;
+    let jid = made.jid.as_str();
+    let sent = made.sent.0;
     // Nothing in the log belongs to a call without a jid, or to one on the minion itself.
     if jid.is_empty() || !matches!(client, Client::Local | Client::Runner) {
         return Ok(None);

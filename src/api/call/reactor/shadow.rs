@@ -63,8 +63,11 @@ impl Run for Shadow {
         };
 
         let durable = ctx.archive.store.durable();
-        let (mut items, mut bytes) = (Vec::new(), 0);
-        let (mut searched, mut seen, mut invalid) = (0, None, None);
+        let mut items = Vec::new();
+        let mut bytes = 0;
+        let mut searched = 0;
+        let mut seen = None;
+        let mut invalid = None;
         while from < durable && bytes < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
             // A step may exceed the limits by its own bytes; that is cheaper than ending within it.
             let take = |row: crate::store::Followed<'_>| {

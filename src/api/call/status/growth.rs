@@ -85,7 +85,8 @@ pub(super) fn days_left(classes: &[ClassGrowth], mut free: u64) -> Option<u64> {
     for (n, class) in growing.iter().enumerate() {
         let per_day: u64 = growing.iter().skip(n).map(|class| class.per_day).sum();
 
-        let (until, left) = (days(class), free as f64 / per_day as f64);
+        let until = days(class);
+        let left = free as f64 / per_day as f64;
         if passed + left <= until {
             #[expect(
                 clippy::cast_possible_truncation,

@@ -254,7 +254,8 @@ impl ConnectionServer {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send,
     ) {
         let answer = service_fn(|request| {
-            let (routes, connection) = (self.routes.clone(), connection.clone());
+            let routes = self.routes.clone();
+            let connection = connection.clone();
             async move { Ok::<_, Infallible>(answer(routes, connection, request).await) }
         });
 

@@ -319,7 +319,8 @@ impl CertificateState {
         };
 
         let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
-        let (now, listener) = (server.ctx.archive.clock.now(), server.kind.name);
+        let now = server.ctx.archive.clock.now();
+        let listener = server.kind.name;
         // The check runs every few seconds, the warning is logged at a longer interval.
         let monotonic = server.ctx.archive.clock.monotonic();
         if until.0.saturating_sub(now.0) > soon || !self.expiry_logged.is_due((), monotonic) {

@@ -83,7 +83,8 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
 
     // The digest is that of the server's own certificate, not of its chain: minions sign what they
     // see in the handshake.
-    let (digest, not_after) = (sha256(first), der::not_after(first));
+    let digest = sha256(first);
+    let not_after = der::not_after(first);
     let text = read_small(key, PEM_BYTES_MAX).map_err(|error| cannot(key, &error))?;
     let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
         cannot(

@@ -281,7 +281,8 @@ impl SignedRequest<'_> {
     /// Verifies that the envelope is from a minion with an accepted key, current, for this
     /// connection, and new.
     fn verify(&self, envelope: &Envelope<'_>, signature: &[u8]) -> Result<(), CallError> {
-        let (ctx, id) = (&self.server.ctx, envelope.id);
+        let ctx = &self.server.ctx;
+        let id = envelope.id;
         let metrics: &Metrics = &ctx.archive.metrics;
 
         // The file of the key is the cheapest check, and the one that most strangers fail.
@@ -307,7 +308,8 @@ impl SignedRequest<'_> {
             })?;
 
         // The clock is checked because entries carry the minion's times.
-        let (theirs, ours) = (envelope.time, ctx.archive.clock.now());
+        let theirs = envelope.time;
+        let ours = ctx.archive.clock.now();
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
             let message = format!(
                 "the clock of minion {id} shows {}, the daemon's {}: the limit is {} s",
@@ -491,7 +493,8 @@ impl SignedRequest<'_> {
     }
 
     async fn look_up(&self, signer: &str, read: Vec<u8>) -> Result<Vec<u8>, CallError> {
-        let (server, signer) = (self.server.clone(), signer.to_owned());
+        let server = self.server.clone();
+        let signer = signer.to_owned();
         // Few at a time, so that minions leave threads for one another; the semaphore is never
         // closed.
         let permit = self.server.asking.clone().acquire_owned().await;

@@ -244,7 +244,8 @@ impl Stream {
 
     /// Counts the events from a position on and before `upto`, and makes the message about them.
     async fn skip(&self, from: SeqNo, upto: SeqNo) -> Result<Piece, HttpError> {
-        let (server, limits) = (self.server.clone(), self.caller.limits.clone());
+        let server = self.server.clone();
+        let limits = self.caller.limits.clone();
         let filter = self.filter.clone();
 
         let count = move || {

@@ -297,7 +297,8 @@ fn permit(
     let call = operation.call;
     access.check(&what, call.right)?;
 
-    let (who, limits) = (&access.name, &access.caller.limits);
+    let who = &access.name;
+    let limits = &access.caller.limits;
 
     // To ignore a limit where it has no meaning would make each new operation a leak.
     if let Some(limit) = call.unapplied(limits) {

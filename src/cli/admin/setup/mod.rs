@@ -208,7 +208,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     let share = extension::share(&args.root, args.extension.as_deref());
 
-    let (overrides, environment) = (global.overrides(), Environment::of_process());
+    let overrides = global.overrides();
+    let environment = Environment::of_process();
     let config = Config::load(&overrides, &environment).context("read the configuration");
 
     if args.remove {
@@ -314,7 +315,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         match (choices.install, module_dir) {
             (Install::File, Some(dir)) => salt?.check(plan, &dir, changes),
             (Install::Package, _) => {
-                let (salt, wheel) = (salt?, extension::wheel(&share)?);
+                let salt = salt?;
+                let wheel = extension::wheel(&share)?;
                 let installed = doctor::installed_extension(&salt.python, &master);
                 let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
                 salt.install(plan, &wheel, ours);

@@ -125,7 +125,8 @@ impl Output {
             .map(|size| usize::from(size.ws_col))
             .filter(|columns| *columns > 0);
 
-        let (format, bold) = (form.into(), terminal && is_coloured());
+        let format = form.into();
+        let bold = terminal && is_coloured();
 
         Self {
             form,

@@ -309,7 +309,8 @@ fn format_state(
             .map(python::text)
             .collect::<Vec<_>>()
             .join("\n");
-        let (red, text) = (colours.light_red(), wrapped(&clean(&text)));
+        let red = colours.light_red();
+        let text = wrapped(&clean(&text));
         lines.push(format!("   {red} Warnings: {text}{end}"));
     }
 
@@ -359,7 +360,8 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
         ));
     };
 
-    let (mut text, mut changed) = (String::new(), false);
+    let mut text = String::new();
+    let mut changed = false;
     for (host, data) in states.as_map()? {
         let (shown, any) = format_host(host, data, 1, colours)?;
         // A change anywhere inside is a change of this state.
@@ -376,7 +378,8 @@ fn format_changes(changes: &Value, colours: Colours) -> Option<(bool, String)> {
 fn wrapped(text: &str) -> String {
     let pad = " ".repeat(DEEP);
     let mut lines: Vec<String> = Vec::new();
-    let (mut line, mut gap) = (String::new(), 0);
+    let mut line = String::new();
+    let mut gap = 0;
 
     for word in text.split(|c: char| c.is_ascii_whitespace()) {
         // Several spaces in a row are kept within a line.

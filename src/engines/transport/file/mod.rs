@@ -247,7 +247,8 @@ impl FileTransport {
     }
 
     fn rotate_if_due(&mut self) {
-        let (rotation, now) = (&self.settings.rotate, self.deps.clock.now());
+        let rotation = &self.settings.rotate;
+        let now = self.deps.clock.now();
         let is_due = |open: &OpenFile| {
             let is_full = rotation.bytes.is_some_and(|max| open.bytes >= max);
             open.bytes > 0 && (is_full || open.period != period_of(rotation.time, now))
@@ -274,7 +275,8 @@ impl FileTransport {
     /// Compresses and removes rotated files. If that fails, it is done after the next rotation or
     /// opening: the file at the path is writable, so the sink goes on.
     fn finish_rotation(&mut self) {
-        let (fs, path) = (&*self.deps.fs, &self.settings.path);
+        let fs = &*self.deps.fs;
+        let path = &self.settings.path;
         // The new name is durable before lines go to a new file, so a crash cannot mix them.
         let synced = path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir));
         let result = synced.and_then(|()| self.settings.rotate.finish(fs, path));

@@ -76,8 +76,11 @@ impl Lease {
 
         // While the fallback acts there is no lease, whatever the token.
         if report.acts {
-            (self.required, self.fallback_acts, self.until) = (true, true, None);
-            (self.began, self.ended) = (report.began.or(self.began), None);
+            self.required = true;
+            self.fallback_acts = true;
+            self.until = None;
+            self.began = report.began.or(self.began);
+            self.ended = None;
             return;
         }
 
@@ -85,8 +88,11 @@ impl Lease {
         let Some(until) = self.end_of(report.token).filter(|until| now < *until) else {
             return;
         };
-        (self.required, self.fallback_acts, self.until) = (report.fallback, false, Some(until));
-        (self.began, self.ended) = (report.began, report.ended);
+        self.required = report.fallback;
+        self.fallback_acts = false;
+        self.until = Some(until);
+        self.began = report.began;
+        self.ended = report.ended;
     }
 
     /// Applies a changed configuration. Only a report makes the lease required later: an engine

@@ -216,7 +216,8 @@ impl Calls {
         let failure = match outcome {
             Ok((jid, outcome)) => {
                 self.metrics.reactor_calls.add(1);
-                (made.outcome, made.tries) = (outcome, progress.tries + 1);
+                made.outcome = outcome;
+                made.tries = progress.tries + 1;
                 made.jid = jid.unwrap_or(made.jid);
                 return TryResult::Finished(made);
             }

@@ -96,7 +96,8 @@ impl Calls {
             self.slots.found(&rules, &made.call.fun, &jid);
         }
 
-        (made.jid, made.outcome) = (jid, CallOutcome::Found);
+        made.jid = jid;
+        made.outcome = CallOutcome::Found;
         TryResult::Finished(made)
     }
 

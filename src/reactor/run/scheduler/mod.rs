@@ -139,9 +139,12 @@ impl TaskProgress {
     /// Adds a finished call. After a restart the next call may have been tried as well.
     pub(crate) fn finish_call(&mut self, made: CallRecord, task: &Task) {
         self.made.push(made);
-        (self.tries, self.maybe_sent) = (0, task.resumed);
-        (self.start_recorded, self.mark) = (false, None);
-        (self.since, self.unanswered) = (task.event.seq, None);
+        self.tries = 0;
+        self.maybe_sent = task.resumed;
+        self.start_recorded = false;
+        self.mark = None;
+        self.since = task.event.seq;
+        self.unanswered = None;
     }
 }
 
@@ -334,12 +337,14 @@ impl Scheduler {
 
     fn count_in(&mut self, item: &QueueItem) {
         let (tasks, bytes) = item.load();
-        (self.tasks, self.bytes) = (self.tasks + tasks, self.bytes + bytes);
+        self.tasks += tasks;
+        self.bytes += bytes;
     }
 
     fn count_out(&mut self, item: &QueueItem) {
         let (tasks, bytes) = item.load();
-        (self.tasks, self.bytes) = (self.tasks - tasks, self.bytes - bytes);
+        self.tasks -= tasks;
+        self.bytes -= bytes;
     }
 
     fn next_tiebreaker(&mut self) -> u64 {

@@ -120,7 +120,8 @@ impl Runners {
     pub(crate) fn missed_events(&mut self, now: Micros) {
         let due = now.after(REACTOR_RUNNER_TIMEOUT);
         for started in self.started.values_mut() {
-            (started.due, started.in_gap) = (started.due.min(due), true);
+            started.due = started.due.min(due);
+            started.in_gap = true;
         }
     }
 

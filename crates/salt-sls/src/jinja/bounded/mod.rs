@@ -153,13 +153,15 @@ impl Item {
     fn end_operand(&mut self) {
         let operand = self.postfix + self.deepest_content;
         self.deepest_operand = self.deepest_operand.max(operand);
-        (self.postfix, self.deepest_content) = (0, 0);
+        self.postfix = 0;
+        self.deepest_content = 0;
     }
 
     fn end_clause(&mut self) {
         self.end_operand();
         self.deepest_clause = self.deepest_clause.max(self.tight + self.deepest_operand);
-        (self.tight, self.deepest_operand) = (0, 0);
+        self.tight = 0;
+        self.deepest_operand = 0;
     }
 
     /// Counts a word. The parser takes `and` and the like as names where an operand begins, behind a `.`, `|` or `is`: such a word ends
@@ -286,7 +288,8 @@ impl Measure {
             Token::VariableStart => self.outer = Level::default(),
             Token::BlockStart => {
                 // A tag begins anew, whatever was left open before it.
-                (self.outer, self.tag) = (Level::default(), Tag::Begins);
+                self.outer = Level::default();
+                self.tag = Tag::Begins;
                 self.brackets.clear();
             }
             // What is left open does not reach beyond the tag.

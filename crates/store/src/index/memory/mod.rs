@@ -260,7 +260,8 @@ impl MemIndex {
         match entry.kind {
             Kind::Endtime => {
                 let text = saltcellar_wire::msgpack::as_text(body()).unwrap_or_default();
-                (job.endtime_seq, job.endtime) = (since, self.texts.number(text.as_bytes())?);
+                job.endtime = self.texts.number(text.as_bytes())?;
+                job.endtime_seq = since;
             }
             Kind::NoCache => job.nocache = true,
             // Of several loads the best one counts, and of equal ones the first.
@@ -272,7 +273,9 @@ impl MemIndex {
                 );
                 values.clear();
                 row.write_values(values);
-                (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values)?);
+                job.load = self.texts.number(values)?;
+                job.rank = rank;
+                job.load_seq = since;
             }
             _ => {}
         }
@@ -484,7 +487,8 @@ impl MemIndex {
             .get_mut(minion as usize)
             .and_then(|noted| noted.rows.get_mut(kind as usize))
             .expect("the minion was recorded");
-        (row.fun, row.at) = (fun + 1, known.unwrap_or(next));
+        row.fun = fun + 1;
+        row.at = known.unwrap_or(next);
     }
 
     /// Records a further return of a function from a minion, unless its job is older.
@@ -498,7 +502,8 @@ impl MemIndex {
         if self.latest.get(at as usize).is_some_and(is_newer)
             && let Some(latest) = self.latest.get_mut(at as usize)
         {
-            (latest.job, latest.seq) = (job, seq);
+            latest.job = job;
+            latest.seq = seq;
         }
     }
 

@@ -176,7 +176,8 @@ impl Table {
             return Err(table.damaged("the file has another length than its pages"));
         }
 
-        (table.trees, table.places) = (trees, places);
+        table.trees = trees;
+        table.places = places;
         table.positions = positions;
         Ok(Arc::new(table))
     }

@@ -119,7 +119,8 @@ impl Consumers {
             .values_mut()
             .filter(|consumer| consumer.record.cursor > durable)
         {
-            let (name, cursor) = (&consumer.record.name, consumer.record.cursor);
+            let name = &consumer.record.name;
+            let cursor = consumer.record.cursor;
             tracing::warn!(
                 consumer = name,
                 cursor = cursor.0,
@@ -381,7 +382,9 @@ impl Consumers {
         let consumer = state.of(name)?;
 
         // Batches that are out are refused from now on, even if saving fails.
-        (consumer.moved, consumer.clear, consumer.lost_reported) = (true, None, false);
+        consumer.moved = true;
+        consumer.clear = None;
+        consumer.lost_reported = false;
         state.change(name, Save::Durable, |record| {
             record.cursor = cursor;
             record.lost = None;
@@ -487,7 +490,8 @@ impl Consumers {
         // no event.
         if let Some((seq, error)) = too_costly {
             self.metrics.filters_too_costly.add(1);
-            let (at, message) = (self.log.clock.now(), format!("event {seq}: {error}"));
+            let at = self.log.clock.now();
+            let message = format!("event {seq}: {error}");
             state.change(name, Save::Later, |record| {
                 record.error = Some(ConsumerFailure { at, message });
             })?;

@@ -38,7 +38,8 @@ impl Setup {
             };
         }
         if self.roomy {
-            (limits.segment_bytes_max, limits.segment_entries_max) = (1 << 20, 1_000_000);
+            limits.segment_bytes_max = 1 << 20;
+            limits.segment_entries_max = 1_000_000;
         }
         let Self {
             numbers_ahead,

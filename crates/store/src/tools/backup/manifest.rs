@@ -215,7 +215,8 @@ impl Manifest {
             );
         }
 
-        let (lines, hash) = (text.lines().count(), xxh3_128(text.as_bytes()));
+        let lines = text.lines().count();
+        let hash = xxh3_128(text.as_bytes());
         let _ = writeln!(text, "end {lines} {hash:032x}");
         text
     }

@@ -279,7 +279,8 @@ fn check_store(
 ) -> Result<(), ToolError> {
     // Another store first: numbers of different stores cannot be compared.
     let made = Micros(before.made).iso();
-    let (theirs, last) = (&before.store, before.last_seq().0);
+    let theirs = &before.store;
+    let last = before.last_seq().0;
     let found = if theirs != store {
         format!(
             "the backup, made {made} with entries up to number {last}, is of the store {theirs}; {} is the store {store}",

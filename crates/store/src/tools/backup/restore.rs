@@ -66,7 +66,8 @@ pub fn restore(
 
     if manifest.store_format != crate::FORMAT_VERSION {
         // Logs are copied as they are, so another format would not become readable.
-        let (found, expected) = (manifest.store_format.to_string(), crate::FORMAT_VERSION);
+        let found = manifest.store_format.to_string();
+        let expected = crate::FORMAT_VERSION;
         return Err(StoreError::Version {
             path: from.to_owned(),
             found,

@@ -56,7 +56,8 @@ pub(crate) fn hashed(
     let mut hash = Xxh3::new();
     let mut buffer = vec![0; TOOL_COPY_BYTES];
 
-    let (mut at, mut left) = (0, len);
+    let mut at = 0;
+    let mut left = len;
     while left > 0 {
         let want = buffer
             .len()
@@ -104,7 +105,8 @@ pub(crate) fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
         .space(there)
         .map_err(io_at("query the free space of", there))?;
 
-    let (free, needed) = (space.available, bytes.saturating_add(SPARE_BYTES));
+    let free = space.available;
+    let needed = bytes.saturating_add(SPARE_BYTES);
     if free < needed {
         return Err(ToolError::NoSpace {
             path: to.to_owned(),

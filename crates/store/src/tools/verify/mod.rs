@@ -432,7 +432,9 @@ impl Verifier {
 
         let found = self.found.of_class(&segment.class_name);
         let (mut last_seq, before) = (self.last_seq, self.done);
-        let (seqs, total, quick) = (&mut self.seqs, self.total, self.options.quick);
+        let seqs = &mut self.seqs;
+        let total = self.total;
+        let quick = self.options.quick;
         let mut scanned = walk::walk(
             log,
             Bounds::of_log(size).below(self.end.unwrap_or(SeqNo(u64::MAX))),
@@ -601,7 +603,8 @@ fn block(
 /// Converts a damaged range to a problem. The loss in a gap is computed after all logs are read.
 fn lost(path: &Path, range: &DamagedRange) -> Problem {
     let mut problem = about(path, range.what.clone(), "");
-    (problem.offset, problem.bytes) = (Some(range.offset), Some(range.bytes));
+    problem.offset = Some(range.offset);
+    problem.bytes = Some(range.bytes);
     match (range.entries, range.before) {
         // A readable header names the numbers.
         (Some((first, last, count)), _) => {
@@ -704,7 +707,8 @@ impl Verifier {
                 // The index lists what the log had: the bound of the range is not needed.
                 if range.entries_lost > missing || !range.exact {
                     range.means = format!("{missing} entries are lost");
-                    (range.entries_lost, range.exact) = (missing, true);
+                    range.entries_lost = missing;
+                    range.exact = true;
                 }
             }
 

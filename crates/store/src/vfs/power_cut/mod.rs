@@ -176,7 +176,9 @@ impl PowerCut {
                 ..
             } = &mut state.nodes[id]
         {
-            (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
+            *synced = fs::read(path).unwrap();
+            *unsynced = Vec::new();
+            *lost = Vec::new();
         }
     }
 
@@ -424,7 +426,8 @@ impl DiskState {
         }
         // A journal would preserve the order, so that a prefix of the changes survives, but POSIX
         // does not guarantee it.
-        let (upto, gaps) = (rng.index(self.changes.len() + 1), rng.coin());
+        let upto = rng.index(self.changes.len() + 1);
+        let gaps = rng.coin();
         for change in self
             .changes
             .iter()

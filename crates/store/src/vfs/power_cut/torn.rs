@@ -68,7 +68,8 @@ pub(super) fn content_after_cut(
     };
 
     // Without gaps, all writes but the last one survive whole.
-    let (gaps, last) = (rng.coin(), upto.saturating_sub(1));
+    let gaps = rng.coin();
+    let last = upto.saturating_sub(1);
     for (number, write) in unsynced.iter().take(upto).enumerate() {
         if survives == Survives::All || (number < last && !gaps) {
             apply(&mut content, write, |_| true);
@@ -83,7 +84,8 @@ pub(super) fn content_after_cut(
             Write::Size(_) => 0..1,
         };
 
-        let (torn_at, how) = (sectors.start + rng.index(sectors.len() + 1), rng.index(4));
+        let torn_at = sectors.start + rng.index(sectors.len() + 1);
+        let how = rng.index(4);
         apply(&mut content, write, |sector| match how {
             0 => true,
             1 => sector < torn_at,

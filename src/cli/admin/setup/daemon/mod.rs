@@ -150,7 +150,8 @@ pub(super) fn configure(
     choices: Choices,
     before: service::State,
 ) -> anyhow::Result<bool> {
-    let (path, others) = (&settings.path, settings.others());
+    let path = &settings.path;
+    let others = settings.others();
 
     // With Salt's reactor off and this one in shadow, nothing would react.
     if wanted.reactor.is_some() && others.reactor.shadow {

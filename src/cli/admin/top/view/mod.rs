@@ -100,7 +100,9 @@ impl View {
         // Remembered by id, because new jobs move the rows.
         let selected = self.shown().get(self.selected).map(|job| job.jid.clone());
 
-        (self.status, self.jobs, self.reactions) = (status, jobs, reactions);
+        self.status = status;
+        self.jobs = jobs;
+        self.reactions = reactions;
         self.updated = Some(now);
         self.lost = None;
 
@@ -150,7 +152,8 @@ impl View {
             }
             None => "the job is no longer stored".to_owned(),
         };
-        (self.job, self.scroll) = (Some(OpenJob { jid, text }), 0);
+        self.job = Some(OpenJob { jid, text });
+        self.scroll = 0;
         Ok(())
     }
 
