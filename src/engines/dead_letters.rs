@@ -105,7 +105,6 @@ impl DeadLetter {
         self.id == name || name.parse() == Ok(self.seq)
     }
 
-    /// The event.
     pub(crate) fn event(&self) -> Event {
         Event {
             id: self.id.clone(),

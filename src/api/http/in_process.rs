@@ -28,7 +28,6 @@ pub(crate) enum Visitor {
     User(u32),
 }
 
-/// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

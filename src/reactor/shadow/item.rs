@@ -16,7 +16,6 @@ use crate::store::Followed;
 use crate::wire::msgpack::{Writer, as_bool, as_text, elements, get};
 use crate::wire::salt_event::job_tag;
 
-/// A call of ours.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OurCall {
     pub(crate) event: SeqNo,

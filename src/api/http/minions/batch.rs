@@ -56,7 +56,7 @@ const READABLE: [&str; 7] = [
 /// part.
 const OWN_READABLE: [&str; 2] = ["get_jid", "get_fun"];
 
-/// State shared by all connections of minions.
+/// Shared by all their connections.
 pub(in crate::api::http) struct Minions {
     pub(super) ctx: Arc<Ctx>,
     intake: Intake,

@@ -27,7 +27,6 @@ pub(super) struct LiveRates {
     pub(super) entries: f64,
 }
 
-/// An open job.
 pub(super) struct OpenJob {
     pub(super) jid: String,
     /// All that is known of it.
