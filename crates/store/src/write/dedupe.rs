@@ -911,8 +911,7 @@ mod tests {
         let body = body(1, true);
         for stored in [1, 253, 254, 255, 300] {
             let mut dedupe = memory();
-            let mut check =
-                |dedupe: &mut Dedupe, source| check(dedupe, &entry(source, true, &body));
+            let check = |dedupe: &mut Dedupe, source| check(dedupe, &entry(source, true, &body));
             for _ in 0..stored {
                 check(&mut dedupe, Source::Bus);
                 dedupe.keep_all();
