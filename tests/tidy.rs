@@ -737,6 +737,98 @@ fn every_connect_has_a_time_limit() {
     }
 }
 
+/// The lines that make a lock without saying its order in the comment directly above. A reference
+/// to a lock, as in parameters, is none of its own.
+fn locks_without_order(source: &str) -> Vec<usize> {
+    let lines: Vec<&str> = source.lines().collect();
+    let is_lock = |line: &str| {
+        let code = code_of(line);
+        let code = code.trim_start();
+        let code = code.strip_prefix("pub").map_or(code, |rest| {
+            let rest = rest.trim_start();
+            rest.strip_prefix('(')
+                .and_then(|path| path.split_once(')'))
+                .map_or(rest, |(_, rest)| rest)
+                .trim_start()
+        });
+
+        let at = ["Mutex<", "RwLock<"]
+            .iter()
+            .filter_map(|lock| code.find(lock))
+            .min();
+        // A field, a member of a variant, a tuple struct, a static or an alias.
+        at.is_some_and(|at| !code[..at].contains('&') && !code[..at].contains(" = "))
+            && !["let ", "fn ", "impl", "use "]
+                .iter()
+                .any(|other| code.starts_with(other))
+            || code.starts_with("type ") && at.is_some()
+    };
+
+    let says_order = |at: usize| {
+        let above = lines.iter().take(at).rev().map(|line| line.trim_start());
+        let mut comment: Vec<&str> = above
+            .skip_while(|line| line.starts_with("#["))
+            .map_while(|line| line.strip_prefix("///"))
+            .map(str::trim)
+            .collect();
+        // A line may end between the two words.
+        comment.reverse();
+        comment.join(" ").contains("Lock order: ")
+    };
+
+    lines
+        .iter()
+        .enumerate()
+        .filter(|(at, line)| is_lock(line) && !says_order(*at))
+        .map(|(at, _)| at + 1)
+        .collect()
+}
+
+/// Whoever takes a second lock finds at the first one whether that is permitted.
+#[test]
+fn each_lock_says_its_order() {
+    const ORDER: &str = "/// Lock order: after `b`.\n";
+    for (line, is_lock) in [
+        ("a: Mutex<u8>,", true),
+        ("pub(super) a: Arc<RwLock<u8>>,", true),
+        ("struct A(Arc<Mutex<u8>>);", true),
+        ("File(Box<Mutex<u8>>),", true),
+        ("static A: Mutex<u8> = Mutex::new(0);", true),
+        ("type Slot = Arc<Mutex<u8>>;", true),
+        ("a: &'a Mutex<u8>,", false),
+        ("let a: Mutex<u8> = Mutex::default();", false),
+        ("// a: Mutex<u8>", false),
+    ] {
+        let expected = if is_lock { vec![1] } else { vec![] };
+        assert_eq!(locks_without_order(line), expected, "{line}");
+        assert!(locks_without_order(&format!("{ORDER}{line}")).is_empty());
+    }
+    assert!(
+        locks_without_order("/// Lock\n/// order: a.\n#[derive(Debug)]\nstruct A(Mutex<u8>);")
+            .is_empty()
+    );
+
+    let mut report = String::new();
+    for file in sources() {
+        let is_test = ["tests", "testkit", "crates/bench/", "power_cut"]
+            .iter()
+            .any(|part| file.contains(part));
+        if is_test {
+            continue;
+        }
+
+        let source = read(&file);
+        let code = source
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        for line in locks_without_order(code) {
+            writeln!(report, "{file}:{line}: no `Lock order: ` in the comment").unwrap();
+        }
+    }
+    assert!(report.is_empty(), "\n{report}");
+}
+
 /// The names of minijinja's functions that parse a text, from the list for clippy.
 fn parsing_functions() -> Vec<String> {
     let list = read("clippy.toml");

@@ -60,7 +60,7 @@ impl Slots {
     }
 }
 
-/// The live status of an address.
+/// The live status of an address. Lock order: no other lock is taken under it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ListenerMonitor(Arc<Mutex<(ListenerStatus, Option<Slots>)>>);
 
@@ -111,6 +111,7 @@ pub(crate) struct ZmqSocketStatus {
     /// `pull` or `pub`.
     pub(crate) kind: ZmqKind,
     pub(crate) path: PathBuf,
+    /// Lock order: no other lock is taken under it.
     process: Arc<Mutex<ZmqProcess>>,
 }
 

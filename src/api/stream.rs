@@ -112,6 +112,7 @@ pub(super) struct AnswerWriter<H> {
     to: OwnedWriteHalf,
     /// Timeout of one write.
     timeout: Duration,
+    /// Lock order: no other lock is taken under it.
     queue: Mutex<AnswerQueue<H>>,
     came: Notify,
 }

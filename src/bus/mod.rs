@@ -23,7 +23,8 @@ pub(crate) struct LinkState {
     pub(crate) events: u64,
 }
 
-/// A connection to a bus: the source of the bus changes its state, others look at it.
+/// A connection to a bus: the source of the bus changes its state, others look at it. Lock order:
+/// no other lock is taken under it.
 #[derive(Debug, Clone, Default)]
 pub struct BusLink(Arc<Mutex<LinkState>>);
 

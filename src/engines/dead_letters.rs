@@ -125,7 +125,7 @@ pub(crate) struct DeadLetters {
     settings: Arc<Settings>,
     /// First part of the names: that of the sink, and a slash.
     prefix: String,
-    /// Held from the look at a letter to its change.
+    /// Held from the look at a letter to its change. Lock order: before those of the settings.
     changing: Mutex<()>,
 }
 

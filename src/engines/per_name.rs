@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 /// One value per name, as long as anyone uses it.
 #[derive(Debug)]
 pub(super) struct PerName<T> {
+    /// Lock order: after the running engines; `make` takes no other lock under it.
     values: Mutex<HashMap<String, Weak<T>>>,
 }
 

@@ -151,7 +151,7 @@ pub(crate) struct Dependencies {
     pub(crate) monitor: Arc<ScriptMonitor>,
 }
 
-/// The states of all scripts, by name.
+/// The states of all scripts, by name. Lock order: no other lock is taken under it.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptMonitor(Mutex<BTreeMap<String, ScriptStatus>>);
 
@@ -213,7 +213,8 @@ impl ScriptMonitor {
 pub(crate) struct Scripts {
     deps: Dependencies,
     running: Supervised<Running>,
-    /// Held by the thread of a name that works.
+    /// Held by the thread of a name that works. Lock order: before all that a script takes, because
+    /// it is held meanwhile; never taken under another lock.
     turns: PerName<Mutex<()>>,
 }
 

@@ -112,7 +112,8 @@ impl Secret {
     }
 }
 
-/// The values of a sink's settings that nobody may see. Clones share them.
+/// The values of a sink's settings that nobody may see. Clones share them. Lock order: no other
+/// lock is taken under it.
 #[derive(Clone, Default)]
 pub(crate) struct Revealed(Arc<Mutex<Vec<Vec<char>>>>);
 

@@ -35,11 +35,14 @@ pub(super) trait Engine {
 pub(super) struct Supervised<E> {
     /// For the names of threads: `sink`, `script`.
     kind: &'static str,
-    /// In the order of the configuration. Locked during a whole reload, before `ending`.
+    /// In the order of the configuration. Locked during a whole reload. Lock order: before
+    /// `ending`, `started`, and all that the start and the end of an engine take.
     running: Mutex<IndexMap<String, E>>,
-    /// Threads of removed and replaced engines that may still work, with the engine's name.
+    /// Threads of removed and replaced engines that may still work, with the engine's name. Lock
+    /// order: after `running`, before all that the end of an engine takes.
     ending: Mutex<Vec<(String, JoinHandle<()>)>>,
-    /// Number of threads started, for their names.
+    /// Number of threads started, for their names. Lock order: after `running`; no other lock is
+    /// taken under it.
     started: Mutex<usize>,
 }
 

@@ -90,8 +90,11 @@ pub(crate) struct Cleaned {
 
 /// The keys of masters, which are redacted wherever an event carries one.
 pub struct MasterKeys {
+    /// Lock order: after `masters` and `read`; no other lock is taken under it.
     known: RwLock<Arc<Known>>,
+    /// Held during a whole refresh. Lock order: before `read` and `known`.
     masters: Mutex<Vec<Master>>,
+    /// Lock order: after `masters`, before `known`.
     read: Mutex<KeyFiles>,
     field: Redactor,
 }

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 #[derive(Debug)]
 pub struct LogOnce<K = ()> {
     interval: Duration,
-    /// When each kind was logged last, by the monotonic clock.
+    /// When each kind was logged last, by the monotonic clock. Lock order: no other lock is taken
+    /// under it.
     logged: Mutex<HashMap<K, Duration>>,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// A shared request to stop. Clones share one state.
+/// A shared request to stop. Clones share one state. Lock order: no other lock is taken under it.
 #[derive(Debug, Clone, Default)]
 pub struct Drain(Arc<(Mutex<bool>, Condvar)>);
 

@@ -37,7 +37,7 @@ pub struct Damage {
 /// The known damage of logs.
 #[derive(Debug)]
 pub(crate) struct DamageList {
-    /// By path and offset. Taken last: nothing else is locked under it.
+    /// By path and offset. Lock order: no other lock is taken under it.
     known: Mutex<BTreeMap<(PathBuf, u64), Damage>>,
     metrics: Arc<Metrics>,
 }
@@ -89,7 +89,7 @@ impl DamageList {
 /// and are replaced since. They stay reported until the next start.
 #[derive(Debug)]
 pub(crate) struct FileFaults {
-    /// Taken last: nothing else is locked under it.
+    /// Lock order: no other lock is taken under it.
     found: Mutex<Vec<FileFault>>,
     dir: StateDir,
     metrics: Arc<Metrics>,

@@ -65,8 +65,7 @@ impl Rates {
     }
 }
 
-/// Counts with the monotonic time, oldest first. The lock is taken last: nothing else is locked under
-/// it.
+/// Counts with the monotonic time, oldest first. Lock order: no other lock is taken under it.
 #[derive(Debug, Default)]
 struct Samples(Mutex<VecDeque<(Duration, Vec<u64>)>>);
 

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 /// What the retainer's thread is asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    /// Taken last: nothing else is locked under it.
+    /// Lock order: no other lock is taken under it.
     signals: Mutex<Signals>,
     wakeup: Condvar,
 }

@@ -247,8 +247,8 @@ impl Shares {
 pub(crate) struct ShareState {
     /// Bytes as received per hundred bytes on disk, by class.
     raw_percent: Vec<AtomicU64>,
-    /// The minions that are over their share, by class and id. Taken last: nothing else is locked under
-    /// it.
+    /// The minions that are over their share, by class and id. Lock order: no other lock is taken
+    /// under it.
     over: Mutex<BTreeMap<Class, BTreeMap<String, OverShare>>>,
 }
 

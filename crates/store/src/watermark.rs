@@ -26,7 +26,7 @@ pub(crate) struct Watermark {
     reserved_at_start: SeqNo,
     clock: Clock,
     waiting: AtomicUsize,
-    /// Guards nothing but the moment between a look and a wait. Taken last: nothing else is locked
+    /// Guards nothing but the moment between a look and a wait. Lock order: no other lock is taken
     /// under it.
     lock: Mutex<()>,
     advanced: Condvar,

@@ -89,6 +89,7 @@ pub(in crate::api) struct Budgets {
     workers: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    /// Lock order: no other lock is taken under it.
     clients: Mutex<HashMap<Client, Arc<Budget>>>,
 }
 

@@ -16,6 +16,7 @@ pub(crate) struct Reload {
 
 /// The configuration in effect, and the result of the last reload.
 pub(crate) struct RunningConfig {
+    /// Lock order: no other lock is taken under it.
     state: Mutex<(Config, Reload)>,
     /// The reactor follows its own keys in the file by itself.
     reactor: Option<Reloader>,

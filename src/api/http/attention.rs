@@ -43,7 +43,7 @@ pub(super) struct Attended {
 }
 
 /// The latest list for each right and limits. Views that need the same list wait for one that reads
-/// it; no view waits for the list of other limits.
+/// it; no view waits for the list of other limits. Lock order: no other lock is taken under it.
 #[derive(Debug, Default)]
 pub(super) struct Attention(parking_lot::Mutex<VecDeque<(Reader, Slot)>>);
 
@@ -54,7 +54,8 @@ struct Reader {
     limits: Arc<ReadLimits>,
 }
 
-/// Locked while the list is read.
+/// Locked while the list is read. Lock order: before those of the store; never taken under the lock
+/// of all lists.
 type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
 
 #[derive(Debug)]

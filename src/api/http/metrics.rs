@@ -259,7 +259,7 @@ impl Collector for Snapshot {
 }
 
 /// The last highstate of each minion, by the return's sequence number, so that a scrape reads new
-/// returns only.
+/// returns only. Lock order: before those of the store, because returns are read under it.
 #[derive(Default)]
 pub(super) struct Highstates(Mutex<HashMap<String, Highstate>>);
 

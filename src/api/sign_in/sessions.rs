@@ -61,7 +61,9 @@ struct Link {
 /// The sessions and links of a daemon.
 #[derive(Default)]
 pub(crate) struct Sessions {
+    /// Lock order: no other lock is taken under it.
     open: Mutex<HashMap<Digest, Session>>,
+    /// Lock order: no other lock is taken under it.
     links: Mutex<HashMap<Digest, Link>>,
     /// True if the network listener has TLS.
     pub(in crate::api) has_tls: bool,

@@ -43,9 +43,10 @@ const TOKEN_LEN: usize = PREFIX.len() + 43;
 /// The tokens of a daemon.
 pub(crate) struct Tokens {
     settings: Arc<Settings>,
-    /// Held during a change, including its writes. Taken before `state`, and never by a request.
+    /// Held during a change, including its writes. Lock order: before `state` and those of the
+    /// settings; never taken by a request.
     changing: Mutex<()>,
-    /// Held for moments only.
+    /// Held for moments only. Lock order: after `changing`; no other lock is taken under it.
     state: Mutex<State>,
     /// Counts changes.
     changes: watch::Sender<u64>,

@@ -98,6 +98,7 @@ struct Lost {
     torn: bool,
 }
 
+/// Lock order: after all others, because any thread may log; only the output is locked under it.
 static LOST: Mutex<Lost> = Mutex::new(Lost {
     lines: 0,
     torn: false,

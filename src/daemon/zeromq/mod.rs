@@ -106,6 +106,7 @@ pub(super) struct ZmqSockets(Vec<ZmqSocket>);
 /// One socket and its process.
 struct ZmqSocket {
     status: ZmqSocketStatus,
+    /// Lock order: no other lock is taken under it.
     process: Arc<Mutex<Option<OwnedFd>>>,
     stop: Sender<()>,
     thread: JoinHandle<()>,
@@ -241,7 +242,7 @@ struct ChildProcess {
     socket: OwnedFd,
     daemon: PathBuf,
     status: ZmqSocketStatus,
-    /// The running process, for signals.
+    /// The running process, for signals. Lock order: no other lock is taken under it.
     process: Arc<Mutex<Option<OwnedFd>>>,
     stopped: Receiver<()>,
     metrics: Arc<Metrics>,

@@ -26,13 +26,14 @@ pub(super) struct DeliverContext {
     pub(super) settings: Arc<SinkSettings>,
     pub(super) state: Arc<SinkState>,
     pub(super) shared: Arc<Shared>,
+    /// Lock order: no other lock is taken under it.
     pub(super) throttle: Mutex<Throttle>,
     pub(super) clock: Clock,
 }
 
 #[derive(Default)]
 pub(super) struct Batch {
-    /// The ids of events that are dead letters now.
+    /// The ids of events that are dead letters now. Lock order: no other lock is taken under it.
     pub(super) rejected: Mutex<HashSet<String>>,
     /// The number of seeks when it was fetched.
     pub(super) moves: u64,

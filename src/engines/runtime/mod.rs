@@ -87,6 +87,7 @@ pub(crate) struct Engines {
     deps: Dependencies,
     sinks: Supervised<Running>,
     /// The names of the configured sinks, and during a reload also those of the sinks before it.
+    /// Lock order: no other lock is taken under it.
     names: Mutex<HashSet<String>>,
     shared: PerName<Shared>,
 }
@@ -94,11 +95,12 @@ pub(crate) struct Engines {
 /// What the threads of one sink's name share, and calls about it.
 #[derive(Debug)]
 struct Shared {
-    /// Held by the thread that works.
+    /// Held by the thread that works. Lock order: before all that a delivery takes, because it is
+    /// held meanwhile; never taken under another lock.
     turn: Mutex<()>,
     dead_letters: DeadLetters,
     /// Ids of the dead letters to deliver again. Here and not with the thread's state, so that a
-    /// reload forgets none.
+    /// reload forgets none. Lock order: no other lock is taken under it.
     retries: Mutex<HashSet<String>>,
 }
 

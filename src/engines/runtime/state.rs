@@ -79,9 +79,11 @@ pub(super) enum Interrupt {
 /// Shared by a sink's threads and calls.
 #[derive(Debug, Default)]
 pub(crate) struct SinkState {
+    /// Lock order: before `last`.
     requests: Mutex<Requests>,
     changed: Condvar,
     pub(crate) counters: SinkCounters,
+    /// Lock order: after `requests`; no other lock is taken under it.
     last: Mutex<Last>,
     is_reopening: AtomicBool,
 }

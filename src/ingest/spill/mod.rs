@@ -195,9 +195,12 @@ impl SpillState {
 /// store stops when those are dropped.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    /// Lock order: after the writer of the store, which answers under its lock; before `bus` and
+    /// `losses`.
     state: Mutex<SpillState>,
     changed: Condvar,
-    /// The publisher's socket, for gaps and messages. A minion's is known once it exists.
+    /// The publisher's socket, for gaps and messages. A minion's is known once it exists. Lock
+    /// order: after `state`; no other lock is taken under it.
     bus: Mutex<PathBuf>,
     clock: Clock,
     metrics: Arc<Metrics>,

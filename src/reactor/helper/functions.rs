@@ -30,6 +30,7 @@ pub struct SaltAnswer {
 pub(in crate::reactor) struct Functions {
     /// The places from which the master loads modules besides those of Salt.
     dirs: Vec<PathBuf>,
+    /// Lock order: no other lock is taken under it.
     own: Mutex<OwnModules>,
 }
 

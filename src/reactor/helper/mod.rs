@@ -141,6 +141,7 @@ impl HelperOptions {
 /// A pool of helper processes, started on demand.
 pub struct Helper {
     options: HelperOptions,
+    /// Lock order: no other lock is taken under it.
     pool: Mutex<Pool>,
     /// Signals that a process is idle or has ended.
     freed: Condvar,

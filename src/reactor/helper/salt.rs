@@ -138,7 +138,9 @@ impl Salt for NoSalt {}
 /// The native functions of `salt` during one rendering, with a record of the calls.
 pub(in crate::reactor) struct Recorded {
     native: Native,
+    /// Lock order: no other lock is taken under it.
     calls: Mutex<Vec<SaltCall>>,
+    /// Lock order: no other lock is taken under it.
     notes: Mutex<Vec<Note>>,
 }
 

@@ -14,6 +14,7 @@ use crate::config::salt_master::{FileIdentity, read_key};
 pub(super) struct MasterKeyFile {
     path: PathBuf,
     place: String,
+    /// Lock order: no other lock is taken under it.
     read: Mutex<Option<(FileIdentity, String)>>,
 }
 

@@ -132,10 +132,11 @@ impl MasterError {
 pub struct Master {
     place: MasterAddress,
     key: MasterKeyFile,
+    /// Lock order: no other lock is taken under it.
     idle: Mutex<Vec<MasterConnection>>,
     metrics: Arc<Metrics>,
     /// The key under which the master rejects the reactor's user name and accepts its own. With
-    /// another key both are tried again.
+    /// another key both are tried again. Lock order: no other lock is taken under it.
     own_name_only: Mutex<Option<String>>,
 }
 

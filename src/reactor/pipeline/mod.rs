@@ -62,6 +62,7 @@ struct Managed {
 
 enum Source {
     List(Arc<Rules>),
+    /// Lock order: after `managed` and `rules`; no other lock is taken under it.
     File(Box<Mutex<RulesFile>>),
 }
 

@@ -108,6 +108,7 @@ pub(crate) struct SiteRenderers {
     dirs: Vec<PathBuf>,
     /// How long a rendering waits for Salt's list.
     patience: Duration,
+    /// Lock order: no other lock is taken under it.
     last: Mutex<Last>,
     /// Signals that Salt has answered.
     answered: Condvar,

@@ -19,15 +19,15 @@ use crate::wire::salt_event;
 /// Why a minion's reactor rejects reactions other than `caller`.
 const NO_MASTER: &str = "a minion's reactor (reactor.minion) supports `caller` reactions only";
 
-/// Lock order: no other lock is taken under any of its locks.
 pub(super) struct MasterExecutor {
     /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a
-    /// minion.
+    /// minion. Lock order: no other lock is taken under it.
     pub(super) target: RwLock<Option<MasterTarget>>,
-    /// Runs `caller` reactions, one at a time.
+    /// Runs `caller` reactions, one at a time. Lock order: no other lock is taken under it.
     pub(super) callers: RwLock<Option<Arc<Helper>>>,
     pub(super) firer: Arc<Firer>,
-    /// The socket directory of the bus that is reacted to; replaced like `target`.
+    /// The socket directory of the bus that is reacted to; replaced like `target`. Lock order: no
+    /// other lock is taken under it.
     pub(super) sock_dir: RwLock<PathBuf>,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,

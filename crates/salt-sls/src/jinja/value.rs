@@ -35,6 +35,7 @@ pub(crate) enum Access {
 
 /// A shared, mutable collection, as in Python.
 pub(crate) struct Shared<T> {
+    /// Lock order: no other lock is taken under it.
     items: Mutex<T>,
     /// Number of running iterations.
     walked: AtomicUsize,
@@ -114,6 +115,7 @@ pub(crate) enum Obj {
     View(View, Arc<Obj>),
     /// A generator of Jinja. The translation permits it only where it is consumed immediately.
     Lazy(Vec<Value>),
+    /// Lock order: no other lock is taken under it.
     Namespace(Mutex<Vec<(String, Value)>>),
     /// Bytes, sets, large integers, dates: templates can only pass them on.
     Other(Plain),

@@ -37,9 +37,10 @@ use saltcellar_model::{JidKey, SeqNo};
 #[derive(Debug)]
 pub(crate) struct StateDatabase {
     dir: PathBuf,
-    /// `None` after a failed attempt to reopen it.
+    /// `None` after a failed attempt to reopen it. Lock order: after the slot of the catalogue,
+    /// before `changing` and the sum of a tree: a call is carried out under it.
     open: RwLock<Option<Database>>,
-    /// Serializes changes of `latest`.
+    /// Serializes changes of `latest`. Lock order: after `open`, before the sum of the tree.
     changing: Mutex<()>,
 }
 

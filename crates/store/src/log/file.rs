@@ -133,6 +133,7 @@ pub struct LogFile {
     id: LogId,
     /// Offset in the log of the file's first byte.
     base: u64,
+    /// Lock order: no other lock is taken under it.
     unreadable: Mutex<Unreadable>,
 }
 

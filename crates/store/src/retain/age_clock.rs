@@ -62,7 +62,7 @@ impl Setting for SavedTime {
 pub(crate) struct AgeClock {
     clock: Clock,
     settings: Arc<Settings>,
-    /// Also held while the time is saved. Taken before the locks of the settings.
+    /// Also held while the time is saved. Lock order: before those of the settings.
     state: Mutex<ClockState>,
 }
 

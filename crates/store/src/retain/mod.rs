@@ -150,8 +150,8 @@ impl Retainer {
 /// Decides which segments are dropped, and drops them.
 #[derive(Debug)]
 pub(crate) struct Retention {
-    /// Held during a round: rounds are serialized, and what they decide by does not change meanwhile.
-    /// Taken first of all locks of the store.
+    /// Held during a round: rounds are serialized, and what they decide by does not change
+    /// meanwhile. Lock order: before all others of the store.
     pub(super) round: Mutex<()>,
     pub(super) rounds: Arc<Rounds>,
     pub(super) classes: Arc<Classes>,

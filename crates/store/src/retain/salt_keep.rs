@@ -78,7 +78,7 @@ pub(crate) fn age_with(keep: Keep, salt: Option<SaltKeep>) -> Option<Duration> {
 #[derive(Debug)]
 pub(crate) struct SaltKeeps {
     settings: Arc<Settings>,
-    /// Also held while the time is saved. Taken before the locks of the settings.
+    /// Also held while the time is saved. Lock order: before those of the settings.
     state: Mutex<State>,
 }
 

@@ -27,8 +27,8 @@ use saltcellar_model::{JidKey, SeqNo};
 /// The state database, and what it is rebuilt from.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
-    /// Taken after a segment's `work`, and before `shared_index` and `index` of any segment: a rebuild
-    /// opens their indexes under it.
+    /// Lock order: after a segment's `work`, before `shared_index` and `index` of any segment: a
+    /// rebuild opens their indexes under it.
     slot: RwLock<Arc<StateDatabase>>,
     segments: Arc<Segments>,
     indexes: Arc<OpenIndexes>,

@@ -21,7 +21,7 @@ use saltcellar_model::{JidKey, SeqNo};
 /// One chain of segments per class.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    /// By class. Held for moments, one at a time, and taken last: nothing else is locked under it.
+    /// By class. Held for moments, one at a time. Lock order: no other lock is taken under it.
     lists: Vec<RwLock<Vec<Arc<Segment>>>>,
 }
 

@@ -109,9 +109,10 @@ pub(crate) struct Segment {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     log: LogFile,
+    /// Lock order: after `work`, the state database and `shared_index`.
     index: RwLock<Index>,
     /// The open sealed index, while in use. Locked during opening, so that one thread opens it for
-    /// all.
+    /// all. Lock order: after `work` and the state database, before `index`.
     shared_index: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
     /// Whether the index on disk was compared with the log.
@@ -119,7 +120,7 @@ pub(crate) struct Segment {
     /// Whether the committer writes to it.
     active: AtomicBool,
     /// Held while the sealer or retention works on the whole segment. True once it is replaced or
-    /// dropped.
+    /// dropped. Lock order: before the state database, `shared_index` and `index`.
     pub(super) work: Mutex<bool>,
     /// Its resource use, once final.
     pub(super) usage: OnceLock<SegmentUsage>,

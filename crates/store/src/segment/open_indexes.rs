@@ -22,13 +22,14 @@ use saltcellar_base::work;
 /// Opens the indexes of segments when they are needed.
 #[derive(Debug)]
 pub(crate) struct OpenIndexes {
-    /// Segments with an open sealed index, and its memory in bytes. Indexes are closed under it, for
-    /// which their own locks are only tried: whoever has one of those may wait here.
+    /// Segments with an open sealed index, and its memory in bytes. Indexes are closed under it,
+    /// for which their own locks are only tried: whoever has one of those may wait here. Lock
+    /// order: no lock is waited for under it.
     open: Mutex<Vec<(Arc<Segment>, usize)>>,
     /// Logical clock for the least recently used index.
     uses: AtomicU64,
-    /// Segments with a damaged index, rebuilt in memory and to be written. Taken last: nothing else
-    /// is locked under it.
+    /// Segments with a damaged index, rebuilt in memory and to be written. Lock order: no other
+    /// lock is taken under it.
     damaged: Mutex<Vec<Arc<Segment>>>,
     watermark: Arc<Watermark>,
     metrics: Arc<Metrics>,

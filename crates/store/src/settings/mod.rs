@@ -162,10 +162,10 @@ impl Setting for Loss {
 #[derive(Debug)]
 pub struct Settings {
     clock: Clock,
-    /// Held while a change is written and synced, so never taken on a thread of a runtime. Taken
-    /// before `view`.
+    /// Held while a change is written and synced, so never taken on a thread of a runtime. Lock
+    /// order: before `view`.
     journal: Mutex<Journal>,
-    /// Held for moments only.
+    /// Held for moments only. Lock order: after `journal`; no other lock is taken under it.
     view: RwLock<Values>,
     /// What was damaged at the start. Nothing of it is in use any more.
     damage: Vec<BadPart>,

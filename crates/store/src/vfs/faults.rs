@@ -146,6 +146,7 @@ impl Fault {
 /// The faults to inject. Can be changed at any time.
 #[derive(Debug, Default)]
 pub struct Plan {
+    /// Lock order: no other lock is taken under it.
     now: Mutex<Now>,
     done: [AtomicU64; Act::ALL.len()],
 }

@@ -250,6 +250,7 @@ pub struct Appender {
     idle: Option<Vec<Vec<u8>>>,
     /// Last durable sequence number per class.
     on_disk: Vec<SeqNo>,
+    /// The committer's. Lock order: as there.
     writer: Arc<Mutex<SegmentWriter>>,
     queues: Vec<ClassQueue>,
     waiting: VecDeque<Waiting>,

@@ -273,6 +273,8 @@ impl Active {
 pub struct Committer {
     pub(crate) commits: Receiver<Commit>,
     pub(crate) results: Sender<CommitResult>,
+    /// Lock order: before `index` of an active segment, and before those that an answer to a sender
+    /// takes: both happen under it.
     pub(crate) writer: Arc<Mutex<SegmentWriter>>,
 }
 

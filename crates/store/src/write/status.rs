@@ -21,7 +21,7 @@ pub(crate) struct WriterStatus {
     heartbeat: AtomicU64,
     /// Whether a reactor needs entries of kind [`saltcellar_model::Kind::SeenOnBus`].
     has_reactor: AtomicBool,
-    /// Taken last: nothing else is locked under it.
+    /// Lock order: no other lock is taken under it.
     last_failed: Mutex<Option<FailedReturn>>,
 }
 

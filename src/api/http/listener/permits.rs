@@ -31,6 +31,7 @@ const EVICTION_TIME: Duration = Duration::from_millis(500);
 
 pub(super) struct ConnectionPermits {
     slots: Slots,
+    /// Lock order: before the state of a connection.
     queues: Mutex<EvictionQueues>,
     times: Times,
 }
@@ -103,6 +104,7 @@ enum PermitState {
 pub(in crate::api::http) struct Permit {
     permits: Arc<ConnectionPermits>,
     leave: Arc<Notify>,
+    /// Lock order: after the queues; no other lock is taken under it.
     state: Mutex<PermitState>,
     signer: OnceLock<String>,
     _slot: OwnedSemaphorePermit,

@@ -49,7 +49,8 @@ pub(in crate::api::http) struct Piece {
 
 type Slot = Arc<OnceCell<Piece>>;
 
-/// The latest pieces, and the pieces that are being read.
+/// The latest pieces, and the pieces that are being read. Lock order: no other lock is taken under
+/// it.
 #[derive(Debug, Default)]
 pub(in crate::api::http) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
 

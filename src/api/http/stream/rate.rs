@@ -45,7 +45,8 @@ pub(in crate::api::http) fn until_next_second(now: Duration) -> Duration {
     Duration::from_secs(now.as_secs() + 1).saturating_sub(now)
 }
 
-/// The position to which streams skip in the current second.
+/// The position to which streams skip in the current second. Lock order: no other lock is taken
+/// under it.
 #[derive(Debug, Default)]
 pub(in crate::api::http) struct Marks(Mutex<(u64, SeqNo)>);
 

@@ -87,6 +87,7 @@ pub(crate) type Row = (sled::IVec, sled::IVec);
 pub(crate) struct CheckedTree {
     dir: PathBuf,
     tree: sled::Tree,
+    /// Lock order: after those of the state database; no other lock is taken under it.
     sum: Mutex<Sum>,
     is_new: bool,
 }

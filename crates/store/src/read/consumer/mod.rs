@@ -45,11 +45,11 @@ use saltcellar_wire::filter::EntryFilter;
 /// Names with a filter and a durable cursor.
 #[derive(Debug)]
 pub struct Consumers {
-    /// Also held while a change is written and synced, so never taken on a thread of a runtime. Taken
-    /// after the lock of a retention round, before those of the settings, and never while the log is
-    /// read.
+    /// Also held while a change is written and synced, so never taken on a thread of a runtime.
+    /// Lock order: after a retention round, before those of the settings; never taken while the log
+    /// is read.
     state: Mutex<State>,
-    /// The consumers that are positions of sinks. Held for moments only, and taken last.
+    /// The consumers that are positions of sinks. Lock order: no other lock is taken under it.
     of_sinks: Mutex<HashSet<String>>,
     log: Arc<LogReader>,
     metrics: Arc<Metrics>,

@@ -37,8 +37,8 @@ impl Setting for Hold {
 #[derive(Debug)]
 pub(crate) struct Holds {
     settings: Arc<Settings>,
-    /// Held from the look at a hold to its change. Taken after the lock of a round, before those of the
-    /// settings.
+    /// Held from the look at a hold to its change. Lock order: after a retention round, before
+    /// those of the settings.
     changing: Mutex<()>,
 }
 
