@@ -218,7 +218,7 @@ pub struct Options {
 
 /// A handle for reading, and for administration; clones share the store.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Owners>);
+pub struct Store(Arc<StoreReader>);
 
 /// An open store: handles for readers and writers, and the loops of its threads.
 pub struct Opened {
@@ -268,9 +268,12 @@ impl Opened {
     }
 }
 
-/// The owners of the state of a store. None of them knows this struct.
+/// What a store can tell. No method of it changes what is stored; those are of [`Store`], which
+/// dereferences to it.
+///
+/// Its fields own the state of the store. None of them knows this struct.
 #[derive(Debug)]
-struct Owners {
+pub struct StoreReader {
     log: Arc<LogReader>,
     consumers: Arc<Consumers>,
     retention: Arc<Retention>,
@@ -290,10 +293,19 @@ struct Owners {
 
 /// All reads.
 impl Deref for Store {
+    type Target = StoreReader;
+
+    fn deref(&self) -> &StoreReader {
+        &self.0
+    }
+}
+
+/// All reads of the log.
+impl Deref for StoreReader {
     type Target = LogReader;
 
     fn deref(&self) -> &LogReader {
-        &self.0.log
+        &self.log
     }
 }
 
@@ -305,23 +317,6 @@ impl Store {
         let settings = self.0.settings.close()?;
         let kept = tools::layout::irreplaceable(dir.path())?;
         stopped::note(dir, &self.segments, settings, kept)
-    }
-
-    /// Why new entries are rejected; `None` while there is enough disk space.
-    pub fn refusal(&self) -> Option<String> {
-        self.0.guard.refusal()
-    }
-
-    /// The damage of logs found since the start, by path and offset.
-    pub fn damage(&self) -> Vec<damage::Damage> {
-        self.0.damage.all()
-    }
-
-    /// Small files of the state directory with content that is or was ignored.
-    pub fn file_faults(&self) -> Vec<FileFault> {
-        let present = [self.0.salt_keeps.fault(), self.0.settings.fault()];
-        let at_start = self.0.faults.all();
-        present.into_iter().flatten().chain(at_start).collect()
     }
 
     /// An administrator accepts that settings are lost: those that are left count as they are, and
@@ -360,17 +355,6 @@ impl Store {
         self.0.retention.pin_consumer(name, pin)
     }
 
-    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
-    /// at `from`, behind it.
-    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
-        let asked = asked.max(SeqNo::FIRST);
-        // Numbers that were left out after a restore were never assigned.
-        let skipped = self.0.skipped.iter();
-        let skipped: u64 = skipped.map(|range| range.count_between(asked, from)).sum();
-        let entries = from.0.saturating_sub(asked.0).saturating_sub(skipped);
-        self.gap_of(asked, from, entries)
-    }
-
     /// Takes Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
     pub fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
         self.0.retention.set_salt_keep(keep_jobs_seconds);
@@ -390,16 +374,46 @@ impl Store {
     pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
         self.0.retention.release(jid)
     }
+}
+
+impl StoreReader {
+    /// Why new entries are rejected; `None` while there is enough disk space.
+    pub fn refusal(&self) -> Option<String> {
+        self.guard.refusal()
+    }
+
+    /// The damage of logs found since the start, by path and offset.
+    pub fn damage(&self) -> Vec<damage::Damage> {
+        self.damage.all()
+    }
+
+    /// Small files of the state directory with content that is or was ignored.
+    pub fn file_faults(&self) -> Vec<FileFault> {
+        let present = [self.salt_keeps.fault(), self.settings.fault()];
+        let at_start = self.faults.all();
+        present.into_iter().flatten().chain(at_start).collect()
+    }
+
+    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
+    /// at `from`, behind it.
+    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+        let asked = asked.max(SeqNo::FIRST);
+        // Numbers that were left out after a restore were never assigned.
+        let skipped = self.skipped.iter();
+        let skipped: u64 = skipped.map(|range| range.count_between(asked, from)).sum();
+        let entries = from.0.saturating_sub(asked.0).saturating_sub(skipped);
+        self.gap_of(asked, from, entries)
+    }
 
     /// The jobs that are exempt from retention.
     pub fn holds(&self) -> Vec<Hold> {
-        self.0.retention.holds()
+        self.retention.holds()
     }
 
     /// The minions that were over their share of a class within a day: the class, the minion, and
     /// what of it is in the overflow.
     pub fn over_share(&self) -> Vec<(Arc<str>, String, shares::OverShare)> {
-        let over = self.0.shares.over(self.clock.now()).into_iter();
+        let over = self.shares.over(self.clock.now()).into_iter();
         over.map(|(class, minion, one)| (self.classes.name(class), minion, one))
             .collect()
     }
@@ -411,12 +425,22 @@ impl Store {
 
     /// The last failed return since the start.
     pub fn last_failed_return(&self) -> Option<FailedReturn> {
-        self.0.status.last_failed()
+        self.status.last_failed()
     }
 
     /// Time since the appender's last iteration: at most about a second, unless disk I/O blocks it.
     pub fn appender_seen_ago(&self) -> Duration {
-        self.0.status.beat_ago()
+        self.status.beat_ago()
+    }
+
+    /// The state of all consumers, by name.
+    pub fn consumer_states(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
+        self.consumers.all()
+    }
+
+    /// The lowest cursor of all consumers; `None` if there are none.
+    pub fn lowest_cursor(&self) -> Option<SeqNo> {
+        self.consumers.lowest_cursor()
     }
 }
 

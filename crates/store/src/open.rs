@@ -53,7 +53,7 @@ use super::write::dedupe::Dedupe;
 use super::write::refill::refill;
 use super::write::seqno::{SeqNos, SequenceFile};
 use super::write::status::WriterStatus;
-use super::{Opened, Options, Owners, Store, format};
+use super::{Opened, Options, Store, StoreReader, format};
 use saltcellar_base::limits::SEALS_WAITING;
 use saltcellar_model::SeqNo;
 
@@ -261,7 +261,7 @@ impl Store {
             retainer: Retainer {
                 retention: retention.clone(),
             },
-            store: Store(Arc::new(Owners {
+            store: Store(Arc::new(StoreReader {
                 log,
                 consumers,
                 retention,

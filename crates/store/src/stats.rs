@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Store;
+use crate::StoreReader;
 use crate::error::StoreError;
 use crate::free_space::SpaceStatus;
 use crate::read::LogReader;
@@ -133,14 +133,14 @@ fn planned_entries(plan: &[(Arc<Segment>, PlannedDrop)]) -> u64 {
         .sum()
 }
 
-impl Store {
+impl StoreReader {
     /// Sizes, rates and limits.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
-        let retention = &self.0.retention;
+        let retention = &self.retention;
         let limits = retention.limits();
         let age_now = retention.age_now();
 
-        let mut rates = self.0.rates.per_second().into_iter();
+        let mut rates = self.rates.per_second().into_iter();
         let mut classes = Vec::new();
         for class in self.classes.all() {
             let segments = self.segments.of(class);
@@ -189,7 +189,7 @@ impl Store {
         let holds = retention.holds().len();
         let clock_step = retention.clock_step();
         let [returns_rate, failed_rate] = [(); 2].map(|()| rates.next().unwrap_or(0.0));
-        let space = self.0.guard.check();
+        let space = self.guard.check();
         Ok(StoreStats {
             head: durable,
             durable,

@@ -149,7 +149,7 @@ impl Call for List {
 
 impl Run for List {
     fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<ConsumersPage, CallError> {
-        let mut consumers = ctx.store.consumers().all().map_err(failed)?;
+        let mut consumers = ctx.store.consumer_states().map_err(failed)?;
         if let Some(name) = args.name {
             consumers.retain(|status| status.record.name == name);
             if consumers.is_empty() {
@@ -270,37 +270,42 @@ impl Wait for Next {
             .map_or(CONSUMER_LEASE, Duration::from_secs)
             .saturating_add(wait);
 
-        Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
-            let batch = ctx
-                .store
-                .consumers()
-                .next_batch(&name, &holder, lease, limits)
-                .map_err(refused)?;
-            // The lease that is bound exists only now.
-            if let Some(process) = process {
-                ctx.store
+        Ok(Poll::changing(
+            ctx,
+            wait_ms,
+            FOLLOW_GATHER,
+            move |ctx, is_last| {
+                let batch = ctx
+                    .store
                     .consumers()
-                    .bind_lease(&name, &holder, process)
+                    .next_batch(&name, &holder, lease, limits)
                     .map_err(refused)?;
-            }
-            // A pause ends by an administrator and not by an entry, so there is no position to wait
-            // for.
-            if batch.events.is_empty() && !is_last {
-                return Ok(match (batch.paused, batch.is_end) {
-                    (true, _) => Attempt::Idle,
-                    (false, true) => Attempt::After(batch.next),
-                    (false, false) => Attempt::Again,
-                });
-            }
+                // The lease that is bound exists only now.
+                if let Some(process) = process {
+                    ctx.store
+                        .consumers()
+                        .bind_lease(&name, &holder, process)
+                        .map_err(refused)?;
+                }
+                // A pause ends by an administrator and not by an entry, so there is no position to wait
+                // for.
+                if batch.events.is_empty() && !is_last {
+                    return Ok(match (batch.paused, batch.is_end) {
+                        (true, _) => Attempt::Idle,
+                        (false, true) => Attempt::After(batch.next),
+                        (false, false) => Attempt::Again,
+                    });
+                }
 
-            let store = StoreView::whole(&ctx.store);
-            Ok(Attempt::Done(Batch {
-                next: Some(Cursor::new(&store.id(), batch.next)),
-                more: !batch.is_end && !batch.paused,
-                paused: batch.paused,
-                events: EventRow::all(&store, batch.events),
-            }))
-        }))
+                let store = StoreView::whole(&ctx.store);
+                Ok(Attempt::Done(Batch {
+                    next: Some(Cursor::new(&store.id(), batch.next)),
+                    more: !batch.is_end && !batch.paused,
+                    paused: batch.paused,
+                    events: EventRow::all(&store, batch.events),
+                }))
+            },
+        ))
     }
 }
 

@@ -4,14 +4,15 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::ops::Deref;
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use super::changing::ChangeCtx;
 use super::parts::{Ctx, Part};
+use super::reading::ReadPart;
 use super::{CallEntry, Caller, Poll, ReadCtx};
 use crate::base::limits::{ARGS_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::model::{FrameBatch, Limit, Right};
@@ -152,25 +153,14 @@ pub(crate) trait Scope {
 /// Reads what the caller may know of the stored data, and nothing else.
 pub(crate) struct Limited;
 
-/// Reads anything of a part; not for limited callers.
+/// Reads anything of a part; not for limited callers. Its context is [`ReadPart::Reading`], which has
+/// no method that changes the store, the reactor, a sink or a token, and [`Poll::changing`] needs the
+/// context of a [`Changing`] call. What is only in memory, such as counters and the state of
+/// listeners, is not covered.
 pub(crate) struct Whole<P>(PhantomData<P>);
 
 /// Changes a part on behalf of its caller; not for limited callers.
 pub(crate) struct Changing<P>(PhantomData<P>);
-
-/// The context of a call that changes something.
-pub(crate) struct ChangeCtx<'a, P> {
-    part: &'a P,
-    pub(crate) caller: &'a Caller,
-}
-
-impl<P> Deref for ChangeCtx<'_, P> {
-    type Target = P;
-
-    fn deref(&self) -> &P {
-        self.part
-    }
-}
 
 impl Scope for Limited {
     type Ctx<'a> = ReadCtx<'a>;
@@ -182,13 +172,13 @@ impl Scope for Limited {
     }
 }
 
-impl<P: Part> Scope for Whole<P> {
-    type Ctx<'a> = &'a P;
+impl<P: ReadPart> Scope for Whole<P> {
+    type Ctx<'a> = P::Reading<'a>;
     const ONLY_READS: bool = true;
     const IS_LIMITED: bool = false;
 
-    fn enter<'a>(ctx: &'a Ctx, _: &'a Caller) -> &'a P {
-        P::of(ctx)
+    fn enter<'a>(ctx: &'a Ctx, _: &'a Caller) -> P::Reading<'a> {
+        P::of(ctx).reading()
     }
 }
 
@@ -198,10 +188,7 @@ impl<P: Part> Scope for Changing<P> {
     const IS_LIMITED: bool = false;
 
     fn enter<'a>(ctx: &'a Ctx, caller: &'a Caller) -> ChangeCtx<'a, P> {
-        ChangeCtx {
-            part: P::of(ctx),
-            caller,
-        }
+        ChangeCtx::new(P::of(ctx), caller)
     }
 }
 

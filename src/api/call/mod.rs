@@ -11,6 +11,7 @@
 mod accept;
 mod archive;
 pub(crate) mod cache;
+mod changing;
 pub(crate) mod config;
 pub(crate) mod consumers;
 mod cursor;
@@ -24,6 +25,7 @@ mod page_rows;
 mod parts;
 mod poll;
 pub(crate) mod reactor;
+mod reading;
 mod rights;
 pub(crate) mod running;
 pub(crate) mod send;

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::ReadCtx;
 use super::archive::Archive;
+use super::changing::ChangeCtx;
 use crate::api::budget::Budget;
 use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;
@@ -38,7 +39,7 @@ pub(crate) struct Poll<A> {
 }
 
 impl<A: Send + 'static> Poll<A> {
-    /// Like [`Poll::new`], under the limits of the caller of `reading`. Entries that the caller may
+    /// Like [`Poll::changing`], under the limits of the caller of `reading`. Entries that the caller may
     /// not know do not end the wait.
     pub(super) fn limited(
         reading: &ReadCtx<'_>,
@@ -47,13 +48,23 @@ impl<A: Send + 'static> Poll<A> {
         mut attempt: impl FnMut(&ReadCtx<'_>, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
     ) -> Self {
         let limits = reading.limits.clone();
-        Self::new(wait_ms, gather, move |archive, is_last| {
+        Self::of(wait_ms, gather, move |archive, is_last| {
             attempt(&ReadCtx::of(archive, &limits), is_last)
         })
     }
 
-    /// A call that waits at most for `wait_ms`, and for `gather` after the first news.
-    pub(super) fn new(
+    /// A call that waits at most for `wait_ms`, and for `gather` after the first news. Each attempt
+    /// may change the store, so only a call that changes it can make one.
+    pub(super) fn changing(
+        _: &ChangeCtx<'_, Archive>,
+        wait_ms: Option<u64>,
+        gather: Duration,
+        attempt: impl FnMut(&Archive, bool) -> Result<Attempt<A>, CallError> + Send + 'static,
+    ) -> Self {
+        Self::of(wait_ms, gather, attempt)
+    }
+
+    fn of(
         wait_ms: Option<u64>,
         gather: Duration,
         attempt: impl FnMut(&Archive, bool) -> Result<Attempt<A>, CallError> + Send + 'static,

@@ -16,7 +16,7 @@ use crate::store::free_space::SpaceLevel;
 use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason};
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::stats::ClassStats;
-use crate::store::{Hold, StoreError};
+use crate::store::{Hold, StoreError, StoreReader};
 use crate::wire::call::{CallError, Id};
 use crate::wire::msgpack::{Time, or_absent};
 
@@ -159,7 +159,7 @@ impl Run for Stats {
             state_dir: ctx.state_dir.to_string_lossy().into_owned(),
             head: stats.head.0,
             durable: stats.durable.0,
-            checkpoint: ctx.store.consumers().lowest_cursor().map(|cursor| cursor.0),
+            checkpoint: ctx.store.lowest_cursor().map(|cursor| cursor.0),
             space: Space {
                 state: space.room,
                 free_bytes: space.free,
@@ -356,7 +356,7 @@ impl Run for HoldJob {
             ));
         }
         // A hold on a job that is not stored would protect nothing, and hide a typing mistake.
-        if count_entries(ctx, &jid)? == 0 {
+        if count_entries(&ctx.store, &jid)? == 0 {
             return Err(CallError::Refused(format!(
                 "job {jid} is not stored and cannot be held"
             )));
@@ -373,9 +373,9 @@ impl Run for HoldJob {
 }
 
 /// The number of entries of a job.
-fn count_entries(ctx: &Archive, jid: &str) -> Result<u64, CallError> {
+fn count_entries(store: &StoreReader, jid: &str) -> Result<u64, CallError> {
     // Without their bodies.
-    let entries = ctx.store.job_entries_with(jid, |_| false).map_err(failed)?;
+    let entries = store.job_entries_with(jid, |_| false).map_err(failed)?;
     Ok(entries.len() as u64)
 }
 
@@ -394,7 +394,7 @@ impl Run for ListHolds {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Holds, CallError> {
         let row = |hold: Hold| {
             Ok(HeldJob {
-                entries: Some(count_entries(ctx, &hold.jid)?),
+                entries: Some(count_entries(ctx.store, &hold.jid)?),
                 jid: hold.jid,
                 time: Time(hold.since),
                 reason: hold.reason,

@@ -113,7 +113,7 @@ impl Call for List {
 
 impl Run for List {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<TokenList, CallError> {
-        let (tokens, problem) = ctx.tokens.list();
+        let (tokens, problem) = ctx.list();
 
         let row = |token: &Token| {
             let text = |limit| token.limits.of(limit).map(|glob| glob.as_str().to_owned());

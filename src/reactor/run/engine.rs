@@ -14,6 +14,7 @@
 //!
 //! The threads and the handle have those that they need: [`Follower`], [`Worker`], [`Control`].
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -75,11 +76,26 @@ pub struct Parts {
 /// The reactor as the rest of the daemon sees it.
 #[derive(Clone)]
 pub struct Handle {
+    reader: ReactorReader,
+    replays: Replays,
+}
+
+/// What the reactor can tell. No method of it changes the reactor; those are of [`Handle`], which
+/// dereferences to it.
+#[derive(Clone)]
+pub struct ReactorReader {
     control: Arc<Control>,
     watch: Arc<Watch>,
     endings: Arc<Endings>,
-    replays: Replays,
     log: Store,
+}
+
+impl Deref for Handle {
+    type Target = ReactorReader;
+
+    fn deref(&self) -> &ReactorReader {
+        &self.reader
+    }
 }
 
 /// How far the reactor is.
@@ -223,11 +239,13 @@ impl Reactor {
 
         let mut reactor = Self {
             handle: Handle {
-                control: control.clone(),
-                watch,
-                endings,
+                reader: ReactorReader {
+                    control: control.clone(),
+                    watch,
+                    endings,
+                    log: log.clone(),
+                },
                 replays: Replays(tasks),
-                log: log.clone(),
             },
             #[cfg(test)]
             follower: follower.clone(),
@@ -350,6 +368,40 @@ fn restore_once(
 }
 
 impl Handle {
+    /// Replaces rules and settings together. Reactions in progress keep the old ones.
+    pub(crate) fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
+        self.control.change(rules, settings);
+    }
+
+    /// Applies a report of the master's engine. Returns the token for its next one, and why the
+    /// reactor makes no calls.
+    pub(crate) fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
+        self.control.report(report)
+    }
+
+    /// Notes rejected configuration or rules, and the reason; the old ones stay in use.
+    pub(crate) fn refuse(&self, why: String) {
+        self.control.refuse(why);
+    }
+
+    /// Ends a rejection for this reason. One for another reason stays.
+    pub(crate) fn accept(&self, why: &str) {
+        self.control.in_use.accept(why);
+    }
+
+    /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to
+    /// render, it renders the record's rules again and omits the calls that were made.
+    pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
+        self.replays.replay(record, all)
+    }
+
+    /// Renders an event again with all current rules.
+    pub(crate) fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
+        self.replays.replay_event(seq)
+    }
+}
+
+impl ReactorReader {
     /// How far it is.
     pub fn status(&self) -> Status {
         let Control {
@@ -370,27 +422,6 @@ impl Handle {
             shadow: in_use.settings().shadow,
             refused: in_use.refused(),
         }
-    }
-
-    /// Replaces rules and settings together. Reactions in progress keep the old ones.
-    pub(crate) fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
-        self.control.change(rules, settings);
-    }
-
-    /// Applies a report of the master's engine. Returns the token for its next one, and why the
-    /// reactor makes no calls.
-    pub(crate) fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
-        self.control.report(report)
-    }
-
-    /// Notes rejected configuration or rules, and the reason; the old ones stay in use.
-    pub(crate) fn refuse(&self, why: String) {
-        self.control.refuse(why);
-    }
-
-    /// Ends a rejection for this reason. One for another reason stays.
-    pub(crate) fn accept(&self, why: &str) {
-        self.control.in_use.accept(why);
     }
 
     /// The latest differences from Salt's reactor, the latest first.
@@ -439,16 +470,5 @@ impl Handle {
     /// Number of reactions since the start, by final state: done, failed, partial, dead.
     pub(crate) fn ended(&self) -> [(State, u64); 4] {
         self.endings.counts()
-    }
-
-    /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to
-    /// render, it renders the record's rules again and omits the calls that were made.
-    pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
-        self.replays.replay(record, all)
-    }
-
-    /// Renders an event again with all current rules.
-    pub(crate) fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
-        self.replays.replay_event(seq)
     }
 }

@@ -23,12 +23,11 @@ use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
 use crate::reactor::acting::{self, Actor, Assigned};
 use crate::reactor::master::Client;
-use crate::reactor::run::engine::Handle;
 use crate::reactor::run::replay::{ReplayError, Replayed};
 use crate::reactor::run::watch::{DifferenceKind, ShadowDifference};
 use crate::reactor::stored::{RecordKey, States, StoredRecord};
 use crate::reactor::{CallOutcome, CallRecord};
-use crate::store::{StoreError, StoredEntry};
+use crate::store::{StoreError, StoreReader, StoredEntry};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{Stored, Time, as_bool, as_text, get, or_absent};
 use crate::wire::salt_event::job_tag;
@@ -203,13 +202,13 @@ impl From<Assigned> for RuleState {
     }
 }
 
-fn reactor(ctx: &Reacting) -> Result<&Handle, CallError> {
+fn configured<T>(handle: Option<T>) -> Result<T, CallError> {
     let none = || {
         let message =
             "no reactor is configured: set reactor.master or reactor.minion in the configuration";
         CallError::Refused(message.to_owned())
     };
-    ctx.handle.as_ref().ok_or_else(none)
+    handle.ok_or_else(none)
 }
 
 /// `reactor_list`.
@@ -225,11 +224,11 @@ impl Call for List {
 
 impl Run for List {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<ReactorState, CallError> {
-        let handle = reactor(ctx)?;
+        let handle = configured(ctx.handle)?;
         let status = handle.status();
 
         // Events that a bus has delivered and that are not stored yet cannot cause a reaction.
-        let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+        let buses = ctx.buses();
         let unstored: u64 = buses
             .iter()
             .map(|bus| bus.waiting.events + bus.waiting.spilled_events)
@@ -243,7 +242,7 @@ impl Run for List {
         // The reactor may be ready and still receive nothing.
         let blocked = handle
             .blocked_by()
-            .or_else(|| no_events(&ctx.archive, &buses));
+            .or_else(|| no_events(ctx.archive.store, &buses));
         let salts = handle.salts_reactor();
         let rules = acting::assign(
             handle.rules(),
@@ -265,7 +264,7 @@ impl Run for List {
                 why,
             }),
             reactions: ended.collect(),
-            compared: compared(&ctx.archive.metrics),
+            compared: compared(ctx.archive.metrics),
             differences: handle.differences().into_iter().map(difference).collect(),
             foreign_call: handle.foreign_call().map(|(at, fun)| ForeignCall {
                 time: Time(at),
@@ -343,7 +342,7 @@ impl Call for Lease {
 
 impl Run for Lease {
     fn run(ctx: &In<'_, Self>, args: LeaseArgs) -> Result<Renewal, CallError> {
-        let handle = reactor(ctx)?;
+        let handle = configured(ctx.handle.as_ref())?;
         let report = EngineReport {
             token: args.token.as_deref(),
             fallback: args.fallback,
@@ -358,21 +357,20 @@ impl Run for Lease {
         Ok(Renewal {
             token,
             lease_ms: u64::try_from(REACTOR_LEASE.as_millis()).unwrap_or(u64::MAX),
-            blocked: blocked.or_else(|| no_events(&ctx.archive, &buses)),
+            blocked: blocked.or_else(|| no_events(&ctx.archive.store, &buses)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }
 }
 
 /// Why the reactor receives no events; `None` if it does.
-pub(in crate::api) fn no_events(archive: &Archive, buses: &[BusStatus]) -> Option<String> {
+pub(in crate::api) fn no_events(store: &StoreReader, buses: &[BusStatus]) -> Option<String> {
     // In order of what an administrator has to do first.
     if buses.is_empty() {
         return Some("no bus is configured (`bus`)".to_owned());
     }
 
-    if let Some(why) = archive
-        .store
+    if let Some(why) = store
         .refusal()
         .or_else(|| buses.iter().find_map(|bus| bus.refused.clone()))
     {
@@ -498,11 +496,9 @@ fn reaction(row: &StoredEntry) -> ReactionRow {
 }
 
 /// The record with this number, or the first record about the event with this number.
-fn find(ctx: &Archive, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
+fn find(store: &StoreReader, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let filter = reactions_to("*");
-    let latest = ctx
-        .store
-        .events_before(&filter, seq.next(), 1, usize::MAX)?;
+    let latest = store.events_before(&filter, seq.next(), 1, usize::MAX)?;
     // The number is that of a record.
     if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
         return Ok(Some(record));
@@ -515,16 +511,14 @@ fn find(ctx: &Archive, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
         // A few steps, so that a record close to the event ends the search.
-        let after = ctx
-            .store
-            .follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
-                searched += row.body.len();
-                let is_of_event =
-                    || RecordKey::read(row.body).is_ok_and(|record| record.event == seq.0);
-                if found.is_none() && is_of_event() {
-                    found = Some(row.seq);
-                }
-            })?;
+        let after = store.follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
+            searched += row.body.len();
+            let is_of_event =
+                || RecordKey::read(row.body).is_ok_and(|record| record.event == seq.0);
+            if found.is_none() && is_of_event() {
+                found = Some(row.seq);
+            }
+        })?;
         // The end of the log.
         if after == from {
             break;
@@ -534,15 +528,14 @@ fn find(ctx: &Archive, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     }
 
     let Some(record) = found else { return Ok(None) };
-    Ok(ctx
-        .store
+    Ok(store
         .events_before(&filter, record.next(), 1, usize::MAX)?
         .into_iter()
         .next())
 }
 
-fn found(ctx: &Archive, seq: u64) -> Result<StoredEntry, CallError> {
-    let record = find(ctx, SeqNo(seq)).map_err(failed)?;
+fn found(store: &StoreReader, seq: u64) -> Result<StoredEntry, CallError> {
+    let record = find(store, SeqNo(seq)).map_err(failed)?;
     record.ok_or_else(|| {
         CallError::Refused(format!(
             "no reaction with the number {seq}, or to an event with it"
@@ -569,13 +562,13 @@ impl Call for Show {
 
 impl Run for Show {
     fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<ReactionRow, CallError> {
-        let record = found(ctx, args.seq)?;
+        let record = found(ctx.store, args.seq)?;
 
         // A record that cannot be read is shown as it is, without the results of its calls.
         let calls = StoredRecord::read(&record.body).map_or_else(|_| Vec::new(), |read| read.calls);
         let results = calls
             .iter()
-            .map(|call| result(ctx, call))
+            .map(|call| result(ctx.store, call))
             .collect::<Result<_, _>>()
             .map_err(failed)?;
         Ok(ReactionRow {
@@ -587,7 +580,7 @@ impl Run for Show {
 
 /// The current result of a call: of a job, or of a function that had finished when the record was
 /// written.
-fn result(ctx: &Archive, made: &CallRecord) -> Result<Option<CallResult>, StoreError> {
+fn result(store: &StoreReader, made: &CallRecord) -> Result<Option<CallResult>, StoreError> {
     // The record itself has the result of a function that was over when it was written.
     if let CallOutcome::Ran {
         success,
@@ -613,7 +606,7 @@ fn result(ctx: &Archive, made: &CallRecord) -> Result<Option<CallResult>, StoreE
         return Ok(None);
     }
 
-    let entries = ctx.store.job_entries(jid)?;
+    let entries = store.job_entries(jid)?;
     let seen = !entries.is_empty();
     // A runner returns once, as an event; it has no minions.
     if client == Client::Runner {
@@ -681,7 +674,7 @@ impl Call for Explain {
 
 impl Run for Explain {
     fn run(ctx: &In<'_, Self>, args: WhyArgs) -> Result<Why, CallError> {
-        let handle = reactor(ctx)?;
+        let handle = configured(ctx.handle)?;
         let tag = args.tag.as_str();
 
         let matching = handle.matching(tag);
@@ -761,19 +754,19 @@ impl Call for ReplayCalls {
 impl Run for ReplayCalls {
     fn run(ctx: &In<'_, Self>, args: ReplayArgs) -> Result<Replay, CallError> {
         let ReplayArgs { seq, all, render } = args;
-        let handle = reactor(ctx)?;
+        let handle = configured(ctx.handle.as_ref())?;
 
         let refused = |error: ReplayError| CallError::Refused(error.to_string());
         // `render` starts from the event, which may have no record.
         let (replayed, number) = if render {
             // A number of a record leads to its event; another number is that of the event.
-            let event = match find(&ctx.archive, SeqNo(seq)).map_err(failed)? {
+            let event = match find(&ctx.archive.store, SeqNo(seq)).map_err(failed)? {
                 Some(record) => RecordKey::read(&record.body).map_or(seq, |record| record.event),
                 None => seq,
             };
             (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
         } else {
-            let record = found(&ctx.archive, seq)?;
+            let record = found(&ctx.archive.store, seq)?;
             (handle.replay(&record, all).map_err(refused)?, record.seq.0)
         };
 

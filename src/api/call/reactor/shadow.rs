@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::super::{Archive, Call, In, Reacting, Run, Whole, failed};
+use super::super::{Call, In, Reacting, Run, Whole, failed};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
 use crate::model::{EventFilter, SeqNo};
-use crate::reactor::run::engine::Handle;
+use crate::reactor::run::engine::ReactorReader;
 use crate::reactor::shadow::{ShadowItem, is_of_interest, is_timely};
+use crate::store::StoreReader;
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{Time, encode};
 
@@ -58,7 +59,7 @@ impl Run for Shadow {
     fn run(ctx: &In<'_, Self>, args: ShadowArgs) -> Result<ShadowPage, CallError> {
         let mut from = match (args.from, args.since) {
             (Some(from), _) => SeqNo(from),
-            (None, Some(Time(since))) => first_since(&ctx.archive, since)?,
+            (None, Some(Time(since))) => first_since(ctx.archive.store, since)?,
             (None, None) => SeqNo(1),
         };
 
@@ -100,8 +101,7 @@ impl Run for Shadow {
         let is_over = from >= durable;
         let window = ctx
             .handle
-            .as_ref()
-            .map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);
+            .map_or(REACTOR_SHADOW_WINDOW, ReactorReader::shadow_window);
 
         // The end of the log is the present: windows that are over by now are complete.
         let reached = if is_over {
@@ -115,20 +115,19 @@ impl Run for Shadow {
             more: !is_over,
             reached: Time(reached.unwrap_or_default()),
             window_s: window.as_secs(),
-            workers: ctx.handle.as_ref().map_or(0, Handle::salts_workers) as u64,
+            workers: ctx.handle.map_or(0, ReactorReader::salts_workers) as u64,
         })
     }
 }
 
 /// The first event at or after `since`.
-fn first_since(ctx: &Archive, since: Micros) -> Result<SeqNo, CallError> {
+fn first_since(store: &StoreReader, since: Micros) -> Result<SeqNo, CallError> {
     let before = EventFilter {
         until: Some(since),
         ..EventFilter::default()
     };
-    let latest = ctx
-        .store
-        .events_before(&before, ctx.store.durable(), 1, 1)
+    let latest = store
+        .events_before(&before, store.durable(), 1, 1)
         .map_err(failed)?;
     Ok(latest.first().map_or(SeqNo(1), |event| event.seq.next()))
 }

@@ -13,26 +13,26 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use self::growth::{ClassGrowth, days_left};
+use super::reading::{ReadArchive, ReadCtxParts, ReadEngines, ReadReacting, ReadTokens};
 use super::running::Reload;
-use super::{Archive, Call, Ctx, In, NoArgs, Process, Reacting, Run, Whole, failed, no_events};
+use super::{Call, Ctx, In, NoArgs, Process, Run, Whole, failed, no_events};
 use crate::api::monitor::{
     ListenerMonitor, ListenerState, ListenerStatus, ZmqKind, ZmqSocketStatus,
 };
-use crate::api::sign_in::SignIn;
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::DAMAGE_ROWS_MAX;
 use crate::base::named::named;
-use crate::engines::runtime::{Engines, Phase, SinkStatus};
+use crate::engines::runtime::{Phase, SinkStatus};
 use crate::engines::script::{ScriptPhase, ScriptStatus};
-use crate::ingest::bus::BusMonitor;
+use crate::ingest::bus::BusStatus;
 use crate::ingest::spool::Spool;
 use crate::policy::{Policy, RuleList};
 use crate::store::damage::Damage;
 use crate::store::free_space::SpaceLevel;
 use crate::store::read::ClassTotals;
 use crate::store::stats::{ClassStats, StoreStats};
-use crate::store::{ConsumerStatus, Step, Store, StoreError};
+use crate::store::{ConsumerStatus, Step, StoreError, StoreReader};
 use crate::wire::call::CallError;
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::Time;
@@ -374,24 +374,21 @@ impl Run for Show {
 }
 
 /// Collects the status, with its health.
-pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
-    // Each row below gets the part that it is about. A part that is added to the daemon has to be
-    // named here, and then is shown or not by choice.
-    let Ctx {
+pub(crate) fn status(ctx: &ReadCtxParts<'_>) -> Result<Status, StoreError> {
+    // Each row below gets the part that it is about.
+    let ReadCtxParts {
         archive,
-        acceptor,
+        policy,
         reacting,
         engines,
-        sign_in,
+        tokens,
         process,
-        firing: _,
-        rights: _,
     } = ctx;
-    let store = &archive.store;
+    let store = archive.store;
 
     let now = archive.clock.now();
     let stats = store.stats()?;
-    let (known, unreadable) = acceptor.policy.master_keys().counts();
+    let (known, unreadable) = policy.master_keys().counts();
 
     // The fields of the parts that are not configured are empty or absent.
     let mut status = Status {
@@ -414,17 +411,17 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             retcode: failed.retcode,
         }),
         clock_step: stats.clock_step.map(ClockStep::from),
-        bus: reacting.buses.iter().map(bus).collect(),
+        bus: reacting.buses().iter().map(bus).collect(),
         unread_bus: process
             .unread_bus
             .as_ref()
             .map(|dir| dir.to_string_lossy().into_owned()),
         reactor: reacting.handle.is_some(),
         reactions: reactor(reacting),
-        consumers: store.consumers().all()?.iter().map(consumer).collect(),
+        consumers: store.consumer_states()?.iter().map(consumer).collect(),
         sinks: engines.list().iter().map(sink).collect(),
-        scripts: scripts(process, archive),
-        rules: rules(&acceptor.policy),
+        scripts: scripts(process, *archive),
+        rules: rules(policy),
         master_keys: MasterKeys {
             known: known as u64,
             unreadable,
@@ -446,7 +443,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             .map(|(name, value)| (name.to_owned(), value))
             .collect(),
         classes: classes(store, &stats)?,
-        files: files(store, sign_in, engines),
+        files: files(store, tokens, engines),
         shares: shares(store),
         minion_share: store.share_percent(),
     };
@@ -456,7 +453,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     Ok(status)
 }
 
-fn damage(store: &Store) -> Vec<DamageRow> {
+fn damage(store: &StoreReader) -> Vec<DamageRow> {
     let row = |known: Damage| DamageRow {
         path: known.path.to_string_lossy().into_owned(),
         offset: known.offset,
@@ -508,7 +505,7 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
     }
 }
 
-fn files(store: &Store, sign_in: &SignIn, engines: &Engines) -> Vec<FileRow> {
+fn files(store: &StoreReader, tokens: &ReadTokens<'_>, engines: &ReadEngines<'_>) -> Vec<FileRow> {
     let row = |FileFault {
                    path,
                    problem,
@@ -525,13 +522,13 @@ fn files(store: &Store, sign_in: &SignIn, engines: &Engines) -> Vec<FileRow> {
 
     let of_store = store.file_faults().into_iter();
     of_store
-        .chain(sign_in.tokens.fault())
+        .chain(tokens.fault())
         .chain(engines.file_faults())
         .map(row)
         .collect()
 }
 
-fn shares(store: &Store) -> Vec<ShareRow> {
+fn shares(store: &StoreReader) -> Vec<ShareRow> {
     let over = store.over_share().into_iter();
     over.map(|(class, minion, over)| ShareRow {
         class: class.to_string(),
@@ -553,7 +550,7 @@ fn reload(last: Reload) -> Option<ReloadRow> {
     })
 }
 
-fn classes(store: &Store, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
+fn classes(store: &StoreReader, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreError> {
     // Usage and limits are of two sources, so a class that is new may be in one of them only.
     let row = |class: ClassTotals| {
         let limits = stats.classes.iter().find(|one| one.name == class.name);
@@ -576,9 +573,8 @@ fn classes(store: &Store, stats: &StoreStats) -> Result<Vec<ClassRow>, StoreErro
     Ok(store.classes()?.into_iter().map(row).collect())
 }
 
-fn bus(bus: &BusMonitor) -> BusRow {
-    let bus = bus.status();
-    let waiting = bus.waiting;
+fn bus(bus: &BusStatus) -> BusRow {
+    let waiting = &bus.waiting;
 
     BusRow {
         path: bus.path.to_string_lossy().into_owned(),
@@ -595,10 +591,10 @@ fn bus(bus: &BusMonitor) -> BusRow {
     }
 }
 
-fn reactor(reacting: &Reacting) -> Option<ReactorRow> {
-    let handle = reacting.handle.as_ref()?;
+fn reactor(reacting: &ReadReacting<'_>) -> Option<ReactorRow> {
+    let handle = reacting.handle?;
     let status = handle.status();
-    let buses: Vec<_> = reacting.buses.iter().map(BusMonitor::status).collect();
+    let buses = reacting.buses();
 
     let failed = handle.recently_failed();
 
@@ -614,7 +610,7 @@ fn reactor(reacting: &Reacting) -> Option<ReactorRow> {
         open: status.open as u64,
         blocked: handle
             .blocked_by()
-            .or_else(|| no_events(&reacting.archive, &buses)),
+            .or_else(|| no_events(reacting.archive.store, &buses)),
         shadow: status.shadow,
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),
@@ -672,7 +668,7 @@ fn sink(status: &SinkStatus) -> SinkRow {
     }
 }
 
-fn scripts(process: &Process, archive: &Archive) -> Vec<ScriptRow> {
+fn scripts(process: &Process, archive: ReadArchive<'_>) -> Vec<ScriptRow> {
     let row = |(name, status): (String, ScriptStatus)| ScriptRow {
         name,
         state: status.phase.into(),
