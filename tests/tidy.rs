@@ -1807,12 +1807,8 @@ fn the_daemon_reads_its_files_in_one_place() {
 
 /// Files of the command line that read a value by a name in a string, each with what they read. None of it is an answer of the daemon: those are
 /// types, so that a misspelt field does not compile.
-const READ_BY_NAME: [(&str, &str); 7] = [
+const READ_BY_NAME: [(&str, &str); 6] = [
     ("admin/setup/plan.rs", "a document that setup makes itself"),
-    (
-        "admin/sinks.rs",
-        "a counter of a sink: their names are data",
-    ),
     ("doctor/master.rs", "an option of Salt"),
     ("doctor/python/", "the output of Salt's Python"),
     ("import/jsonl.rs", "a line of an export"),
@@ -1881,6 +1877,44 @@ fn the_command_line_and_the_page_read_no_answer_by_names_of_fields() {
             read_by_name(&code),
             None,
             "{file}: read answers by the types of `api::call`, so that a misspelt field does not compile"
+        );
+    }
+}
+
+/// The counters that are named in a string by a file that reads the counters of `status`. Names of one word are also words of tables and options, so they are not looked for.
+fn counters_in_strings(source: &str) -> Vec<&'static str> {
+    let names = saltcellar::base::metrics::Metrics::COUNTERS
+        .iter()
+        .map(|counter| counter.name);
+    let reads = source.contains(".counters");
+    names
+        .filter(|name| reads && name.contains('_') && source.contains(&format!("\"{name}\"")))
+        .collect()
+}
+
+#[test]
+fn clients_name_counters_by_constants() {
+    assert_eq!(
+        counters_in_strings(
+            r#"["entries_stored", "commits", "entries_store"].map(|name| status.counters.get(name))"#
+        ),
+        ["entries_stored"]
+    );
+    assert_eq!(counters_in_strings(r#"("calls_failed", 1)"#), [""; 0]);
+
+    for file in sources() {
+        let clients = ["src/cli/", "src/api/http/page/", "crates/bench/src/"];
+        let is_client = clients.iter().any(|of| file.starts_with(of));
+        if !is_client || file.contains("tests") {
+            continue;
+        }
+
+        let source = read(&file);
+        let code = source.split("#[cfg(test)]\n").next().unwrap_or_default();
+        assert_eq!(
+            counters_in_strings(code),
+            [""; 0],
+            "{file}: use base::metrics::names, so that a misspelt counter does not compile"
         );
     }
 }

@@ -167,6 +167,12 @@ macro_rules! counters {
                 },
             ];
         }
+
+        /// The names of the counters for those who read them in an answer: a misspelt one does not compile.
+        #[expect(non_upper_case_globals, reason = "a constant is named as its counter")]
+        pub mod names {
+            $($(#[doc = $doc])+ pub const $name: &str = stringify!($name);)+
+        }
     };
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use saltcellar::base::metrics::names;
 use saltcellar_testkit::Random;
 use saltcellar_testkit::load::driver::{LoadSpec, run_load};
 use saltcellar_testkit::load::template::Encoding;
@@ -237,7 +238,7 @@ impl QueryBench<'_> {
             .daemon
             .status()?
             .counters
-            .get("segments_dropped")
+            .get(names::segments_dropped)
             .copied()
             .unwrap_or(0))
     }

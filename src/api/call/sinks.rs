@@ -1,7 +1,5 @@
 //! Calls about sinks: status, tests, control, dead letters.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +11,7 @@ use crate::api::query::Moment;
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_SHOWN_BYTES_MAX;
 use crate::engines::dead_letters::DeadLetter;
-use crate::engines::runtime::{Engines, Phase, SinkError, SinkStatus};
+use crate::engines::runtime::{Engines, Phase, SinkCounts, SinkError, SinkStatus};
 use crate::model::Right;
 use crate::wire::call::CallError;
 use crate::wire::msgpack::Time;
@@ -40,7 +38,7 @@ answers! {
         failures: u64,
         error: Option<Problem>,
         dead_letters: u64,
-        counters: BTreeMap<String, u64>,
+        counters: SinkCounts,
     }
     /// Whether the destinations of sinks are reachable.
     SinkChecks {
@@ -135,10 +133,7 @@ fn row(status: &SinkStatus) -> Sink {
             message: text.clone(),
         }),
         dead_letters: *dead_letters as u64,
-        counters: counters
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), *value))
-            .collect(),
+        counters: *counters,
     }
 }
 

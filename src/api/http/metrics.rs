@@ -450,27 +450,17 @@ fn sinks(ctx: &Ctx, of: &mut Snapshot) {
         of.gauge(&SINK_FAILURES, &label, f64::from(sink.last.failures));
         of.gauge(&SINK_DEAD, &label, sink.dead_letters as f64);
 
-        let count = |wanted| {
-            sink.counters
-                .iter()
-                .find(|(name, _)| *name == wanted)
-                .map_or(0, |(_, count)| *count)
-        };
-
-        for outcome in ["delivered", "without_items", "dead_lettered"] {
-            of.counter(
-                &SINK_EVENTS,
-                &[label[0], ("outcome", outcome)],
-                count(outcome),
-            );
+        let counts = sink.counters;
+        for (outcome, count) in [
+            ("delivered", counts.delivered),
+            ("without_items", counts.without_items),
+            ("dead_lettered", counts.dead_lettered),
+        ] {
+            of.counter(&SINK_EVENTS, &[label[0], ("outcome", outcome)], count);
         }
-        for (outcome, name) in [("accepted", "requests"), ("failed", "failures")] {
-            of.counter(
-                &SINK_REQUESTS,
-                &[label[0], ("outcome", outcome)],
-                count(name),
-            );
+        for (outcome, count) in [("accepted", counts.requests), ("failed", counts.failures)] {
+            of.counter(&SINK_REQUESTS, &[label[0], ("outcome", outcome)], count);
         }
-        of.counter(&SINK_BYTES, &label, count("bytes"));
+        of.counter(&SINK_BYTES, &label, counts.bytes);
     }
 }

@@ -217,7 +217,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
         ];
 
         let cells = |row: &Sink| {
-            let delivered = or_empty(row.counters.get("delivered"));
+            let delivered = row.counters.delivered.to_string();
             let error = present_error(row);
             let [lag, lag_s] = [row.lag_entries, row.lag_s].map(or_empty);
             vec![
@@ -294,10 +294,10 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             ("last error", error),
         ];
 
-        let counters = row
-            .counters
-            .iter()
-            .map(|(name, value)| (name.as_str(), Some(value.to_string())));
+        // A line for each counter, under its name.
+        let counters = serde_json::to_value(row.counters)?;
+        let counters = counters.as_object().into_iter().flatten();
+        let counters = counters.map(|(name, value)| (name.as_str(), Some(leaf(value))));
         // Lines without a value are left out.
         for (title, text) in lines.into_iter().chain(counters) {
             text.map_or(Ok(()), |text| out.line(&format!("{title:<14} {text}")))?;

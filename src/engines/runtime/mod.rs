@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use self::deliver::DeliverContext;
 use self::reader::Reader;
 use self::sink::Sink;
-pub(crate) use self::state::{Last, Phase, SinkState};
+pub(crate) use self::state::{Last, Phase, SinkCounts, SinkState};
 use super::dead_letters::{DeadLetter, DeadLetterError, DeadLetters};
 use super::event::Event;
 use super::feed::{Feed, FeedError, Position, Progress};
@@ -70,7 +70,7 @@ pub(crate) struct SinkStatus {
     pub(crate) settings: Arc<SinkSettings>,
     pub(crate) last: Last,
     /// Counters since the start of the daemon.
-    pub(crate) counters: [(&'static str, u64); 8],
+    pub(crate) counters: SinkCounts,
     pub(crate) progress: Result<Progress, String>,
     pub(crate) dead_letters: usize,
 }
@@ -241,7 +241,7 @@ impl Engines {
             .map(|(settings, state, parts)| SinkStatus {
                 settings,
                 last: state.last(),
-                counters: state.counters.all(),
+                counters: state.counters.get(),
                 progress: match &parts {
                     Ok(parts) => parts.feed.progress().map_err(|error| error.to_string()),
                     Err(error) => Err(error.clone()),

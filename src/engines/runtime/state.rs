@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Counter;
@@ -54,18 +56,54 @@ pub(crate) struct SinkCounters {
 }
 
 impl SinkCounters {
-    pub(crate) fn all(&self) -> [(&'static str, u64); 8] {
-        [
-            ("delivered", self.delivered.get()),
-            ("items", self.items.get()),
-            ("bytes", self.bytes.get()),
-            ("without_items", self.without_items.get()),
-            ("requests", self.requests.get()),
-            ("failures", self.failures.get()),
-            ("dead_lettered", self.dead_lettered.get()),
-            ("redacted", self.redacted.get()),
-        ]
+    /// The present values.
+    pub(crate) fn get(&self) -> SinkCounts {
+        // By name of each field, so that a counter that is not in the answer does not compile.
+        let Self {
+            delivered,
+            items,
+            bytes,
+            without_items,
+            requests,
+            failures,
+            dead_lettered,
+            redacted,
+        } = self;
+
+        SinkCounts {
+            bytes: bytes.get(),
+            dead_lettered: dead_lettered.get(),
+            delivered: delivered.get(),
+            failures: failures.get(),
+            items: items.get(),
+            redacted: redacted.get(),
+            requests: requests.get(),
+            without_items: without_items.get(),
+        }
     }
+}
+
+/// Counters of a sink since the start of the daemon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct SinkCounts {
+    // In the order of their names, in which answers had them when they were a map.
+    /// Bytes of accepted items.
+    pub(crate) bytes: u64,
+    /// Events that the destination rejected.
+    pub(crate) dead_lettered: u64,
+    /// Events that the destination accepted.
+    pub(crate) delivered: u64,
+    /// Failed attempts, each followed by another one.
+    pub(crate) failures: u64,
+    /// Accepted items.
+    pub(crate) items: u64,
+    /// Events with redacted values.
+    pub(crate) redacted: u64,
+    /// Successful requests or writes.
+    pub(crate) requests: u64,
+    /// Events without an item for the destination.
+    pub(crate) without_items: u64,
 }
 
 /// The reason why a wait ended early, or a delivery was given up.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use serde_json::json;
 
+use super::state::SinkCounters;
 use super::*;
 use crate::engines::encoder::{EncodeError, Encoder};
 use crate::engines::event::tests::entry;
@@ -268,14 +269,8 @@ impl Rig {
         self.destination.accepted.lock().concat()
     }
 
-    fn counter(&self, name: &str) -> u64 {
-        let status = self.engines.list();
-        status[0]
-            .counters
-            .iter()
-            .find(|(known, _)| *known == name)
-            .unwrap()
-            .1
+    fn counters(&self) -> SinkCounts {
+        self.engines.list()[0].counters
     }
 
     fn dead(&self) -> Vec<(u64, String)> {
@@ -310,9 +305,9 @@ fn all_events_are_delivered_in_order_within_the_limits_of_a_request() {
     );
     assert_eq!(
         (
-            rig.counter("delivered"),
-            rig.counter("items"),
-            rig.counter("failures")
+            rig.counters().delivered,
+            rig.counters().items,
+            rig.counters().failures
         ),
         (10, 10, 0)
     );
@@ -371,7 +366,7 @@ fn a_failed_delivery_is_repeated_until_it_succeeds_and_nothing_is_acknowledged_b
     });
     rig.add(2);
     rig.wait_until_delivered(2);
-    let failures = rig.counter("failures");
+    let failures = rig.counters().failures;
     assert_eq!(failures, 3);
     assert_eq!(rig.engines.list()[0].last.error.as_ref().unwrap().1, "down");
     assert_eq!(rig.engines.list()[0].last.failures, 0);
@@ -397,7 +392,7 @@ fn one_poison_record_in_a_batch_is_dead_lettered_alone() {
     assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 7, 8, 9]);
     assert_eq!(rig.dead(), [(6, "field type".to_owned())]);
     assert_eq!(
-        (rig.counter("delivered"), rig.counter("dead_lettered")),
+        (rig.counters().delivered, rig.counters().dead_lettered),
         (8, 1)
     );
 }
@@ -773,7 +768,7 @@ fn a_test_sends_the_newest_event_and_redaction_is_applied() {
     );
     rig.add(2);
     rig.wait_until_delivered(2);
-    assert_eq!(rig.counter("redacted"), 2);
+    assert_eq!(rig.counters().redacted, 2);
     let result = rig.engines.test("one").unwrap();
     assert_eq!(
         (result.event.seq, result.items, result.error),
@@ -889,9 +884,9 @@ fn only_what_is_accepted_is_counted_and_repeated_rejections_are_failures_in_a_ro
     assert_eq!(last.phase, Phase::Retrying);
     is_busy.store(false, Ordering::SeqCst);
     rig.wait_until_delivered(3);
-    assert_eq!(rig.counter("items"), 2);
+    assert_eq!(rig.counters().items, 2);
     assert_eq!(
-        rig.counter("bytes"),
+        rig.counters().bytes,
         accepted_bytes.load(Ordering::SeqCst) as u64
     );
     let last = rig.engines.list()[0].last.clone();
@@ -913,7 +908,7 @@ fn the_pause_after_a_failed_acknowledgement_grows() {
     let started = Instant::now();
     rig.add(1);
     wait_for("the failures", || {
-        (rig.counter("failures") >= 8).then_some(())
+        (rig.counters().failures >= 8).then_some(())
     });
     // 1, 2, 4 and so on up to 64 ms, which no fast machine shortens.
     assert!(started.elapsed() >= Duration::from_millis(127));
@@ -982,4 +977,16 @@ fn a_sink_that_opens_slowly_does_not_hold_up_the_check_of_a_name() {
         reload.join().unwrap();
     });
     assert!(rig.engines.has("one") && !rig.engines.has("two"));
+}
+
+#[test]
+fn counters_keep_their_names_and_their_order_in_answers() {
+    let counters = SinkCounters::default();
+    counters.delivered.add(3);
+    counters.dead_lettered.add(1);
+    counters.redacted.add(2);
+    assert_eq!(
+        serde_json::to_string(&counters.get()).unwrap(),
+        r#"{"bytes":0,"dead_lettered":1,"delivered":3,"failures":0,"items":0,"redacted":2,"requests":0,"without_items":0}"#
+    );
 }

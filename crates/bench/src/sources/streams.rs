@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use saltcellar::base::connect;
+use saltcellar::base::metrics::names;
 use saltcellar::wire::zmtp::{SocketType, greeting, put_message, ready};
 use saltcellar_testkit::bus::{FakeBus, put_frame};
 use saltcellar_testkit::load::mix;
@@ -71,7 +72,11 @@ pub(crate) fn run(
     // Without responses, only the daemon's counter shows that all events are stored.
     wait_for_status(&subject, |status| {
         (
-            status.counters.get("entries_stored").copied().unwrap_or(0),
+            status
+                .counters
+                .get(names::entries_stored)
+                .copied()
+                .unwrap_or(0),
             entries,
         )
     })?;

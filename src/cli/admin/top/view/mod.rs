@@ -7,6 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use crate::api::call::jobs::answers::{JobAnswer, JobRow};
 use crate::api::call::reactor::ReactionRow;
 use crate::api::call::status::Status;
+use crate::base::metrics::names;
 use crate::cli::{joined, nested};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +54,11 @@ pub(super) struct View {
     pub(super) lost: Option<String>,
 }
 
-const EVENTS: [&str; 3] = ["bus_events", "event_return_events", "zmq_events"];
+const EVENTS: [&str; 3] = [
+    names::bus_events,
+    names::event_return_events,
+    names::zmq_events,
+];
 
 impl View {
     pub(super) fn is_paused(&self) -> bool {
@@ -68,8 +73,8 @@ impl View {
         jobs: Vec<JobRow>,
         reactions: Vec<ReactionRow>,
     ) {
-        let of = |status: &Status, names: &[&str]| -> u64 {
-            names
+        let of = |status: &Status, counters: &[&str]| -> u64 {
+            counters
                 .iter()
                 .filter_map(|name| status.counters.get(*name))
                 .sum()
@@ -84,15 +89,15 @@ impl View {
                 .as_secs_f64()
                 .max(1e-3);
 
-            let rate = |names: &[&str]| {
-                of(&status, names).saturating_sub(of(&self.status, names)) as f64 / seconds
+            let rate = |counters: &[&str]| {
+                of(&status, counters).saturating_sub(of(&self.status, counters)) as f64 / seconds
             };
 
             LiveRates {
                 events: rate(&EVENTS),
-                returns: rate(&["returns_stored"]),
-                failed: rate(&["returns_failed"]),
-                entries: rate(&["entries_stored"]),
+                returns: rate(&[names::returns_stored]),
+                failed: rate(&[names::returns_failed]),
+                entries: rate(&[names::entries_stored]),
             }
         });
 
