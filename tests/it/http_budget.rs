@@ -280,23 +280,26 @@ fn slow_readers_of_large_answers_do_not_delay_metrics_and_health() {
         (is_served(true) && is_served(false)).then_some(())
     });
 
-    for _ in 0..5 {
-        for path in ["/metrics", "/healthz"] {
+    // A request that waits for a slow reader is answered after one of them has ended. On a busy machine one can end beside a
+    // request that did not wait, but hardly beside each of five.
+    let mut count_ended = || {
+        slow.iter_mut().for_each(|reader| reader.go_on(&address));
+        let is_ended = |of: &&SlowReader| of.answer == Answer::Ended;
+        slow.iter().filter(is_ended).count()
+    };
+    for path in ["/metrics", "/healthz"] {
+        let was_at_once = (0..5).any(|_| {
+            let before = count_ended();
             assert_eq!(get(&address, path, "").status, 200);
-        }
-        for reader in &mut slow {
-            reader.go_on(&address);
-        }
+            count_ended() == before
+        });
+        assert!(was_at_once, "{path} is answered when a slow reader ends");
     }
 
-    // Neither had to wait for a slow reader that is served, nor for the requests of those that wait for a thread.
-    let count = |answer| slow.iter().filter(|of| of.answer == answer).count();
-    let (waiting, ended) = (count(Answer::Awaited), count(Answer::Ended));
-    assert!(
-        waiting > slow.len() / 2 && ended == 0,
-        "of {} slow readers {waiting} wait, {ended} had their answer",
-        slow.len()
-    );
+    // Nor had they to wait for the requests that wait for a thread.
+    let is_waiting = |of: &&SlowReader| of.answer == Answer::Awaited;
+    let waiting = slow.iter().filter(is_waiting).count();
+    assert!(waiting > 0, "none of {} slow readers waits", slow.len());
 }
 
 #[test]
