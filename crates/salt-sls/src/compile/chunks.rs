@@ -1,6 +1,6 @@
 //! High data to chunks in the order of the files; a chunk is a mapping.
 
-use super::Refused;
+use super::error::Refused;
 use crate::python::type_name;
 use crate::value::{Key, Map, Value, with_room};
 

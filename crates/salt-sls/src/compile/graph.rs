@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::Refused;
 use super::chunks::{field, iterate};
+use super::error::Refused;
 use super::number::Number;
 use super::order::{Ready, in_words, raise, settle};
 use indexmap::IndexMap;

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::Refused;
 use super::chunks::field;
+use super::error::Refused;
 use super::number::Number;
 use crate::value::{Map, Value};
 

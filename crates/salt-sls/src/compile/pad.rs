@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::FileError;
+use super::error::FileError;
 use crate::python::{repr, type_name};
 use crate::value::{Key, Map, Value};
 use crate::yaml::Sharing;

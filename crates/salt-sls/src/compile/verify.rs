@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Refused;
+use super::error::Refused;
 use super::graph::is_requisite;
 use crate::python::{repr, str, type_name};
 use crate::value::{Map, Value};

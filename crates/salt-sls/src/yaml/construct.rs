@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::YamlError;
+use super::error::YamlError;
 use super::parse::{Id, Kind, NONE, Node, Nodes};
 use super::resolve::{Tag, float, int};
 use super::scan::Mark;

@@ -10,6 +10,7 @@
 
 mod base64;
 mod construct;
+mod error;
 pub mod nodes;
 mod parse;
 mod resolve;
@@ -20,19 +21,8 @@ mod tag;
 use crate::limits::SLS_BYTES_MAX;
 use crate::value::Value;
 use construct::Constructor;
+pub use error::YamlError;
 use parse::Parser;
-
-/// A syntax error, or a value that Salt rejects.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {message}")]
-pub struct YamlError {
-    /// The line, from 1.
-    pub line: usize,
-    /// The column in characters, from 1.
-    pub column: usize,
-    /// PyYAML's message, where it has one.
-    pub message: String,
-}
 
 /// Objects that anchors share: for each pair of a root mapping, the number of its value and, if that is a mapping, the numbers of
 /// its values. Equal numbers are one object.

@@ -1,6 +1,6 @@
 //! The nodes of a document and their places, for programs with rules of their own for scalars, such as those of their configuration.
 
-use super::YamlError;
+use super::error::YamlError;
 use super::parse::{Id, Kind, NONE, Nodes, Parser};
 
 /// A document as it is written: tags, aliases and types of plain scalars are not resolved.

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::YamlError;
+use super::error::YamlError;
 use super::resolve::{Tag, resolve};
 use super::scan::{Mark, Scanner, Token};
 use crate::limits::SLS_DEPTH_MAX;

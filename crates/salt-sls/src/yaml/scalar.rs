@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::YamlError;
+use super::error::YamlError;
 use super::scan::{Mark, Scanner};
 
 /// A scalar under construction: the converted part, and the start of the unchanged rest.

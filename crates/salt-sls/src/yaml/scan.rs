@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::YamlError;
+use super::error::YamlError;
 
 /// Maximum length of a simple key in characters.
 const SIMPLE_KEY_CHARS_MAX: u32 = 1024;

@@ -1,6 +1,6 @@
 //! Anchors, aliases, tags and directives.
 
-use super::YamlError;
+use super::error::YamlError;
 use super::scan::{Mark, Scanner, Token};
 
 /// Digits of a version number.
