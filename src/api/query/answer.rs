@@ -3,7 +3,7 @@
 use crate::model::Flags;
 use crate::store::StoredEntry;
 use crate::wire::msgpack;
-use crate::wire::outcome::states::{StateRow, state_rows};
+use crate::wire::outcome::states::StateRow;
 use crate::wire::outcome::{Outcome, is_of_master};
 use crate::wire::salt_event::peek;
 
@@ -49,7 +49,7 @@ impl Answer {
 
     /// The states that ran.
     pub(crate) fn states(&self) -> Vec<StateRow<'_>> {
-        state_rows(&self.entry.minion, &self.outcome())
+        self.outcome().states(&self.entry.minion)
     }
 
     pub(crate) fn failed(&self) -> bool {

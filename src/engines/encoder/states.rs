@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
-use crate::wire::outcome::states::{StateRow, state_rows};
+use crate::wire::outcome::states::StateRow;
 
 const DOC: &str = r"One flat JSON object per state of a state run.
 
@@ -31,7 +31,7 @@ struct StatesEncoder {}
 impl Encoder for StatesEncoder {
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         let outcome = event.outcome();
-        let states = state_rows(&event.minion, &outcome);
+        let states = outcome.states(&event.minion);
         if states.is_empty() {
             return Ok(());
         }

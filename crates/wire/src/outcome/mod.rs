@@ -15,9 +15,11 @@
 //! its states failed. The exit code is the first one that is not zero. A failure without such a code has Salt's general
 //! one ([`EX_GENERIC`]): so the code alone says whether a run failed, and it is what the store's column contains.
 
+mod part;
 pub mod states;
 
-use self::states::runs_states;
+pub use self::part::Part;
+use self::states::{StateRow, runs_states};
 use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_nil};
 use saltcellar_model::Flags;
 
@@ -127,6 +129,19 @@ impl<'a> Outcome<'a> {
         msgpack::elements(funs).enumerate().map(part).collect()
     }
 
+    /// The states of the run on a minion, in the order in which they ran.
+    pub fn states(&self, minion: &'a str) -> Vec<StateRow<'a>> {
+        let parts = self.parts();
+        let rows = parts
+            .iter()
+            .flat_map(|part| states::of_part(part, minion, self.of_master));
+        let mut rows: Vec<_> = rows.collect();
+
+        // Those without a number are at the end.
+        rows.sort_by_key(|row| (row.minion, row.run_num.is_none(), row.run_num, row.key));
+        rows
+    }
+
     /// Whether the run failed.
     pub fn failed(&self) -> bool {
         let unsuccessful = any(self.success, |value| as_bool(value) == Some(false));
@@ -234,17 +249,6 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// One function of a run.
-#[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
-    /// The function.
-    pub fun: &'a str,
-    /// Its return value, as msgpack.
-    pub value: Option<&'a [u8]>,
-    /// Its exit code, as msgpack.
-    pub retcode: Option<&'a [u8]>,
-}
-
 /// Whether it is a function of a master.
 pub fn is_of_master(fun: &str) -> bool {
     fun.starts_with("runner.") || fun.starts_with("wheel.")
@@ -319,7 +323,6 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::super::msgpack::encode;
-    use super::states::state_rows;
     use super::*;
 
     fn check(body: &Json, failed: bool, code: Option<i64>) {
@@ -451,7 +454,7 @@ mod tests {
             );
             let bytes = encode(&of(json!({ "data": states, "outputter": "highstate" }))).unwrap();
             let outcome = Outcome::of(&bytes, "7");
-            assert_eq!(state_rows("", &outcome)[0].minion, "m_master");
+            assert_eq!(outcome.states("")[0].minion, "m_master");
             assert_eq!(outcome.out.and_then(as_text), Some("highstate"));
         }
         check(

@@ -5,7 +5,7 @@
 //! texts in its place contains the reasons why nothing ran.
 
 use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_empty};
-use super::{Outcome, Part};
+use super::part::Part;
 
 const MARK: &str = "_|-";
 
@@ -45,18 +45,6 @@ impl StateRow<'_> {
     pub fn changed(&self) -> bool {
         self.changes.is_some_and(|changes| !is_empty(changes))
     }
-}
-
-/// The states of a run, in the order in which they ran.
-pub fn state_rows<'a>(minion: &'a str, outcome: &Outcome<'a>) -> Vec<StateRow<'a>> {
-    let mut rows = Vec::new();
-    for part in outcome.parts() {
-        rows.extend(of_part(&part, minion, outcome.of_master));
-    }
-    // In the order of the run; those without a number at the end.
-    let place = |row: &StateRow<'a>| (row.minion, row.run_num.is_none(), row.run_num, row.key);
-    rows.sort_by_key(place);
-    rows
 }
 
 /// The states of one function of a run, in no order.
