@@ -221,7 +221,7 @@ impl Daemon {
             config.socket.display()
         );
 
-        let fs = vfs::from_environment().map_err(anyhow::Error::msg)?;
+        let fs = vfs::faults::from_environment().map_err(anyhow::Error::msg)?;
         let options = Options {
             metrics: metrics.clone(),
             fs,

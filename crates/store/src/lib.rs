@@ -37,7 +37,8 @@
 //! # Modules, in reading order
 //!
 //! ```text
-//! open             the start: recovery, and construction of the owners
+//! open             the start: recovery, and construction of the owners; the record of a stop
+//! limits           what the owner of a store may set
 //! state_dir        the locked directory;  format: its version, lock and names
 //! log              file, frame       log file: header, frames with checksums
 //!                  block, column     columnar blocks of entries;  builder: their construction
@@ -72,6 +73,7 @@
 //!                  salt_keep         the time for which Salt keeps jobs
 //! rounds           requests to the retainer
 //! free_space       free space guard
+//! skipped          sequence numbers that were never assigned
 //! stats, rates     size, growth and limits per class;  entries per second
 //! settings         what cannot be rebuilt from entries: a log class of keys and values, and its view in memory
 //! stopped          the record of a clean stop, to detect what is missing
@@ -86,6 +88,7 @@ pub mod error;
 pub mod format;
 pub mod free_space;
 pub mod index;
+mod limits;
 pub mod log;
 mod open;
 pub(crate) mod rates;
@@ -95,6 +98,7 @@ pub(crate) mod rounds;
 pub mod segment;
 pub mod settings;
 pub(crate) mod shares;
+mod skipped;
 pub(crate) mod state_dir;
 pub mod stats;
 pub(crate) mod stopped;
@@ -113,6 +117,7 @@ pub use free_space::FreeSpace;
 pub use index::LatestJob;
 pub use index::job_summary::JobSummary;
 pub use index::latest::HIGHSTATE;
+pub use limits::Limits;
 pub use log::file::FORMAT_VERSION;
 pub use read::StoredEntry;
 pub use read::consumer::{
@@ -126,6 +131,7 @@ pub use retain::Retainer;
 pub use retain::age_clock::Step;
 pub use retain::hold::Hold;
 pub use segment::seal::Sealer;
+pub use skipped::SkippedNumbers;
 pub use write::appender::{Appender, Intake};
 pub use write::committer::Committer;
 pub use write::packed::Done;
@@ -143,55 +149,12 @@ use retain::{PlannedDrop, PruneOptions, Retention};
 use shares::ShareState;
 use state_dir::StateDir;
 use vfs::Fs;
-use write::seqno::SkippedNumbers;
 use write::status::WriterStatus;
 
 use saltcellar_base::clock::Clock;
 use saltcellar_base::file_fault::FileFault;
-use saltcellar_base::limits::{
-    DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
-    SETTINGS_GROWTH,
-};
 use saltcellar_base::metrics::Metrics;
-use saltcellar_model::{Durability, SeqNo};
-
-/// Limits of segments, durability, and sizes of in-memory structures.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// When an entry is acknowledged.
-    pub durability: Durability,
-    /// Size of a segment's log in bytes.
-    pub segment_bytes_max: u64,
-    /// Entries of a segment.
-    pub segment_entries_max: u64,
-    /// Fingerprints per generation of the duplicate memory.
-    pub dedupe_window: usize,
-    /// Sequence numbers reserved at a time.
-    pub numbers_ahead: u64,
-    /// Bytes on disk that pinned consumers keep per class, beyond its own limits.
-    pub pin_bytes_max: u64,
-    /// Growth of a segment of the settings, in addition to twice its snapshot.
-    pub settings_growth: u64,
-}
-
-impl Limits {
-    /// The limits without a configuration.
-    pub const DEFAULT: Self = Self {
-        durability: Durability::Durable,
-        segment_bytes_max: SEGMENT_BYTES,
-        segment_entries_max: SEGMENT_ENTRIES_MAX,
-        dedupe_window: DEDUPE_WINDOW,
-        numbers_ahead: NUMBERS_AHEAD,
-        pin_bytes_max: PIN_BYTES_MAX,
-        settings_growth: SETTINGS_GROWTH,
-    };
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
+use saltcellar_model::{ReadLimits, SeqNo};
 
 /// Options of [`Store::open`].
 #[derive(Debug, Clone)]
@@ -285,8 +248,6 @@ pub struct StoreReader {
     status: Arc<WriterStatus>,
     damage: Arc<DamageList>,
     faults: Arc<FileFaults>,
-    /// Sequence numbers that were never assigned.
-    skipped: Vec<SkippedNumbers>,
     /// Last, with the lock of the directory.
     dir: StateDir,
 }
@@ -310,15 +271,6 @@ impl Deref for StoreReader {
 }
 
 impl Store {
-    /// Records the end of a clean stop. Nothing may change in the state directory any more.
-    pub fn note_stop(&self) -> Result<(), StoreError> {
-        let dir = &self.0.dir;
-        // Closed before the files are listed, because that may still write.
-        let settings = self.0.settings.close()?;
-        let kept = tools::layout::irreplaceable(dir.path())?;
-        stopped::note(dir, &self.segments, settings, kept)
-    }
-
     /// An administrator accepts that settings are lost: those that are left count as they are, and
     /// unknown names are new. False if nothing is lost. Durable on return.
     pub fn accept_loss(&self) -> Result<bool, StoreError> {
@@ -394,15 +346,14 @@ impl StoreReader {
         present.into_iter().flatten().chain(at_start).collect()
     }
 
-    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
-    /// at `from`, behind it.
-    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
-        let asked = asked.max(SeqNo::FIRST);
-        // Numbers that were left out after a restore were never assigned.
-        let skipped = self.skipped.iter();
-        let skipped: u64 = skipped.map(|range| range.count_between(asked, from)).sum();
-        let entries = from.0.saturating_sub(asked.0).saturating_sub(skipped);
-        self.gap_of(asked, from, entries)
+    /// The store as a caller with these limits may know it.
+    pub fn view(&self, limits: Arc<ReadLimits>) -> StoreView {
+        StoreView::new(self.log.clone(), limits)
+    }
+
+    /// The whole store, for work that is done for no limited caller.
+    pub fn whole_view(&self) -> StoreView {
+        self.view(Arc::default())
     }
 
     /// The jobs that are exempt from retention.

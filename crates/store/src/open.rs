@@ -1,4 +1,5 @@
-//! The start of a store: recovery of the logs, and the construction of all owners.
+//! The start of a store: recovery of the logs, and the construction of all owners. Also the record of its stop, which the next
+//! start reads.
 //!
 //! # Invariant
 //!
@@ -124,6 +125,7 @@ impl Store {
             allowed: AllowedCache::new(indexes.clone()),
             public_id: public_id(store_id),
             clock: clock.clone(),
+            skipped: reserved.map(|file| file.skipped).unwrap_or_default(),
         });
 
         // What is on disk.
@@ -154,7 +156,6 @@ impl Store {
         if let Some(problem) = seqnos.problem_at_start() {
             faults.report("SEQUENCE", problem);
         }
-        let skipped = seqnos.skipped().to_vec();
 
         // Everything found counts as acknowledged: it was made durable.
         watermark.advance(seqnos.next());
@@ -273,10 +274,18 @@ impl Store {
                 status,
                 damage,
                 faults,
-                skipped,
                 dir,
             })),
         })
+    }
+
+    /// Records the end of a clean stop. Nothing may change in the state directory any more.
+    pub fn note_stop(&self) -> Result<(), StoreError> {
+        let dir = &self.0.dir;
+        // Closed before the files are listed, because that may still write.
+        let settings = self.0.settings.close()?;
+        let kept = layout::irreplaceable(dir.path())?;
+        stopped::note(dir, &self.segments, settings, kept)
     }
 }
 

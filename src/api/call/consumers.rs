@@ -15,7 +15,7 @@ use crate::base::limits::{
     LIST_ROWS_MAX,
 };
 use crate::model::{Right, SeqNo};
-use crate::store::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoreView};
+use crate::store::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::{Time, or_absent};
 
@@ -297,7 +297,7 @@ impl Wait for Next {
                     });
                 }
 
-                let store = StoreView::whole(&ctx.store);
+                let store = ctx.store.whole_view();
                 Ok(Attempt::Done(Batch {
                     next: Some(Cursor::new(&store.id(), batch.next)),
                     more: !batch.is_end && !batch.paused,

@@ -75,7 +75,7 @@ pub(crate) struct ReadCtx<'a> {
 impl<'a> ReadCtx<'a> {
     pub(in crate::api) fn of(archive: &'a Archive, limits: &Arc<ReadLimits>) -> Self {
         Self {
-            store: StoreView::new(&archive.store, limits.clone()),
+            store: archive.store.view(limits.clone()),
             metrics: &archive.metrics,
             limits: limits.clone(),
         }

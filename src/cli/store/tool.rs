@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use crate::api::call::{self as calls, NoArgs};
 use crate::cli::{Global, NoDaemon, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
-use crate::store::write::seqno::SkippedNumbers;
+use crate::store::SkippedNumbers;
 
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
     Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")

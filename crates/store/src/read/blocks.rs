@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::cache::BlockCache;
-use super::{StoredEntry, without_body};
+use super::stored_entry::{StoredEntry, without_body};
 use crate::damage::{Damage, DamageList};
 use crate::error::StoreError;
 use crate::log::block::{BlockView, Rows};

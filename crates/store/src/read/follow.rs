@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::log::block::{BlockView, Rows};
+use crate::read::LogReader;
 use crate::read::blocks::BlockReader;
-use crate::read::{LogReader, StoredEntry, without_body};
+use crate::read::stored_entry::{StoredEntry, without_body};
 use crate::segment::{Segment, with_same_numbers};
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};

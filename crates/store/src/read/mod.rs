@@ -14,8 +14,10 @@ pub mod last_seen;
 pub mod pattern;
 pub mod returns;
 mod scan;
+pub(crate) mod stored_entry;
 mod view;
 pub use scan::ScanStats;
+pub use stored_entry::StoredEntry;
 #[cfg(test)]
 pub(crate) use view::summary;
 pub use view::{JobRows, StoreView};
@@ -29,81 +31,19 @@ use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, SegmentMetadata, Totals};
 use super::segment::Segment;
 use crate::index::job_summary::JobSummary;
-use crate::log::block;
 use crate::read::allowed::AllowedCache;
 use crate::read::blocks::BlockReader;
 use crate::read::scan::{Backwards, Search};
+use crate::read::stored_entry::without_body;
 use crate::segment::catalogue::Catalogue;
 use crate::segment::list::Segments;
 use crate::segment::with_same_numbers;
+use crate::skipped::SkippedNumbers;
 use crate::watermark::Watermark;
 use saltcellar_base::clock::{Clock, Micros};
 use saltcellar_base::limits::SCAN_BYTES_MAX;
-use saltcellar_model::{
-    Entry, EventFilter, Flags, JidKey, Kind, Origin, ReadLimits, Replaced, SeqNo, Source,
-};
+use saltcellar_model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
 use saltcellar_wire::filter::{EntryFilter, TooCostly};
-
-/// An entry read from the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredEntry {
-    /// Sequence number.
-    pub seq: SeqNo,
-    /// Kind of the entry.
-    pub kind: Kind,
-    /// Source of the entry.
-    pub source: Source,
-    /// The master that it came from.
-    pub origin: Origin,
-    /// Flags.
-    pub flags: Flags,
-    /// Time of arrival.
-    pub at: Micros,
-    /// Tag; empty if the entry is not an event.
-    pub tag: Vec<u8>,
-    /// Job id; empty for none.
-    pub jid: String,
-    /// Minion id; empty for none.
-    pub minion: String,
-    /// Function; empty for none.
-    pub fun: String,
-    /// A return's exit code.
-    pub retcode: i64,
-    /// Body, byte for byte as received.
-    pub body: Vec<u8>,
-}
-
-impl StoredEntry {
-    /// Takes the parts that redaction has changed.
-    pub fn replace(&mut self, parts: Replaced) {
-        if let Some(body) = parts.body {
-            self.body = body;
-        }
-        if let Some(names) = parts.names {
-            self.tag = names.tag;
-            self.jid = names.jid;
-            self.minion = names.minion;
-            self.fun = names.fun;
-        }
-    }
-
-    /// The entry, borrowed.
-    pub fn as_entry(&self) -> Entry<'_> {
-        Entry {
-            kind: self.kind,
-            source: self.source,
-            origin: self.origin,
-            flags: self.flags,
-            at: self.at,
-            tag: &self.tag,
-            jid: &self.jid,
-            minion: &self.minion,
-            fun: &self.fun,
-            retcode: self.retcode,
-            body: &self.body,
-        }
-    }
-}
 
 /// Events found by a search backwards.
 #[derive(Debug, Default)]
@@ -147,6 +87,8 @@ pub struct LogReader {
     pub(crate) allowed: AllowedCache,
     /// The first part of an event's id.
     pub(crate) public_id: String,
+    /// Sequence numbers that were never assigned.
+    pub(crate) skipped: Vec<SkippedNumbers>,
     pub(crate) clock: Clock,
 }
 
@@ -853,28 +795,5 @@ impl Stream {
             (None, Some(metadata)) => metadata.newest_below(below),
             (None, None) => Some(below.unwrap_or(JidKey(u128::MAX))),
         }
-    }
-}
-
-/// Copies an entry with a known jid, without its body.
-pub(super) fn without_body(
-    rows: block::Rows<'_>,
-    at: usize,
-    jid: String,
-    with_tag: bool,
-) -> StoredEntry {
-    StoredEntry {
-        seq: rows.seq(at),
-        kind: rows.kind(at),
-        source: rows.source(at),
-        origin: rows.origin(at),
-        flags: rows.flags(at),
-        at: rows.at(at),
-        tag: if with_tag { rows.tag(at) } else { Vec::new() },
-        jid,
-        minion: rows.minion(at).to_owned(),
-        fun: rows.fun(at).to_owned(),
-        retcode: rows.retcode(at),
-        body: Vec::new(),
     }
 }

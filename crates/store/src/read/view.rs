@@ -30,8 +30,8 @@ use super::follow::{Counted, Selected};
 use super::last_seen::LastSeen;
 use super::returns::{Asked, JobReturns, Place, PlacesIn};
 use super::scan::Search;
-use super::{EntriesIn, EventPage, LogReader, ScanStats, StoredEntry, without_body};
-use crate::Store;
+use super::stored_entry::{StoredEntry, without_body};
+use super::{EntriesIn, EventPage, LogReader, ScanStats};
 use crate::error::StoreError;
 use crate::index::job_summary::{JobSummary, is_of_cached_job, load_of, rank};
 use crate::index::{EntryPosition, LatestJob};
@@ -53,7 +53,7 @@ const HOUR_US: i64 = 3_600_000_000;
 /// A store under the limits of a caller.
 #[derive(Debug, Clone)]
 pub struct StoreView {
-    store: Store,
+    log: Arc<LogReader>,
     limits: Arc<ReadLimits>,
 }
 
@@ -94,16 +94,8 @@ type KnownPlaces = (Arc<Segment>, Arc<AllowedBlocks>, Vec<EntryPosition>);
 
 impl StoreView {
     /// The store as a caller with these limits may know it.
-    pub fn new(store: &Store, limits: Arc<ReadLimits>) -> Self {
-        Self {
-            store: store.clone(),
-            limits,
-        }
-    }
-
-    /// The whole store, for work that is done for no limited caller.
-    pub fn whole(store: &Store) -> Self {
-        Self::new(store, Arc::default())
+    pub(crate) fn new(log: Arc<LogReader>, limits: Arc<ReadLimits>) -> Self {
+        Self { log, limits }
     }
 
     /// Whether the limits exclude anything.
@@ -113,38 +105,38 @@ impl StoreView {
 
     /// The durable watermark of the whole store.
     pub fn durable(&self) -> SeqNo {
-        self.store.durable()
+        self.log.durable()
     }
 
     /// As [`LogReader::position`](crate::LogReader::position).
     pub fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
-        self.store.position(start)
+        self.log.position(start)
     }
 
     /// As [`LogReader::end_before`].
     pub fn end_before(&self, at: Micros) -> Result<SeqNo, StoreError> {
-        self.store.end_before(at)
+        self.log.end_before(at)
     }
 
-    /// As [`Store::gap_before`]. A gap record is an event, without minion and function.
+    /// As [`LogReader::gap_before`]. A gap record is an event, without minion and function.
     pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
-        let gap = self.store.gap_before(asked, from);
+        let gap = self.log.gap_before(asked, from);
         gap.filter(|gap| self.limits.allow_event(&gap.tag, &gap.minion, &gap.fun))
     }
 
     /// As [`LogReader::id`](crate::LogReader::id).
     pub fn id(&self) -> String {
-        self.store.id()
+        self.log.id()
     }
 
     /// As [`LogReader::event_id`](crate::LogReader::event_id).
     pub fn event_id(&self, event: &StoredEntry) -> String {
-        self.store.event_id(event)
+        self.log.event_id(event)
     }
 
     /// As [`LogReader::id_at`](crate::LogReader::id_at).
     pub fn id_at(&self, seq: SeqNo) -> String {
-        self.store.id_at(seq)
+        self.log.id_at(seq)
     }
 
     /// As [`LogReader::search_events`]. Under limits the statistics are zero: they count what is stored
@@ -159,7 +151,7 @@ impl StoreView {
     ) -> Result<EventPage, StoreError> {
         let select = (select, &*self.limits);
         let mut page = self
-            .store
+            .log
             .search_allowed(filter, select, before, limit, bytes_max)?;
         // What one read looked at tells how much is stored for others.
         if self.is_limited() {
@@ -191,7 +183,7 @@ impl StoreView {
         bytes_max: usize,
     ) -> Result<Selected, StoreError> {
         let filter = (filter, &*self.limits);
-        self.store
+        self.log
             .select_allowed(filter, from, upto, events_max, bytes_max)
     }
 
@@ -202,8 +194,7 @@ impl StoreView {
         from: SeqNo,
         upto: SeqNo,
     ) -> Result<Counted, StoreError> {
-        self.store
-            .count_allowed((filter, &*self.limits), from, upto)
+        self.log.count_allowed((filter, &*self.limits), from, upto)
     }
 
     /// Whether jobs are restricted.
@@ -214,7 +205,7 @@ impl StoreView {
     /// As [`LogReader::job_entries`].
     pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
         if !self.hides_jobs() {
-            return self.store.job_entries(jid);
+            return self.log.job_entries(jid);
         }
         self.entries_of(jid, SeqNo::FIRST, |_| true)
     }
@@ -226,7 +217,7 @@ impl StoreView {
         wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         if !self.hides_jobs() {
-            return self.store.job_entries_with(jid, wanted);
+            return self.log.job_entries_with(jid, wanted);
         }
         self.entries_of(jid, SeqNo::FIRST, wanted)
     }
@@ -239,7 +230,7 @@ impl StoreView {
         wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         if !self.hides_jobs() {
-            return self.store.job_entries_since(jid, from, wanted);
+            return self.log.job_entries_since(jid, from, wanted);
         }
         self.entries_of(jid, from, wanted)
     }
@@ -275,7 +266,7 @@ impl StoreView {
         };
 
         let of_job = self
-            .store
+            .log
             .entries_at(places, jid, from, wanted, |kind| kind == Kind::Event)?;
         let allowed = of_job.into_iter().filter_map(|entry| self.allowed(entry));
         let entries: Vec<_> = allowed.collect();
@@ -292,10 +283,10 @@ impl StoreView {
         let key = JidKey::of(jid);
         let mut places = Vec::new();
         // More than may hold the job: those that do not are skipped by what they hold of others.
-        for segment in self.store.segments_that(|metadata| metadata.spans(key)) {
+        for segment in self.log.segments_that(|metadata| metadata.spans(key)) {
             let (known, positions) = loop {
-                let (known, _) = self.store.allowed.blocks(&segment, &self.limits)?;
-                let positions = self.store.positions_in(&segment, key)?;
+                let (known, _) = self.log.allowed.blocks(&segment, &self.limits)?;
+                let positions = self.log.positions_in(&segment, key)?;
                 // Both are of one numbering, unless the index was rebuilt in between.
                 if known.is_of(&segment) {
                     break (known, positions);
@@ -347,9 +338,7 @@ impl StoreView {
         // All of them before an entry of the job is looked at.
         let mut allowed = Vec::new();
         for (segment, _, positions) in places {
-            if let Some(known) =
-                search.learn_all((&self.store.blocks, &self.store.allowed), segment)?
-            {
+            if let Some(known) = search.learn_all((&self.log.blocks, &self.log.allowed), segment)? {
                 let positions = positions.iter().filter(|at| known.may_allow(**at));
                 allowed.push((segment, positions.copied().collect::<Vec<_>>()));
             }
@@ -357,7 +346,7 @@ impl StoreView {
 
         for (segment, allowed) in allowed {
             for position in allowed {
-                let Some(view) = self.store.blocks.head(segment, position.block)? else {
+                let Some(view) = self.log.blocks.head(segment, position.block)? else {
                     continue;
                 };
                 let rows = view.rows();
@@ -378,7 +367,7 @@ impl StoreView {
     fn has_roles(&self, places: &[KnownPlaces]) -> Result<bool, StoreError> {
         for (segment, known, _) in places {
             let count = self
-                .store
+                .log
                 .blocks
                 .indexes()
                 .ready(segment)?
@@ -409,7 +398,7 @@ impl StoreView {
         if let Some(roles) = known.roles(number) {
             return Ok(Some(roles));
         }
-        let Some(view) = self.store.blocks.block(segment, number)? else {
+        let Some(view) = self.log.blocks.block(segment, number)? else {
             return Ok(None);
         };
         // Its index was rebuilt since, and the number may be that of another block.
@@ -467,7 +456,7 @@ impl StoreView {
         let with_tag = kind == Kind::Event && self.limits.tags.is_some();
         let mut entry = without_body(rows, at, String::new(), with_tag);
         if kind != Kind::Event {
-            entry.body = self.store.blocks.body(segment, rows, at)?.to_vec();
+            entry.body = self.log.blocks.body(segment, rows, at)?.to_vec();
         }
         let Some(entry) = self.allowed(entry) else {
             return nothing;
@@ -618,7 +607,7 @@ impl StoreView {
     /// As [`LogReader::job_row`]. Under limits the summary is made of the allowed entries.
     pub fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
         if !self.hides_jobs() {
-            return self.store.job_row(jid);
+            return self.log.job_row(jid);
         }
         with_same_numbers(|| self.allowed_row(jid))
     }
@@ -646,11 +635,11 @@ impl StoreView {
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
         let asked = Asked::of(wanted);
-        let mut places = self.store.places_of(&asked, |_, one, _| one.is_plain)?;
+        let mut places = self.log.places_of(&asked, |_, one, _| one.is_plain)?;
 
         let mut joined = vec![Role::default(); asked.len()];
         for (segment, positions) in &mut places {
-            let (known, _) = self.store.allowed.blocks(segment, &self.limits)?;
+            let (known, _) = self.log.allowed.blocks(segment, &self.limits)?;
             let mut parts = Vec::new();
             for of_block in positions.chunk_by(|a, b| a.0.block == b.0.block) {
                 let Some((first, _)) = of_block.first() else {
@@ -685,7 +674,7 @@ impl StoreView {
         // Jids that are arbitrary text are rare, and one by one they are found even if their keys collide.
         let is_plain = |jid: &str| JidKey::of(jid).text().as_deref() == Some(jid);
         for (jid, minions) in wanted.iter().filter(|(jid, _)| !is_plain(jid)) {
-            let places = self.store.job_places(jid)?;
+            let places = self.log.job_places(jid)?;
             let entries = self.entries_at(places, jid, SeqNo::FIRST, |_| true)?;
             if let Some(summary) = summary(&entries) {
                 let is_cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
@@ -715,7 +704,7 @@ impl StoreView {
         LogReader::each_place(
             asked,
             places,
-            |segment, block| self.store.blocks.block(segment, block),
+            |segment, block| self.log.blocks.block(segment, block),
             |number, one, place| {
                 if let Some(job) = jobs.get_mut(number) {
                     self.take(job, one, place);
@@ -734,7 +723,7 @@ impl StoreView {
         let is_of_minion = matches!(kind, Kind::Return | Kind::Event);
         if !is_of_minion {
             // Noted, and the rest of the job is worth having.
-            let Some(body) = self.store.blocks.body(place.segment, rows, at) else {
+            let Some(body) = self.log.blocks.body(place.segment, rows, at) else {
                 return;
             };
             let mut entry = without_body(rows, at, one.jid.to_owned(), false);
@@ -788,7 +777,7 @@ impl StoreView {
         {
             let at = (position.block, usize::from(position.at));
             job.others
-                .extend(self.store.blocks.stored_again(segment, at, *seq)?);
+                .extend(self.log.blocks.stored_again(segment, at, *seq)?);
         }
 
         job.others.sort_by_key(|entry| entry.seq);
@@ -811,7 +800,7 @@ impl StoreView {
 
         if !self.hides_jobs() {
             // Without limits a single read has all rows.
-            found.rows = self.store.jobs_before(before, limit)?;
+            found.rows = self.log.jobs_before(before, limit)?;
             found.seen = found.rows.len();
             let last = found.rows.last().map(|(key, _)| *key);
             found.next = last.filter(|_| found.rows.len() >= limit);
@@ -822,7 +811,7 @@ impl StoreView {
         // Bounded by the jobs that were looked at, whoever they belong to.
         let mut at_once = limit.clamp(ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE);
         while found.rows.len() < limit && found.seen < LIST_JOBS_READ {
-            let rows = self.store.jobs_before(found.next, at_once)?;
+            let rows = self.log.jobs_before(found.next, at_once)?;
             let is_end = rows.len() < at_once;
             let mut left = rows.as_slice();
             while !left.is_empty() && found.rows.len() < limit {
@@ -860,7 +849,7 @@ impl StoreView {
         if self.hides_jobs() {
             return 0;
         }
-        self.store.jobs_at_most()
+        self.log.jobs_at_most()
     }
 
     /// As [`LogReader::returns_of`].
@@ -869,7 +858,7 @@ impl StoreView {
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {
         if !self.hides_jobs() {
-            return self.store.returns_of(wanted);
+            return self.log.returns_of(wanted);
         }
         with_same_numbers(|| self.allowed_jobs(wanted))
     }
@@ -881,13 +870,13 @@ impl StoreView {
         jids: &BTreeSet<&'a str>,
     ) -> Result<BTreeSet<&'a str>, StoreError> {
         let wanted = jids.iter().map(|jid| (*jid, BTreeSet::new())).collect();
-        let known = self.store.returns_of(&wanted)?;
+        let known = self.log.returns_of(&wanted)?;
         let mut cached = BTreeSet::new();
         for jid in jids {
             // Of jobs with equal keys `returns_of` knows only one.
             let row = match known.get(*jid) {
                 Some(job) => Some(job.summary.clone()),
-                None => self.store.job_row(jid)?,
+                None => self.log.job_row(jid)?,
             };
 
             let Some(row) = row else {
@@ -924,12 +913,12 @@ impl StoreView {
 
     /// As [`LogReader::latest_of`].
     pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
-        Ok(self.allowed_latest(fun, self.store.latest_of(fun)?))
+        Ok(self.allowed_latest(fun, self.log.latest_of(fun)?))
     }
 
     /// As [`LogReader::latest_on_bus_only`].
     pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
-        Ok(self.allowed_latest(fun, self.store.latest_on_bus_only(fun)?))
+        Ok(self.allowed_latest(fun, self.log.latest_on_bus_only(fun)?))
     }
 
     fn allowed_latest(
@@ -947,10 +936,10 @@ impl StoreView {
         wanted: &dyn Fn(&[u8], &[u8]) -> bool,
     ) -> Result<Vec<(LatestJob, bool)>, StoreError> {
         if !self.hides_jobs() {
-            return self.store.latest_jobs(wanted);
+            return self.log.latest_jobs(wanted);
         }
         // The limits first, as everywhere.
-        self.store.latest_jobs(&|fun, minion| {
+        self.log.latest_jobs(&|fun, minion| {
             let [fun_text, minion_text] = [fun, minion].map(String::from_utf8_lossy);
             self.limits.allow_minion(&minion_text)
                 && self.limits.allow_fun(&fun_text)
@@ -976,7 +965,7 @@ impl StoreView {
         entries_max: usize,
         wanted: Option<&BTreeSet<&str>>,
     ) -> Result<LastSeen, StoreError> {
-        let mut seen = self.store.last_seen(entries_max, wanted)?;
+        let mut seen = self.log.last_seen(entries_max, wanted)?;
         // After the search, which looks at the same entries in any case.
         if self.is_limited() {
             seen.minions

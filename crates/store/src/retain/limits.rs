@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::salt_keep::{self, SaltKeeps};
-use crate::Limits;
 use crate::class::{Class, Classes};
+use crate::limits::Limits;
 use crate::segment::Segment;
 use crate::segment::list::Segments;
 use saltcellar_base::clock::{Clock, micros};

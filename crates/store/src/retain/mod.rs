@@ -6,7 +6,7 @@
 //!
 //! - age: the newest entry is older than the class keeps, by the age clock (see `age_clock`), which
 //!   does not follow a wall clock that was set ahead. An arrival time that the segments of a class
-//!   prove wrong is ignored (see `segment::usage`)
+//!   prove wrong is ignored (see `retain::arrivals`)
 //! - bytes, entries: the class as a whole, including the active segment, exceeds its limit
 //! - space: the disk is nearly full (see [`crate::free_space`]). Classes are emptied in the order of the
 //!   configured list, each from its oldest segment; `events` and then `jobs` come last unless the
@@ -24,6 +24,7 @@
 //! `age_clock`). Only the configuration shortens one directly.
 
 pub(crate) mod age_clock;
+mod arrivals;
 pub mod hold;
 pub(crate) mod limits;
 mod plan;
@@ -51,10 +52,11 @@ use crate::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::rates::Rates;
 use crate::read::blocks::BlockReader;
 use crate::read::consumer::{ConsumerRecord, Consumers};
+use crate::retain::arrivals::arrivals;
 use crate::rounds::{Rounds, Wakeup};
 use crate::segment::list::Segments;
 use crate::segment::removal::Trash;
-use crate::segment::usage::{SegmentUsage, arrivals};
+use crate::segment::usage::SegmentUsage;
 use crate::segment::with_same_numbers;
 use crate::shares::ShareState;
 use saltcellar_base::clock::{Clock, Micros, micros};

@@ -57,7 +57,7 @@ pub enum DropOutcome {
 pub(super) struct Candidate<T> {
     pub(super) segment: T,
     pub(super) usage: SegmentUsage,
-    /// Arrival time of its newest entry (see [`crate::segment::usage::arrivals`]).
+    /// Arrival time of its newest entry (see [`super::arrivals`]).
     pub(super) newest: Micros,
     /// Whether it is no longer written to.
     pub(super) is_finished: bool,

@@ -39,7 +39,7 @@ use crate::class::Class;
 use crate::log::file::LogFile;
 use crate::log::frame::LogId;
 use crate::log::walk::{Bounds, Walked, walk};
-use crate::segment::usage::SegmentUsage;
+use crate::segment::usage::{SegmentUsage, disk_bytes};
 use saltcellar_model::SeqNo;
 
 /// Name of a sealed segment's index.
@@ -123,7 +123,7 @@ pub(crate) struct Segment {
     /// dropped. Lock order: before the state database, `shared_index` and `index`.
     pub(super) work: Mutex<bool>,
     /// Its resource use, once final.
-    pub(super) usage: OnceLock<SegmentUsage>,
+    usage: OnceLock<SegmentUsage>,
 }
 
 impl Segment {
@@ -248,6 +248,51 @@ impl Segment {
             Index::Memory(index) => index.totals(),
             Index::Sealed { metadata, .. } => metadata.totals,
         }
+    }
+
+    /// The segment's resource use; cached once the segment is sealed.
+    pub(crate) fn usage(&self) -> SegmentUsage {
+        if let Some(known) = self.usage.get() {
+            return *known;
+        }
+
+        let finished = self.is_finished();
+        // One look, so that all of it is of the same state.
+        let sealed = self.metadata();
+        // Not counted for an active segment: no caller needs it.
+        let jobs = match &sealed {
+            Some(metadata) => metadata.jobs,
+            None if finished => self.memory().map_or(0, |index| index.jobs_len() as u64),
+            None => 0,
+        };
+        let totals = match &sealed {
+            Some(metadata) => metadata.totals,
+            None => self.totals(),
+        };
+        let Totals {
+            entries,
+            raw_bytes,
+            at_min,
+            at_max,
+            ..
+        } = totals;
+
+        let disk_bytes = disk_bytes(self.dir());
+
+        let segment_usage = SegmentUsage {
+            entries,
+            jobs,
+            raw_bytes,
+            disk_bytes,
+            at_min,
+            at_max,
+        };
+
+        // Sealing changes the size on disk once more, so only the final value is kept.
+        if finished && sealed.is_some() && self.has_index() {
+            let _ = self.usage.set(segment_usage);
+        }
+        segment_usage
     }
 
     /// Records a use of the index.

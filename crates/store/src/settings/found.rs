@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::record::{Head, Record, Value};
-use super::{Loss, SETTINGS};
+use super::loss::{Loss, loss_of};
+use super::record::{Head, Record};
+use super::values::{Values, apply};
 use crate::error::StoreError;
 use crate::format::{self, Generation};
 use crate::log::block::Rows;
@@ -20,17 +21,7 @@ use crate::log::frame::LogId;
 use crate::log::walk::{Bounds, DamagedRange, walk};
 use crate::vfs::Fs;
 use saltcellar_base::limits::DAMAGE_PLACES_MAX;
-use saltcellar_model::{Kind, SeqNo};
-
-/// A value, and the position of the change that set it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) position: u64,
-    pub(super) value: Value,
-}
-
-/// The latest values, by key.
-pub(super) type Values = BTreeMap<String, Stored>;
+use saltcellar_model::{Kind, SETTINGS, SeqNo};
 
 /// Changes that no segment has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,7 +174,7 @@ impl Found {
 
     /// A loss that was found earlier and not accepted.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        super::loss_of(&self.values)
+        loss_of(&self.values)
     }
 
     pub(crate) fn has_segments(&self) -> bool {
@@ -449,17 +440,4 @@ fn read_block(rows: &Rows<'_>) -> Result<Vec<(SeqNo, Record)>, String> {
             Ok((rows.seq(at), record))
         })
         .collect()
-}
-
-pub(super) fn apply(values: &mut Values, record: &Record) {
-    match &record.value {
-        Some(value) => {
-            let stored = Stored {
-                position: record.position,
-                value: value.clone(),
-            };
-            values.insert(record.key.clone(), stored);
-        }
-        None => _ = values.remove(&record.key),
-    }
 }

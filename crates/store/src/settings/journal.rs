@@ -7,9 +7,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::SETTINGS;
-use super::found::{Found, FoundSegment, Values};
+use super::found::{Found, FoundSegment};
 use super::record::{Head, Record};
+use super::values::Values;
 use crate::error::{StoreError, io_at};
 use crate::format::{
     self, NEW, generation_name, generation_of, list, name_of, remove_dir, sync_dir, unfinished,
@@ -20,7 +20,7 @@ use crate::log::frame::{LogId, Position, place_frame};
 use crate::log::writer::LogWriter;
 use crate::vfs::{Fs, FsFile};
 use saltcellar_base::clock::Micros;
-use saltcellar_model::{Entry, Kind, SeqNo, Source};
+use saltcellar_model::{Entry, Kind, SETTINGS, SeqNo, Source};
 
 /// A segment that changes are appended to.
 #[derive(Debug)]

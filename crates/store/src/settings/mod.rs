@@ -21,27 +21,35 @@
 //! # Modules
 //!
 //! ```text
-//! record     the body of a record
+//! setting    what has values
+//! record     the body of a record;  values: the latest ones, by key
+//! loss       what was lost
 //! found      what the segments hold, whatever is damaged
 //! journal    writes segments
 //! ```
 
 mod found;
 mod journal;
+mod loss;
 mod record;
+mod setting;
 #[cfg(test)]
 pub(crate) mod tests;
+mod values;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 pub use found::{BadPart, Found as FoundSettings, Missing};
-use found::{Stored, Values};
 use journal::Journal;
+pub use loss::Loss;
+pub(crate) use loss::loss_text;
+use loss::{Removed, is_of_loss, loss_of, upto};
+pub use setting::Setting;
+use setting::key;
+use values::{Stored, Values, apply};
 
 use crate::error::StoreError;
 use crate::format::{self, make_dir};
@@ -52,29 +60,9 @@ use saltcellar_model::SeqNo;
 
 pub(crate) use saltcellar_model::SETTINGS;
 
-/// A kind of setting: a value for each of its names.
-pub trait Setting: Serialize + DeserializeOwned {
-    /// First part of the keys.
-    const KIND: &'static str;
-
-    /// The value on disk.
-    fn encode(&self) -> Result<Vec<u8>, StoreError> {
-        serde_json::to_vec(self).map_err(|_| StoreError::Broken("a setting that is not JSON"))
-    }
-
-    /// Reads a value.
-    fn decode(value: &[u8]) -> Option<Self> {
-        serde_json::from_slice(value).ok()
-    }
-}
-
 /// Kinds that are true at their time only, and not restored from a backup. Events of a backup are old, and their later
 /// records are lost: they must not cause reactions again. The time of a backup is that of its newest entry.
 const OF_THE_MOMENT: &[&str] = &["reactor", "clock"];
-
-fn key<T: Setting>(name: &str) -> String {
-    format!("{}/{name}", T::KIND)
-}
 
 /// A setting that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,14 +102,6 @@ impl Changes {
     }
 }
 
-/// Whether a key is about a loss.
-fn is_of_loss(key: &str) -> bool {
-    let kind = key.split('/').next();
-    [Loss::KIND, Removed::KIND]
-        .iter()
-        .any(|of_loss| kind == Some(of_loss))
-}
-
 /// When a change is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Save {
@@ -129,33 +109,6 @@ pub enum Save {
     Durable,
     /// With the next durable change. Survives the end of the process from the return on.
     Later,
-}
-
-/// Changes that were lost and not accepted yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    /// Their number; `None` if it is not known.
-    pub records: Option<u64>,
-    /// When it was found.
-    pub(crate) found: Micros,
-    /// Values set up to this position are uncertain.
-    upto: u64,
-    /// The names of the damaged logs that were kept, which a later start may be able to read.
-    #[serde(default)]
-    logs: Vec<String>,
-}
-
-/// A key that was removed while a loss was not accepted: what is read of damaged logs later does not
-/// bring it back.
-#[derive(Debug, Serialize, Deserialize)]
-struct Removed {}
-
-impl Setting for Removed {
-    const KIND: &'static str = "removed";
-}
-
-impl Setting for Loss {
-    const KIND: &'static str = "loss";
 }
 
 /// All settings.
@@ -308,14 +261,14 @@ impl Settings {
             journal.append(&batch, now, save == Save::Durable)?;
             let mut view = self.view.write();
             for record in &batch {
-                found::apply(&mut view, record);
+                apply(&mut view, record);
             }
         } else {
             // What the files hold is unknown, or there is only one of them: all values are written
             // again, with the changes.
             let mut values = self.view.read().clone();
             for record in &batch {
-                found::apply(&mut values, record);
+                apply(&mut values, record);
             }
             journal.renew(&values, now)?;
             *self.view.write() = values;
@@ -433,36 +386,6 @@ impl Settings {
 pub(crate) const INCOMPLETE: &str =
     "one of the two copies of the settings is incomplete or missing";
 
-/// A loss in words: what happened, what follows, and what to do.
-pub(crate) fn loss_text(loss: &Loss) -> String {
-    let records = match loss.records {
-        Some(1) => "1 change of the settings is".to_owned(),
-        Some(records) => format!("{records} changes of the settings are"),
-        None => "an unknown number of changes of the settings is".to_owned(),
-    };
-    format!(
-        "both copies were damaged, {records} lost (found {}): consumers continue at earlier positions, new ones begin with the oldest event; \
-         tokens from before are rejected; every job counts as held. Check `saltcellar consumers list`, `saltcellar token list` and \
-         `saltcellar store hold`, then accept the loss with `saltcellar store accept-loss`",
-        loss.found.iso()
-    )
-}
-
-fn loss_of(view: &Values) -> Option<Loss> {
-    let stored = view.get(&key::<Loss>(""))?;
-    // One that cannot be read is still one.
-    Some(Loss::decode(&stored.value).unwrap_or(Loss {
-        records: None,
-        found: Micros::default(),
-        upto: u64::MAX,
-        logs: Vec::new(),
-    }))
-}
-
-fn upto(view: &Values) -> u64 {
-    loss_of(view).map_or(0, |loss| loss.upto)
-}
-
 fn found_of<T: Setting>(name: &str, stored: &Stored, upto: u64) -> Found<T> {
     Found {
         name: name.to_owned(),
@@ -555,7 +478,7 @@ fn recover(
         let is_changed = values
             .get(&key)
             .is_some_and(|known| known.position > loss.upto);
-        let is_removed = values.contains_key(&self::key::<Removed>(&key));
+        let is_removed = values.contains_key(&setting::key::<Removed>(&key));
         if !is_changed && !is_removed {
             values.insert(key, stored);
         }

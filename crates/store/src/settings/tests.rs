@@ -5,6 +5,8 @@ use std::fs;
 
 use rustix::io::Errno;
 
+use serde::{Deserialize, Serialize};
+
 use super::*;
 use crate::log::file::LogFile;
 use crate::log::frame::LogId;

@@ -125,7 +125,7 @@ fn as_many_events_are_counted_as_selected() {
             .store
             .select(&filter, from, upto, usize::MAX, usize::MAX)
             .unwrap();
-        let whole = StoreView::whole(&rig.store);
+        let whole = rig.store.whole_view();
         let counted = whole.count(&filter, from, upto).unwrap();
         let events = found.events.len() as u64;
         assert_eq!(
@@ -133,14 +133,16 @@ fn as_many_events_are_counted_as_selected() {
             (events, upto, found.events.last().map(|event| event.seq))
         );
         let limits: ReadLimits = serde_json::from_str("{\"tags\": \"*7\"}").unwrap();
-        let limited = StoreView::new(&rig.store, limits.into());
+        let limited = rig.store.view(limits.into());
         let only = limited.count(&filter, from, upto).unwrap();
         let ends = |event: &&StoredEntry| event.tag.ends_with(b"7");
         let allowed = found.events.iter().filter(ends).count() as u64;
         assert_eq!((only.count, only.next), (allowed, upto));
         assert!(only.count > 0 && only.count < counted.count);
     }
-    let none = StoreView::whole(&rig.store)
+    let none = rig
+        .store
+        .whole_view()
         .count(&EntryFilter::default(), upto, upto)
         .unwrap();
     assert_eq!(none.count, 0);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::index::MinionSelection;
 use crate::index::job_summary::JobSummary;
-use crate::read::{EventPage, StoreView};
+use crate::read::EventPage;
 use saltcellar_base::work;
 use saltcellar_model::ReadLimits;
 
@@ -305,7 +305,7 @@ fn a_search_for_a_hidden_job_does_what_one_for_an_absent_job_does() {
 
 /// The steps of all questions about a job, none of which knows it.
 fn steps_of_unknown(rig: &Rig, limits: &ReadLimits, jid: &str) -> u64 {
-    let view = StoreView::new(&rig.store, Arc::new(limits.clone()));
+    let view = rig.store.view(Arc::new(limits.clone()));
     let before = work::steps();
 
     assert_eq!(view.job_entries(jid).unwrap(), []);
@@ -422,7 +422,7 @@ fn lists_what_is_allowed(rig: &Rig) {
         r#"{"minions": "*[12]", "functions": "test.p*"}"#,
         r#"{"minions": "*", "tags": "custom/*"}"#,
     ] {
-        let view = StoreView::new(&rig.store, Arc::new(limits(text)));
+        let view = rig.store.view(Arc::new(limits(text)));
         // Before a list has looked at all jobs.
         let early = jids.iter().map(|jid| view.job_entries(jid).unwrap());
         let early: Vec<_> = early.collect();
@@ -520,7 +520,7 @@ fn nothing_that_is_known_of_a_block_is_believed_of_the_one_that_gets_its_number(
     let is_own = |n: u64| n % 2 == 1;
 
     let check = |lost: u64| {
-        let view = StoreView::new(&rig.store, Arc::new(web.clone()));
+        let view = rig.store.view(Arc::new(web.clone()));
         let rows = view.jobs_before(None, usize::MAX).unwrap().rows;
         let listed: BTreeSet<_> = rows.into_iter().map(|(_, row)| row.jid).collect();
         let own: BTreeSet<_> = (0..24).filter(|n| is_own(*n)).map(jid).collect();

@@ -27,7 +27,7 @@ use super::*;
 use crate::log::file::BlockMeta;
 use crate::segment::Segment;
 use saltcellar_base::clock::Micros;
-use saltcellar_model::{Batch, Entry, EventFilter, Flags, JidKey, Kind, Source};
+use saltcellar_model::{Batch, Durability, Entry, EventFilter, Flags, JidKey, Kind, Source};
 use saltcellar_testkit::receive;
 use saltcellar_wire::filter::EntryFilter;
 use saltcellar_wire::msgpack::Writer;

@@ -37,6 +37,21 @@ use super::{Fs, FsFile, Space};
 /// Environment variable with the fault plan of a daemon's debug build.
 pub(crate) const VARIABLE: &str = "SALTCELLAR_TEST_FS";
 
+/// The daemon's file system: [`Disk`]. In a debug build the environment variable
+/// `SALTCELLAR_TEST_FS` can inject faults.
+pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
+    // A fault plan that cannot be read must not run as a disk without faults.
+    if cfg!(debug_assertions)
+        && let Ok(text) = std::env::var(VARIABLE)
+    {
+        let faults = Faults::parse(&text);
+        return Ok(Arc::new(faults.map_err(|word| {
+            format!("{VARIABLE}: invalid fault plan: `{word}`")
+        })?));
+    }
+    Ok(Arc::new(super::Disk))
+}
+
 /// A file system operation that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {

@@ -21,7 +21,6 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -148,21 +147,6 @@ pub trait FsFile: Debug + Send + Sync {
 
     /// Length in bytes.
     fn size(&self) -> io::Result<u64>;
-}
-
-/// The daemon's file system: [`Disk`]. In a debug build the environment variable
-/// `SALTCELLAR_TEST_FS` can inject faults.
-pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
-    // A fault plan that cannot be read must not run as a disk without faults.
-    if cfg!(debug_assertions)
-        && let Ok(text) = std::env::var(faults::VARIABLE)
-    {
-        let faults = faults::Faults::parse(&text);
-        return Ok(Arc::new(faults.map_err(|word| {
-            format!("{}: invalid fault plan: `{word}`", faults::VARIABLE)
-        })?));
-    }
-    Ok(Arc::new(Disk))
 }
 
 /// Opens a log for reading with a shared lock, which prevents retention from truncating it. A file

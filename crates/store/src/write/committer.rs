@@ -23,11 +23,11 @@ use parking_lot::Mutex;
 
 use super::packed::{Done, EntryStats, PackedBlock};
 use super::status::WriterStatus;
-use crate::Limits;
 use crate::class::{Class, Classes};
 use crate::error::{StoreError, io_at};
 use crate::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::index::MemIndex;
+use crate::limits::Limits;
 use crate::log::file::FILE_HEADER_LEN;
 use crate::log::frame::{Position, place_frame};
 use crate::rates::Rates;

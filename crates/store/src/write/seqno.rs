@@ -26,27 +26,11 @@ use std::sync::Arc;
 
 use crate::error::{StoreError, io_at};
 use crate::format::{read_small, with_sum, without_sum};
+use crate::skipped::SkippedNumbers;
 use crate::vfs::Fs;
 use saltcellar_model::SeqNo;
 
 pub(crate) const SEQUENCE: &str = "SEQUENCE";
-
-/// Sequence numbers that were never assigned, from `first` to before `end`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SkippedNumbers {
-    /// The first one.
-    pub first: SeqNo,
-    /// The one after the last.
-    pub end: SeqNo,
-}
-
-impl SkippedNumbers {
-    /// How many of them are at least `from` and below `to`.
-    pub(crate) fn count_between(self, from: SeqNo, to: SeqNo) -> u64 {
-        let end = self.end.0.min(to.0);
-        end.saturating_sub(self.first.0.max(from.0))
-    }
-}
 
 /// The content of the file `SEQUENCE`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -176,10 +160,6 @@ impl SeqNos {
     }
 
     /// The numbers that were never assigned.
-    pub(crate) fn skipped(&self) -> &[SkippedNumbers] {
-        &self.skipped
-    }
-
     /// Reserves at least `count` numbers on disk.
     pub(crate) fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
         let exhausted = StoreError::Broken("sequence numbers are exhausted");
@@ -269,7 +249,7 @@ mod tests {
         std::fs::write(dir.path().join(SEQUENCE), file.text()).unwrap();
         let mut numbers = open(dir.path(), 10);
         assert_eq!(
-            (numbers.next(), numbers.skipped()),
+            (numbers.next(), &numbers.skipped[..]),
             (end, &file.skipped[..])
         );
         numbers.reserve(1).unwrap();

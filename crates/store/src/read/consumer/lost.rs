@@ -1,20 +1,13 @@
-//! Entries that retention drops before a consumer has processed them, and the gap record in their
-//! place.
+//! Entries that retention drops before a consumer has processed them.
 
 use std::sync::Arc;
 
 use super::record::LostEntries;
 use super::{Consumers, State};
 use crate::error::StoreError;
-use crate::read::StoredEntry;
 use crate::segment::{Segment, with_same_numbers};
 use crate::settings::Save;
-use saltcellar_base::clock::Micros;
-use saltcellar_model::{Entry, Flags, Kind, SeqNo, Source};
-use saltcellar_wire::msgpack::Writer;
-
-/// The tag of a gap record in the events of a consumer; only there, it is not stored.
-pub(super) const LOST_TAG: &str = "saltcellar/gap/retention";
+use saltcellar_model::SeqNo;
 
 /// A note that a consumer loses entries.
 pub(crate) struct NotedLoss {
@@ -168,44 +161,5 @@ impl Consumers {
         let rows = view.rows();
         let at = (0..rows.len()).find(|at| rows.seq(*at) >= from);
         Ok(at.map(|at| (rows.seq(at), later + (rows.len() - at) as u64)))
-    }
-}
-
-/// The entry that a consumer, or a reader without one, gets in place of lost ones.
-pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) -> StoredEntry {
-    let mut w = Writer::new();
-    w.map(4 + usize::from(consumer.is_some()))
-        .str("cause")
-        .str("retention");
-    if let Some(consumer) = consumer {
-        w.str("consumer").str(consumer);
-    }
-    w.str("first")
-        .uint(lost.first.0)
-        .str("last")
-        .uint(lost.last.0)
-        .str("lost")
-        .uint(lost.entries);
-    let body = w.into_bytes();
-
-    let Entry {
-        kind,
-        source,
-        flags,
-        ..
-    } = Entry::new(Kind::Gap, Source::Bus, at, &body);
-    StoredEntry {
-        seq: lost.first,
-        kind,
-        source,
-        origin: saltcellar_model::Origin::default(),
-        flags: flags.with(Flags::ON_BUS),
-        at,
-        tag: LOST_TAG.as_bytes().to_vec(),
-        jid: String::new(),
-        minion: String::new(),
-        fun: String::new(),
-        retcode: 0,
-        body,
     }
 }

@@ -12,6 +12,7 @@
 //! overtakes a cursor leaves a gap record at that place.
 
 mod ahead;
+mod gap;
 mod lost;
 mod record;
 
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use lost::{LOST_TAG, gap_record};
+use gap::{LOST_TAG, gap_record};
 use record::{Consumer, Lease};
 
 use crate::error::StoreError;
@@ -231,15 +232,20 @@ impl LogReader {
     }
 
     /// The gap record for a reader without a consumer that continues at `asked`, if the log begins
-    /// at `from`, behind it, and `entries` numbers in between were assigned.
-    pub(crate) fn gap_of(&self, asked: SeqNo, from: SeqNo, entries: u64) -> Option<StoredEntry> {
+    /// at `from`, behind it.
+    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+        let asked = asked.max(SeqNo::FIRST);
+        // Numbers that were left out after a restore were never assigned.
+        let skipped = self.skipped.iter();
+        let skipped: u64 = skipped.map(|range| range.count_between(asked, from)).sum();
+        let entries = from.0.saturating_sub(asked.0).saturating_sub(skipped);
         if entries == 0 {
             // All numbers in between were left out on purpose, or there are none.
             return None;
         }
 
         let lost = LostEntries {
-            first: asked.max(SeqNo::FIRST),
+            first: asked,
             last: SeqNo(from.0 - 1),
             entries,
         };

@@ -28,7 +28,7 @@ use crate::vfs::faults::{Act, Plan};
 use crate::vfs::power_cut::{PowerCut, Survives};
 use crate::*;
 use saltcellar_base::clock::Micros;
-use saltcellar_model::{Age, Batch, ClassRule, ClassRules, Keep};
+use saltcellar_model::{Age, Batch, ClassRule, ClassRules, Durability, Keep};
 use saltcellar_testkit::Random;
 
 /// Small segments, so that a run creates many.

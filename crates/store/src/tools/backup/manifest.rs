@@ -24,9 +24,9 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::skipped::SkippedNumbers;
 use crate::tools::files::{self, Hash};
 use crate::tools::{ToolError, layout};
-use crate::write::seqno::SkippedNumbers;
 use saltcellar_model::{SETTINGS, SeqNo, is_class_name};
 
 const TITLE: &str = "saltcellar backup, format 2";

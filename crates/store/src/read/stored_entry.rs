@@ -1,0 +1,89 @@
+//! An entry as readers get it: its columns and its body, owned.
+
+use crate::log::block;
+use saltcellar_base::clock::Micros;
+use saltcellar_model::{Entry, Flags, Kind, Origin, Replaced, SeqNo, Source};
+
+/// An entry read from the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredEntry {
+    /// Sequence number.
+    pub seq: SeqNo,
+    /// Kind of the entry.
+    pub kind: Kind,
+    /// Source of the entry.
+    pub source: Source,
+    /// The master that it came from.
+    pub origin: Origin,
+    /// Flags.
+    pub flags: Flags,
+    /// Time of arrival.
+    pub at: Micros,
+    /// Tag; empty if the entry is not an event.
+    pub tag: Vec<u8>,
+    /// Job id; empty for none.
+    pub jid: String,
+    /// Minion id; empty for none.
+    pub minion: String,
+    /// Function; empty for none.
+    pub fun: String,
+    /// A return's exit code.
+    pub retcode: i64,
+    /// Body, byte for byte as received.
+    pub body: Vec<u8>,
+}
+
+impl StoredEntry {
+    /// Takes the parts that redaction has changed.
+    pub fn replace(&mut self, parts: Replaced) {
+        if let Some(body) = parts.body {
+            self.body = body;
+        }
+        if let Some(names) = parts.names {
+            self.tag = names.tag;
+            self.jid = names.jid;
+            self.minion = names.minion;
+            self.fun = names.fun;
+        }
+    }
+
+    /// The entry, borrowed.
+    pub fn as_entry(&self) -> Entry<'_> {
+        Entry {
+            kind: self.kind,
+            source: self.source,
+            origin: self.origin,
+            flags: self.flags,
+            at: self.at,
+            tag: &self.tag,
+            jid: &self.jid,
+            minion: &self.minion,
+            fun: &self.fun,
+            retcode: self.retcode,
+            body: &self.body,
+        }
+    }
+}
+
+/// Copies an entry with a known jid, without its body.
+pub(super) fn without_body(
+    rows: block::Rows<'_>,
+    at: usize,
+    jid: String,
+    with_tag: bool,
+) -> StoredEntry {
+    StoredEntry {
+        seq: rows.seq(at),
+        kind: rows.kind(at),
+        source: rows.source(at),
+        origin: rows.origin(at),
+        flags: rows.flags(at),
+        at: rows.at(at),
+        tag: if with_tag { rows.tag(at) } else { Vec::new() },
+        jid,
+        minion: rows.minion(at).to_owned(),
+        fun: rows.fun(at).to_owned(),
+        retcode: rows.retcode(at),
+        body: Vec::new(),
+    }
+}
