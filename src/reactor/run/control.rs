@@ -69,10 +69,9 @@ impl Control {
 
         // Only after the checkpoint, see the invariant.
         let settings = Arc::new(settings);
-        let changes = self.in_use.replace(RuleSnapshot {
-            rules,
-            settings: settings.clone(),
-        });
+        let changes = self
+            .in_use
+            .replace(rules, settings.clone(), self.clock.now());
         self.pending.configure(settings);
 
         // Later comparisons need the change. Responses to calls that were just sent may be missing.
@@ -127,7 +126,9 @@ impl Control {
 
     /// Why the reactor makes no calls, as far as known here.
     pub(super) fn blocked_by(&self) -> Option<String> {
-        let RuleSnapshot { rules, settings } = self.in_use.snapshot();
+        let RuleSnapshot {
+            rules, settings, ..
+        } = self.in_use.snapshot();
 
         // The most general reason comes first, because a reader sees only one.
         if settings.shadow && settings.salts.runs {

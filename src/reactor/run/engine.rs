@@ -153,11 +153,15 @@ impl Reactor {
         // its arrival on the bus becomes an entry.
         log.note_seen_on_bus();
 
+        // The entry with the mode and all events from now on are after this position. None of them
+        // was handled before the start.
+        let (live, now) = (log.durable(), clock.now());
+
         let gate = Arc::new(LeaseGate::new(settings.salts.fallback, clock.clone()));
-        let in_use = Arc::new(InUse::new(rules, settings));
+        let in_use = Arc::new(InUse::new(rules, settings, now));
         let pending = Arc::new(Pending::new(in_use.settings(), clock.clone()));
         let traces = Arc::new(Traces::new(clock.clone()));
-        let watch = Arc::new(Watch::new(clock.clone(), metrics.clone()));
+        let watch = Arc::new(Watch::new(metrics.clone()));
         let recorder = Arc::new(Recorder::new(intake, keys, metrics.clone()));
         let endings = Endings::new(recorder.clone(), clock.clone(), metrics.clone());
         let endings = Arc::new(endings);
@@ -233,7 +237,7 @@ impl Reactor {
         // Saved first: an event that is open when the daemon is killed must be known after the next
         // start.
         keeper.save();
-        restore_once(&log, &pending, &in_use.settings(), clock.now())?;
+        restore_once(&log, &pending, &in_use.settings(), now)?;
         traces.suspend_foreign();
         control.record_mode(true);
 
@@ -258,9 +262,6 @@ impl Reactor {
             threads: Vec::new(),
         };
 
-        // Read before the thread starts: an event of this moment on was certainly not handled
-        // before the start.
-        let live = log.durable();
         reactor.spawn("sc-react".to_owned(), move || follower.run(live))?;
 
         for n in 0..REACTOR_WORKERS {

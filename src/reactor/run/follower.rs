@@ -85,15 +85,10 @@ impl Follower {
             return;
         }
 
-        // Those from `live` on are queued already.
-        let open: Vec<SeqNo> = self
-            .keeper
-            .checkpoint()
-            .open
-            .iter()
-            .map(|(seq, _)| seq)
-            .take_while(|seq| *seq < live)
-            .collect();
+        let open: Vec<SeqNo> = {
+            let checkpoint = self.keeper.checkpoint();
+            checkpoint.open.iter().map(|(seq, _)| seq).collect()
+        };
 
         if !open.is_empty() {
             tracing::info!(events = open.len(), "continuing open reactions");
@@ -182,8 +177,11 @@ impl Follower {
         }
     }
 
-    /// Reads a part of the log. Events before `fold` are not queued. Returns the new cursor.
+    /// Reads a part of the log. With `fold` it ends there, and its events are not queued. Returns
+    /// the new cursor.
     fn read_part(&self, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
+        // Before the log is read, so that the entries of a time that counts as over are in it.
+        let began = self.clock.now();
         let from = self.keeper.cursor();
         let snapshot = self.in_use.snapshot();
         let settings = &snapshot.settings;
@@ -191,8 +189,11 @@ impl Follower {
         // Entries before the start were counted by the previous process.
         let compares = settings.shadow && fold.is_none();
         if compares {
-            self.watch
-                .start(settings.shadow_window, settings.salts.workers);
+            self.watch.start(
+                settings.shadow_window,
+                settings.salts.workers,
+                snapshot.compared_since,
+            );
         }
 
         let planned = |kind, flags| {
@@ -203,7 +204,8 @@ impl Follower {
         let debug = tracing::enabled!(tracing::Level::DEBUG);
         let mut seen = None;
 
-        let after = self.log.follow(planned, from, REACTOR_WAVE_BYTES, |row| {
+        let range = from..fold.unwrap_or(SeqNo(u64::MAX));
+        let apply = |row: Followed<'_>| {
             if compares {
                 self.watch.compare(&row);
                 seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
@@ -222,9 +224,12 @@ impl Follower {
                     // Salt's message, for each event that is not its own.
                     tracing::debug!("Gathering reactors for tag {tag}");
                 }
-                self.follow_event(&row, &tag, &snapshot, fold);
+                self.follow_event(&row, &tag, &snapshot, fold.is_some());
             }
-        })?;
+        };
+        let after = self
+            .log
+            .follow_range(planned, range, REACTOR_WAVE_BYTES, apply)?;
 
         assert!(
             from <= after && after <= self.log.durable(),
@@ -237,7 +242,7 @@ impl Follower {
         if compares {
             // At the end of the log time advances without entries.
             let now = if after >= self.log.durable() {
-                Some(self.clock.now())
+                Some(began)
             } else {
                 seen
             };
@@ -272,14 +277,8 @@ impl Follower {
         }
     }
 
-    /// Opens and queues an event that rules match.
-    fn follow_event(
-        &self,
-        row: &Followed<'_>,
-        tag: &str,
-        snapshot: &RuleSnapshot,
-        fold: Option<SeqNo>,
-    ) {
+    /// Opens and queues an event that rules match. [`Follower::resume`] queues those of a fold.
+    fn follow_event(&self, row: &Followed<'_>, tag: &str, snapshot: &RuleSnapshot, is_fold: bool) {
         let matched = self.keeper.matching(&*snapshot.rules, tag, row.seq);
         if matched.is_empty() {
             return;
@@ -293,8 +292,7 @@ impl Follower {
 
         // Open before it is queued: a checkpoint may be written at any moment.
         self.keeper.checkpoint().opened(row.seq, matched.len());
-        // `resume` queues the events of a former run.
-        if fold.is_some_and(|live| row.seq < live) {
+        if is_fold {
             return;
         }
 

@@ -18,6 +18,8 @@ use crate::model::ReactorSettings;
 pub(super) struct RuleSnapshot {
     pub(super) rules: Arc<dyn RuleEngine>,
     pub(super) settings: Arc<ReactorSettings>,
+    /// Time since which calls are compared with Salt's as these settings say.
+    pub(super) compared_since: Micros,
 }
 
 pub(super) struct InUse {
@@ -31,12 +33,13 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    pub(super) fn new(rules: Arc<dyn RuleEngine>, settings: ReactorSettings) -> Self {
+    pub(super) fn new(rules: Arc<dyn RuleEngine>, settings: ReactorSettings, now: Micros) -> Self {
         Self {
             configured: Mutex::new(settings.clone()),
             snapshot: RwLock::new(RuleSnapshot {
                 rules,
                 settings: Arc::new(settings),
+                compared_since: now,
             }),
             refused: Mutex::default(),
         }
@@ -60,10 +63,29 @@ impl InUse {
     }
 
     /// Replaces both; true if the mode changes, between shadow and active.
-    pub(super) fn replace(&self, new: RuleSnapshot) -> bool {
+    pub(super) fn replace(
+        &self,
+        rules: Arc<dyn RuleEngine>,
+        settings: Arc<ReactorSettings>,
+        now: Micros,
+    ) -> bool {
         let mut snapshot = self.snapshot.write();
-        let changes = snapshot.settings.shadow != new.settings.shadow;
-        *snapshot = new;
+        let changes = snapshot.settings.shadow != settings.shadow;
+        // A comparison with other settings knows nothing of earlier calls.
+        let compares_anew = changes
+            || snapshot.settings.shadow_window != settings.shadow_window
+            || snapshot.settings.salts.workers != settings.salts.workers;
+        let compared_since = if compares_anew {
+            now
+        } else {
+            snapshot.compared_since
+        };
+
+        *snapshot = RuleSnapshot {
+            rules,
+            settings,
+            compared_since,
+        };
         changes
     }
 
@@ -86,7 +108,7 @@ impl InUse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ListedRule;
+    use crate::model::{ListedRule, SaltsReactor};
     use crate::reactor::run::{Event, ReactionPlan};
 
     struct Rule(&'static str);
@@ -110,19 +132,23 @@ mod tests {
 
     #[test]
     fn rules_and_settings_change_together_and_a_change_of_the_mode_is_noticed() {
-        let of = |shadow| ReactorSettings {
+        let of = |shadow, workers| ReactorSettings {
             shadow,
+            salts: SaltsReactor {
+                workers,
+                ..SaltsReactor::default()
+            },
             ..ReactorSettings::default()
         };
-        let in_use = InUse::new(Arc::new(Rule("a")), of(true));
+        let in_use = InUse::new(Arc::new(Rule("a")), of(true, 1), Micros(1));
         let old = in_use.snapshot();
-        let replace = |rule, shadow| {
-            in_use.replace(RuleSnapshot {
-                rules: Arc::new(Rule(rule)),
-                settings: Arc::new(of(shadow)),
-            })
+        let replace = |rule, settings, now| {
+            let changes = in_use.replace(Arc::new(Rule(rule)), Arc::new(settings), Micros(now));
+            (changes, in_use.snapshot().compared_since.0)
         };
-        assert_eq!([replace("b", true), replace("c", false)], [false, true]);
+        assert_eq!(replace("b", of(true, 1), 2), (false, 1));
+        assert_eq!(replace("b", of(true, 2), 3), (false, 3));
+        assert_eq!(replace("c", of(false, 2), 4), (true, 4));
 
         let shown = |snapshot: &RuleSnapshot| {
             (
@@ -137,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_rejection_ends_by_its_own_reason_only() {
-        let in_use = InUse::new(Arc::new(Rule("a")), ReactorSettings::default());
+        let in_use = InUse::new(Arc::new(Rule("a")), ReactorSettings::default(), Micros(0));
         let refused = Some((Micros(1), "a bad file".to_owned()));
         in_use.set_refused(refused.clone());
         in_use.accept("another reason");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::base::clock::{Clock, Micros};
+use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_DIFFERENCES;
 use crate::base::metrics::Metrics;
 use crate::base::named::named;
@@ -19,16 +19,14 @@ pub(super) struct Watch {
     comparer: Mutex<Option<Comparer>>,
     /// The latest differences, the latest first. Lock order: after `comparer`.
     differences: Mutex<VecDeque<ShadowDifference>>,
-    clock: Clock,
     metrics: Arc<Metrics>,
 }
 
 impl Watch {
-    pub(super) fn new(clock: Clock, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             comparer: Mutex::default(),
             differences: Mutex::default(),
-            clock,
             metrics,
         }
     }
@@ -61,8 +59,10 @@ impl Watch {
         }
     }
 
-    /// Creates the comparer, unless it exists with these settings.
-    pub(super) fn start(&self, window: Duration, workers: usize) {
+    /// Creates the comparer, unless it exists with these settings. `since` is the time at which
+    /// shadow mode or these settings began, not the time at which the follower comes to it: a
+    /// follower that is behind must count the same as one that is not.
+    pub(super) fn start(&self, window: Duration, workers: usize, since: Micros) {
         // Settings rarely change, and an existing comparer keeps what it has gathered.
         let mut kept = self.comparer.lock();
         if kept
@@ -72,11 +72,10 @@ impl Watch {
             return;
         }
 
-        let now = self.clock.now();
-        let comparer = kept.insert(Comparer::new(window, workers, now, Micros(i64::MAX)));
-        // Our own entry with the mode may be in the part of the log that the comparer does not see.
+        let comparer = kept.insert(Comparer::new(window, workers, since, Micros(i64::MAX)));
+        // The entry with the mode may come later in the log than the first events of that mode.
         comparer.take(ShadowItem::Mode {
-            at: now,
+            at: since,
             shadow: true,
             started: true,
         });

@@ -161,7 +161,9 @@ impl Worker {
         now: Micros,
         of_fallback: bool,
     ) -> Box<TaskProgress> {
-        let RuleSnapshot { rules, settings } = snapshot;
+        let RuleSnapshot {
+            rules, settings, ..
+        } = snapshot;
         let mut plan = self.react(&**rules, &task.event, &task.rules);
 
         // In shadow Salt's own reactor responds.

@@ -340,11 +340,22 @@ impl LogReader {
         wanted: impl Fn(Kind, Flags) -> bool,
         from: SeqNo,
         bytes_max: usize,
+        take: impl FnMut(Followed<'_>),
+    ) -> Result<SeqNo, StoreError> {
+        self.follow_range(wanted, from..self.durable(), bytes_max, take)
+    }
+
+    /// As [`LogReader::follow`], with the entries of a range only.
+    pub fn follow_range(
+        &self,
+        wanted: impl Fn(Kind, Flags) -> bool,
+        range: Range<SeqNo>,
+        bytes_max: usize,
         mut take: impl FnMut(Followed<'_>),
     ) -> Result<SeqNo, StoreError> {
         self.walk(
-            from,
-            self.durable(),
+            range.start,
+            range.end.min(self.durable()),
             bytes_max,
             Keep::No,
             &wanted,

@@ -63,6 +63,8 @@ impl Run for Shadow {
             (None, None) => SeqNo(1),
         };
 
+        // Before the end of the log, so that the entries of a time that counts as over are in it.
+        let now = ctx.archive.clock.now();
         let durable = ctx.archive.store.durable();
         let mut items = Vec::new();
         let mut bytes = 0;
@@ -104,11 +106,7 @@ impl Run for Shadow {
             .map_or(REACTOR_SHADOW_WINDOW, ReactorReader::shadow_window);
 
         // The end of the log is the present: windows that are over by now are complete.
-        let reached = if is_over {
-            Some(ctx.archive.clock.now())
-        } else {
-            seen
-        };
+        let reached = if is_over { Some(now) } else { seen };
         Ok(ShadowPage {
             items,
             next: from.0,

@@ -261,41 +261,75 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
-#[test]
-fn in_shadow_differences_are_counted_after_their_window() {
-    let reacting = runners(&["a/*"]);
-    let settings = Settings {
-        shadow: true,
-        shadow_window: Duration::from_secs(10),
-        ..Settings::default()
-    };
-    let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
-    harness.clock.wind(20 * SECOND);
+/// Three calls of ours for events `a/*`, and four of Salt's of which one is equal.
+fn fire_both_sides(harness: &Harness) {
     for tag in ["a/same", "a/ours", "a/other"] {
         harness.fire_event(tag, "web1");
     }
-    harness.wait_until_done();
     harness.salts_runner("1", "a/same");
     harness.salts_runner("2", "something else");
     harness.salts_runner("3", "and more");
     harness.salts_runner("4", "and more");
+}
+
+/// Equal calls, different ones, only ours, only Salt's.
+fn shadow_counts(harness: &Harness) -> [u64; 4] {
+    let m = &harness.metrics;
+    [
+        &m.shadow_same,
+        &m.shadow_differs,
+        &m.shadow_only_ours,
+        &m.shadow_only_salts,
+    ]
+    .map(crate::base::metrics::Counter::get)
+}
+
+fn in_shadow() -> Settings {
+    Settings {
+        shadow: true,
+        shadow_window: Duration::from_secs(10),
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn in_shadow_differences_are_counted_after_their_window() {
+    let harness = Harness::start(runners(&["a/*"]), in_shadow(), |_, _| Ok(yes()));
+    harness.clock.wind(20 * SECOND);
+    fire_both_sides(&harness);
     harness.wait_until_done();
-    let counts = |harness: &Harness| {
-        let m = &harness.metrics;
-        [
-            &m.shadow_same,
-            &m.shadow_differs,
-            &m.shadow_only_ours,
-            &m.shadow_only_salts,
-        ]
-        .map(crate::base::metrics::Counter::get)
-    };
+
     harness.clock.wind(10 * SECOND);
     harness.fire_event("b", "web1");
     harness.wait_until_done();
-    assert_eq!(counts(&harness), [0; 4], "the window is not over");
+    assert_eq!(shadow_counts(&harness), [0; 4], "the window is not over");
+
     harness.clock.wind(60 * SECOND);
-    harness.wait_for("the counters", |harness| counts(harness) == [1, 2, 0, 1]);
+    harness.wait_for("the counters", |harness| {
+        shadow_counts(harness) == [1, 2, 0, 1]
+    });
+    assert_eq!(harness.stop().1, [""; 0]);
+}
+
+#[test]
+fn in_shadow_calls_since_the_start_are_compared_even_if_the_log_before_it_takes_long_to_read() {
+    let dir = outcome::with_unread_events("root", &["held/2".to_owned()]);
+    let reacting = runners(&["a/*"]);
+    let held = reacting.held.clone();
+    held.shut(true);
+
+    // It stays before `held/2`, which is older than the start.
+    let harness = Harness::start_in(dir, NOW + SECOND, reacting, in_shadow(), |_, _| Ok(yes()));
+    harness.clock.wind(20 * SECOND);
+    fire_both_sides(&harness);
+    harness.clock.wind(SECOND);
+    held.shut(false);
+    harness.wait_until_done();
+
+    harness.clock.wind(60 * SECOND);
+    harness.wait_for("the counters", |harness| {
+        shadow_counts(harness) == [1, 2, 0, 1]
+    });
     assert_eq!(harness.stop().1, [""; 0]);
 }
 

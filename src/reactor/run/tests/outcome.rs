@@ -472,7 +472,7 @@ fn a_job_with_a_lost_answer_is_repeated_unless_it_was_published() {
 }
 
 /// A directory with unhandled events in the log, `slow/1` and others, and an older checkpoint.
-fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
+pub(super) fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
     let (reacting, slow) = slow(&["*"]);
     let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
     let before = harness.as_after_a_kill();
