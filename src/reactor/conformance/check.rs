@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::case::{Case, CaseDir, CaseError, mapped};
 use super::compare::{difference, parting, short};
-use super::{CaseResult, ConformanceOptions, Difference, Layer};
+use super::result::{CaseResult, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
 use crate::reactor::helper::salt::{Salt, SaltError, SaltFile, SaltRendered};
@@ -19,6 +19,16 @@ use crate::reactor::outcome::{Detail, Fired, Outcome, Render, SaltCall};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
 use crate::reactor::prepared::Prepared;
 use crate::reactor::signature::Signature;
+
+/// Options of a run.
+#[derive(Debug, Clone, Default)]
+pub struct ConformanceOptions {
+    /// A Python with Salt, for cases that require it.
+    pub salt_python: Option<PathBuf>,
+    /// Signatures recorded with Salt: `{"runner": {function: signature}, "wheel": {..}}`. Python is
+    /// asked for others only: its start takes longer than a case.
+    pub signatures: Json,
+}
 
 /// Runs a case.
 pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {

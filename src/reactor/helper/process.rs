@@ -26,7 +26,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::Value as Json;
 
 use super::account::{Account, SaltPython};
-use super::{HelperOptions, LOGGERS};
+use super::options::{HelperOptions, LOGGERS};
 use crate::base::limits;
 use crate::config::salt_master::Role;
 use crate::wire::json;

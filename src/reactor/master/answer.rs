@@ -6,7 +6,9 @@
 
 use std::path::Path;
 
-use super::{Client, MasterAddress, MasterError};
+use super::address::MasterAddress;
+use super::call::Client;
+use super::error::MasterError;
 use crate::wire::msgpack::{Reader, as_bool, as_text, elements, get, is_nil};
 
 /// What a master did with a request. `jid` is that of the job, the runner or the wheel function.

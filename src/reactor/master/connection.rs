@@ -7,7 +7,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use super::{MasterAddress, MasterError};
+use super::address::MasterAddress;
+use super::error::MasterError;
 use crate::base::limits::{MASTER_ANSWER_BYTES_MAX, MASTER_READ_BYTES};
 use crate::wire::zmtp::{self, Command, Handshake, Message, SocketType, Splitter, ZmtpItem};
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
-use super::{MasterAddress, MasterError};
+use super::address::MasterAddress;
+use super::error::MasterError;
 use crate::config::salt_master::{FileIdentity, read_key};
 
 pub(super) struct MasterKeyFile {

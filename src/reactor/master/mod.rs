@@ -13,120 +13,36 @@
 //! Every error states what is known of the request: never sent, rejected, or sent with an unknown
 //! outcome. Only in the last case it may have had an effect, and it is never sent again here.
 
+mod address;
 mod answer;
 mod call;
 mod connection;
+mod error;
 mod key;
 pub(crate) mod pack;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+pub use address::MasterAddress;
 pub use answer::Answer;
 pub use call::Call;
 pub use call::Client;
 pub(crate) use call::{caller_load, runner_load, target_text, wheel_load};
+pub use error::MasterError;
 
 use connection::MasterConnection;
 use key::MasterKeyFile;
 
 use crate::base::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
 use crate::base::metrics::Metrics;
-use crate::config::salt_master::SaltMaster;
 use crate::wire::msgpack::Writer;
 
 /// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips
 /// such events.
 pub(crate) const REACTOR_USER: &str = "Reactor";
-
-/// The address of a master, and the credentials for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MasterAddress {
-    /// Its `interface`, or another name or address of it.
-    pub host: String,
-    /// Its `ret_port`.
-    pub port: u16,
-    /// Its `cachedir`, which contains the key.
-    pub cachedir: PathBuf,
-    /// The user that it runs as.
-    pub user: String,
-}
-
-impl MasterAddress {
-    /// The address of a master with this configuration.
-    pub(crate) fn of(master: &SaltMaster) -> Self {
-        Self {
-            host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
-            port: master
-                .int("ret_port")
-                .and_then(|port| u16::try_from(port).ok())
-                .unwrap_or(4506),
-            cachedir: master.cachedir.clone(),
-            user: master.user.clone(),
-        }
-    }
-
-    /// The address to connect to: loopback for a master that listens on all addresses.
-    fn address(&self) -> (&str, u16) {
-        let host = match self.host.as_str() {
-            "0.0.0.0" | "" => "127.0.0.1",
-            "::" | "[::]" => "::1",
-            host => host
-                .strip_prefix('[')
-                .and_then(|host| host.strip_suffix(']'))
-                .unwrap_or(host),
-        };
-        (host, self.port)
-    }
-}
-
-impl std::fmt::Display for MasterAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (host, port) = self.address();
-        if host.contains(':') {
-            write!(f, "[{host}]:{port}")
-        } else {
-            write!(f, "{host}:{port}")
-        }
-    }
-}
-
-/// Why a request to a master has no answer. `place` is its address, `why` the cause.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the same two fields in each")]
-pub enum MasterError {
-    /// Nothing was sent: retry when the master is reachable.
-    #[error("no Salt master answers at {place}: {why}")]
-    Unreachable { place: String, why: String },
-    /// The master rejects the key, which is read again for the next request.
-    #[error("the master at {place} rejects the key in {path}: {why}")]
-    Unauthenticated {
-        place: String,
-        path: String,
-        why: String,
-    },
-    /// The master failed temporarily and did nothing; retry later.
-    #[error("the master at {place} failed temporarily: {why}")]
-    Retry { place: String, why: String },
-    /// The request was sent, but no usable response arrived: it may have been carried out.
-    #[error(
-        "no usable answer from the master at {place}, the request may have been carried out: {why}"
-    )]
-    NoAnswer { place: String, why: String },
-    /// The master rejected the request; a retry is useless.
-    #[error("the master at {place} rejected the request: {why}")]
-    Refused { place: String, why: String },
-}
-
-impl MasterError {
-    /// True if the request certainly had no effect, so that a repetition is safe.
-    pub(crate) fn was_not_done(&self) -> bool {
-        !matches!(self, Self::NoAnswer { .. })
-    }
-}
 
 /// A master's request port: connections, and the key.
 pub struct Master {

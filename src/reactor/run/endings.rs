@@ -13,7 +13,7 @@ use super::decide;
 use super::failed::{FailedReaction, FailedReactions};
 use super::record::recorder::Recorder;
 use super::record::{ReactionState, Record};
-use super::scheduler::{Task, TaskProgress};
+use super::scheduler::task::{Task, TaskProgress};
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
 use crate::reactor::stored::{SkipReason, State};

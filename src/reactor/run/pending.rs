@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::scheduler::Scheduler;
 use super::scheduler::queues::QueueItem;
-use super::scheduler::{RuleSet, Scheduler, Task};
+use super::scheduler::task::{RuleSet, Task};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::STOP_CHECK;
 use crate::model::ReactorSettings;

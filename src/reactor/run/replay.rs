@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::record::call_key;
-use super::scheduler::{Task, TaskProgress};
+use super::scheduler::task::{Task, TaskProgress};
 use super::tasks::Tasks;
 use super::{Event, ReactionPlan, events};
 use crate::base::clock::Micros;

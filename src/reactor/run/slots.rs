@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::pending::Pending;
-use super::scheduler::RuleSet;
+use super::scheduler::task::RuleSet;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::store::Store;

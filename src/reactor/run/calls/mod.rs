@@ -20,7 +20,7 @@ use super::keeper::Keeper;
 use super::pending::Pending;
 use super::record::recorder::Recorder;
 use super::record::{Mark, call_key, mark};
-use super::scheduler::{RuleSet, Task, TaskProgress};
+use super::scheduler::task::{RuleSet, Task, TaskProgress};
 use super::slots::RunnerSlots;
 use super::traces::Traces;
 use super::{CallerReturn, Executor, ReactionPlan, SeqNo};

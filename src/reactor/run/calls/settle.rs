@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::super::decide::searches_on;
-use super::super::scheduler::{RuleSet, Task, TaskProgress, Unanswered};
+use super::super::scheduler::task::{RuleSet, Task, TaskProgress, Unanswered};
 use super::{Calls, SeqNo, TryResult, start_of};
 use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::Kind;

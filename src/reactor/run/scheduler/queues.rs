@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::runners::Runners;
-use super::{RuleSet, Task};
+use super::task::{RuleSet, Task};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::RuleOptions;

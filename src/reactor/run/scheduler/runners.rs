@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::RuleSet;
+use super::task::RuleSet;
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::model::RunnerLimits;

@@ -587,7 +587,7 @@ fn a_mark_that_is_still_being_stored_is_not_written_again() {
     let settings = with(|options| options.at_most_once = true);
     let harness = Harness::start(rules(&["?"]), settings.clone(), |_, _| Ok(yes()));
     let worker = &harness.reactor.worker;
-    let task = super::super::scheduler::Task::new(
+    let task = super::super::scheduler::task::Task::new(
         Event::default(),
         vec!["?".into()],
         1,
@@ -603,7 +603,7 @@ fn a_mark_that_is_still_being_stored_is_not_written_again() {
         outcome: crate::reactor::CallOutcome::Shadowed,
     };
     let mut progress =
-        super::super::scheduler::TaskProgress::of(&task.event, Micros(NOW), plan, false);
+        super::super::scheduler::task::TaskProgress::of(&task.event, Micros(NOW), plan, false);
 
     // The first attempt gave up waiting for this mark.
     let batch = record::mark(

@@ -1,8 +1,9 @@
 //! The scheduler: order of events and memory limits.
 
 use super::super::scheduler::queues::QueueItem;
+use super::super::scheduler::task::{Task, TaskProgress};
 use super::super::scheduler::throttle::Admission;
-use super::super::scheduler::{NextAction, Scheduler, Slot, Task, TaskProgress};
+use super::super::scheduler::{NextAction, Scheduler, Slot};
 use super::*;
 use crate::base::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::{RuleOrder, RunnerLimits};

@@ -1,0 +1,35 @@
+//! Why a request has no answer, and what is known of it.
+
+/// Why a request to a master has no answer. `place` is its address, `why` the cause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the same two fields in each")]
+pub enum MasterError {
+    /// Nothing was sent: retry when the master is reachable.
+    #[error("no Salt master answers at {place}: {why}")]
+    Unreachable { place: String, why: String },
+    /// The master rejects the key, which is read again for the next request.
+    #[error("the master at {place} rejects the key in {path}: {why}")]
+    Unauthenticated {
+        place: String,
+        path: String,
+        why: String,
+    },
+    /// The master failed temporarily and did nothing; retry later.
+    #[error("the master at {place} failed temporarily: {why}")]
+    Retry { place: String, why: String },
+    /// The request was sent, but no usable response arrived: it may have been carried out.
+    #[error(
+        "no usable answer from the master at {place}, the request may have been carried out: {why}"
+    )]
+    NoAnswer { place: String, why: String },
+    /// The master rejected the request; a retry is useless.
+    #[error("the master at {place} rejected the request: {why}")]
+    Refused { place: String, why: String },
+}
+
+impl MasterError {
+    /// True if the request certainly had no effect, so that a repetition is safe.
+    pub(crate) fn was_not_done(&self) -> bool {
+        !matches!(self, Self::NoAnswer { .. })
+    }
+}
