@@ -15,7 +15,7 @@ use salt_sls::Glob;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
+use super::encode::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::config::{read_options, read_yaml};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};

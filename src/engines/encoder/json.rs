@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{BoxedEncoder, EncodeError, Encoder};
+use super::encode::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 

@@ -2,36 +2,14 @@
 //! line, a document, a measurement.
 
 mod beacons;
+pub(super) mod encode;
 mod json;
 mod otlp;
 mod states;
 mod template;
 
+pub(crate) use self::encode::{BoxedEncoder, Encoder};
 use super::Kind;
-use super::event::{Event, Unreadable};
-use super::template::RenderError;
-
-/// Encodes events; shared by the threads of a sink.
-pub(crate) trait Encoder: Send + Sync + std::fmt::Debug {
-    /// Adds the items of an event: any number, and none for an event without a value for the
-    /// destination.
-    fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError>;
-
-    /// From now on no value of an event has a line break in an item, see
-    /// [`crate::engines::framing`]. Encoders that write JSON have none.
-    fn break_no_lines(&mut self) {}
-}
-
-/// An event that cannot be encoded; it becomes a dead letter.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum EncodeError {
-    #[error(transparent)]
-    Unreadable(#[from] Unreadable),
-    #[error(transparent)]
-    Template(#[from] RenderError),
-}
-
-pub(crate) type BoxedEncoder = Box<dyn Encoder>;
 
 pub(crate) const ENCODERS: &[Kind<BoxedEncoder>] = &[
     json::KIND,
@@ -47,17 +25,14 @@ pub fn reference() -> String {
     Kind::reference(ENCODERS)
 }
 
-/// The compact text of a JSON value.
-fn bytes_of(value: &serde_json::Value) -> Vec<u8> {
-    value.to_string().into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value as Json;
 
+    use super::encode::EncodeError;
     use super::*;
     use crate::config::read_yaml;
+    use crate::engines::event::Event;
 
     pub(super) fn items(
         kind: &Kind<BoxedEncoder>,

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::beacons::{Measurement, Measurements, Rules};
-use super::{BoxedEncoder, EncodeError, Encoder};
+use super::encode::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
+use super::encode::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 use crate::wire::outcome::states::StateRow;

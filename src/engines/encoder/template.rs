@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use super::{BoxedEncoder, EncodeError, Encoder};
+use super::encode::{BoxedEncoder, EncodeError, Encoder};
 use crate::engines::event::{Event, Unreadable};
 use crate::engines::kind::{Kind, options};
 use crate::engines::template::Template;

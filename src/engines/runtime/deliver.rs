@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Shared;
-
+use super::shared::Shared;
 use super::state::{Interrupt, SinkState};
 use crate::base::backoff::Backoff;
 use crate::base::clock::Clock;

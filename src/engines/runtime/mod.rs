@@ -7,6 +7,7 @@
 
 mod deliver;
 mod reader;
+mod shared;
 mod sink;
 mod state;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 
 use self::deliver::DeliverContext;
 use self::reader::Reader;
+use self::shared::Shared;
 use self::sink::Sink;
 pub(crate) use self::state::{Last, Phase, SinkCounts, SinkState};
 use super::dead_letters::{DeadLetter, DeadLetterError, DeadLetters};
@@ -90,18 +92,6 @@ pub(crate) struct Engines {
     /// Lock order: no other lock is taken under it.
     names: Mutex<HashSet<String>>,
     shared: PerName<Shared>,
-}
-
-/// What the threads of one sink's name share, and calls about it.
-#[derive(Debug)]
-struct Shared {
-    /// Held by the thread that works. Lock order: before all that a delivery takes, because it is
-    /// held meanwhile; never taken under another lock.
-    turn: Mutex<()>,
-    dead_letters: DeadLetters,
-    /// Ids of the dead letters to deliver again. Here and not with the thread's state, so that a
-    /// reload forgets none. Lock order: no other lock is taken under it.
-    retries: Mutex<HashSet<String>>,
 }
 
 struct Running {
@@ -452,24 +442,6 @@ impl Running {
             self.state.clone(),
             self.parts.clone(),
         )
-    }
-}
-
-impl Shared {
-    fn new(dead_letters: DeadLetters) -> Self {
-        Self {
-            turn: Mutex::new(()),
-            dead_letters,
-            retries: Mutex::default(),
-        }
-    }
-
-    fn add_retries(&self, ids: impl IntoIterator<Item = String>) {
-        self.retries.lock().extend(ids);
-    }
-
-    fn take_retries(&self) -> HashSet<String> {
-        std::mem::take(&mut self.retries.lock())
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::state::SinkCounters;
 use super::*;
-use crate::engines::encoder::{EncodeError, Encoder};
+use crate::engines::encoder::encode::{EncodeError, Encoder};
 use crate::engines::event::tests::entry;
 use crate::engines::settings::tests::load;
 use crate::engines::transport::{Destination, Rejected, RequestLimits, Transport};

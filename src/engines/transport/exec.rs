@@ -21,10 +21,11 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use serde::Deserialize;
 
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport,
+use super::deliver::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
+    Transport,
 };
+use super::item::Item;
 use crate::config::within;
 use crate::engines::framing::Framing;
 use crate::engines::kind::{Kind, options};

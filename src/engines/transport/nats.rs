@@ -12,11 +12,12 @@ use async_nats::{ConnectOptions, ServerAddr};
 use serde::Deserialize;
 
 use super::block_on::ClientThread;
-use super::tls::Tls;
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport, shortened,
+use super::deliver::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
+    Transport, shortened,
 };
+use super::item::Item;
+use super::tls::Tls;
 use crate::config::{Invalid, within};
 use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Secret};

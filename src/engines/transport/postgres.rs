@@ -20,11 +20,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::block_on::ClientThread;
-use super::tls::Tls;
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport,
+use super::deliver::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
+    Transport,
 };
+use super::item::Item;
+use super::tls::Tls;
 use crate::config::{Invalid, within};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};

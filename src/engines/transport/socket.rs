@@ -5,9 +5,10 @@ use std::fmt::Debug;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use super::{
-    DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript, Transport,
+use super::deliver::{
+    DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript, Transport,
 };
+use super::item::Item;
 use crate::model::word::MIB;
 
 /// The settings of such a transport.

@@ -25,9 +25,10 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use serde::Deserialize;
 
+use super::deliver::{BoxedDestination, Rejected};
+use super::item::Item;
 use super::socket::SocketDestination;
 use super::tls::Tls;
-use super::{BoxedDestination, Item, Rejected};
 use crate::base::connect;
 use crate::config::within;
 use crate::engines::event::Event;

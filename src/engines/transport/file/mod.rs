@@ -16,10 +16,11 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use self::rotate::{Rotation, period_of};
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport,
+use super::deliver::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
+    Transport,
 };
+use super::item::Item;
 use crate::base::clock::Micros;
 use crate::config::{Invalid, Mode};
 use crate::engines::framing::Framing;

@@ -11,16 +11,36 @@ use ureq::http::{Request, Response};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 use super::auth::Signer;
-use super::{Answer, Header, HttpDestination, RequestCompression};
+use super::settings::{Header, HttpSettings, RequestCompression};
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_ANSWER_BYTES_MAX;
 use crate::engines::secret::Revealed;
-use crate::engines::transport::Transcript;
+use crate::engines::transport::deliver::Transcript;
 use crate::engines::transport::tls::Tls;
 use crate::wire::salt_event::HOPS;
 
 /// Timeout for a connection, its TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A response of a destination.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).trim().to_owned()
+    }
+}
 
 pub(super) struct Client {
     agent: Agent,
@@ -31,7 +51,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Reads secrets and certificates. Connects to nothing.
-    pub(super) fn new(settings: &HttpDestination, revealed: &Revealed) -> Result<Self, String> {
+    pub(super) fn new(settings: &HttpSettings, revealed: &Revealed) -> Result<Self, String> {
         let url = revealed
             .url(&settings.url)
             .map_err(|error| error.to_string())?;
@@ -79,7 +99,7 @@ impl Client {
     /// to a hook ends.
     pub(super) fn send(
         &self,
-        settings: &HttpDestination,
+        settings: &HttpSettings,
         body: &[u8],
         hops: u32,
         now: Micros,
@@ -135,12 +155,12 @@ impl Client {
     }
 
     /// Checks that there is an HTTP service at the address.
-    pub(super) fn probe(&self, settings: &HttpDestination) -> Result<String, String> {
+    pub(super) fn probe(&self, settings: &HttpSettings) -> Result<String, String> {
         let request = Request::head(&self.url)
             .body(())
             .map_err(|error| error.to_string())?;
 
-        let place = super::Destination::describe(settings);
+        let place = settings.place();
         match self.agent.run(request) {
             // Most services accept only the method of their requests.
             Ok(answer) => Ok(format!(

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::engines::template::at_path;
-use crate::engines::transport::{DeliverError, Item, Rejected};
+use crate::engines::transport::deliver::{DeliverError, Rejected};
+use crate::engines::transport::item::Item;
 
 /// Location of the results of items in an answer. Paths are dotted; `*` is the only member.
 #[derive(Debug, Clone, Deserialize)]

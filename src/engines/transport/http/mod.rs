@@ -14,28 +14,24 @@
 mod auth;
 mod client;
 mod items;
+mod settings;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Value as Json;
 
-use self::auth::Auth;
-use self::client::Client;
-use self::items::ItemErrors;
-use super::tls::Tls;
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits,
-    Transcript, Transport,
+use self::client::{Answer, Client};
+use self::settings::{Framed, HttpSettings, Limits};
+use super::deliver::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
+    Transport,
 };
+use super::item::Item;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SINK_RETRY_AFTER_MAX;
-use crate::config::{Invalid, within};
 use crate::engines::framing::Framing;
 use crate::engines::kind::{Kind, options};
-use crate::engines::secret::{Revealed, Text};
-use crate::model::word::{self, MIB};
+use crate::engines::secret::Revealed;
 
 const DOC: &str = r"Requests to an HTTP service, with one or several items each.
 
@@ -65,142 +61,13 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
               compress: gzip, timeout: 30s, accept: [409], tls: {ca: /etc/ssl/own-ca.pem}, \
               item_errors: {list: items, status: '*.status', reason: '*.error.reason', accept: [409]}}",
     build: |given| {
-        let http: HttpDestination = options(given)?;
+        let http: HttpSettings = options(given)?;
         http.check()?;
         Ok(Box::new(http))
     },
 };
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HttpDestination {
-    /// The address. It may be a secret, as that of a chat's webhook is.
-    #[serde(with = "word")]
-    url: Text,
-    #[serde(default = "post")]
-    method: String,
-    #[serde(default)]
-    headers: BTreeMap<String, Header>,
-    #[serde(default)]
-    body: Framed,
-    #[serde(default)]
-    auth: Auth,
-    #[serde(default)]
-    compress: RequestCompression,
-    #[serde(default = "thirty_seconds", with = "word")]
-    timeout: Duration,
-    /// Statuses that count as delivered, besides 2xx.
-    #[serde(default)]
-    accept: Vec<u16>,
-    #[serde(default)]
-    item_errors: Option<ItemErrors>,
-    #[serde(default)]
-    tls: Tls,
-    /// The limits of a request, for presets.
-    #[serde(default)]
-    limits: Limits,
-}
-
-/// The value of a header.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(transparent)]
-struct Header(#[serde(with = "word")] Text);
-
-/// The bytes around the items of a request.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Framed {
-    prefix: String,
-    separator: String,
-    suffix: String,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RequestCompression {
-    #[default]
-    None,
-    Gzip,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Limits {
-    count: usize,
-    #[serde(with = "word")]
-    bytes: usize,
-    #[serde(with = "word")]
-    time: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            count: 500,
-            bytes: usize::try_from(MIB).unwrap_or(usize::MAX),
-            time: Duration::from_secs(1),
-        }
-    }
-}
-
-fn post() -> String {
-    "POST".to_owned()
-}
-
-fn thirty_seconds() -> Duration {
-    Duration::from_secs(30)
-}
-
-impl HttpDestination {
-    fn check(&self) -> Result<(), Invalid> {
-        // A secret address is only known when it is read.
-        if let Text::Plain(url) = &self.url {
-            let uri = url.parse::<ureq::http::Uri>().ok();
-            let is_http =
-                |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
-            if !uri.is_some_and(|uri| is_http(&uri) && uri.host().is_some()) {
-                return Err(Invalid::new(
-                    "url",
-                    format!("{url:?} is not accepted; give an http or https address"),
-                ));
-            }
-        }
-
-        // Other methods have no body, or no meaning with one.
-        if !matches!(self.method.as_str(), "POST" | "PUT" | "PATCH") {
-            return Err(Invalid::new(
-                "method",
-                format!("{:?} is not accepted; give POST, PUT or PATCH", self.method),
-            ));
-        }
-
-        // A header that HTTP does not allow would fail each request.
-        for (name, Header(value)) in &self.headers {
-            let is_name = ureq::http::HeaderName::try_from(name.as_str()).is_ok();
-            let is_value = match value {
-                Text::Plain(value) => ureq::http::HeaderValue::try_from(value.as_str()).is_ok(),
-                Text::Secret(_) => true,
-            };
-            if !is_name || !is_value {
-                return Err(Invalid::new(
-                    format!("headers.{name}"),
-                    "not a header of HTTP",
-                ));
-            }
-        }
-
-        self.tls.check()?;
-        within(
-            "timeout",
-            &self.timeout,
-            Duration::from_secs(1)..=Duration::from_secs(600),
-        )?;
-        within("limits.count", &self.limits.count, 1..)?;
-        self.auth.check()
-    }
-}
-
-impl Destination for HttpDestination {
+impl Destination for HttpSettings {
     fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
         Box::new(HttpTransport {
             settings: self.clone(),
@@ -211,23 +78,7 @@ impl Destination for HttpDestination {
     }
 
     fn describe(&self) -> String {
-        // A secret address is shown as the place where it is.
-        match &self.url {
-            // User, password and query may be secret.
-            Text::Plain(url) => url.parse::<ureq::http::Uri>().map_or_else(
-                |_| String::new(),
-                |uri| {
-                    let port = uri
-                        .port()
-                        .map(|port| format!(":{port}"))
-                        .unwrap_or_default();
-                    let [scheme, host] =
-                        [uri.scheme_str(), uri.host()].map(Option::unwrap_or_default);
-                    format!("{scheme}://{host}{port}{}", uri.path())
-                },
-            ),
-            secret @ Text::Secret(_) => word::Word::show(secret).unwrap_or_default(),
-        }
+        self.place()
     }
 
     fn framing(&self) -> Framing {
@@ -246,32 +97,12 @@ impl Destination for HttpDestination {
 }
 
 struct HttpTransport {
-    settings: HttpDestination,
+    settings: HttpSettings,
     clock: Clock,
     secrets: Revealed,
     /// Made at the first delivery, and again after a rejected credential: its file may have
     /// changed.
     client: Option<Client>,
-}
-
-/// A response of a destination.
-struct Answer {
-    status: u16,
-    headers: Vec<(String, String)>,
-    bytes: Vec<u8>,
-}
-
-impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).trim().to_owned()
-    }
 }
 
 impl Transport for HttpTransport {
@@ -345,33 +176,6 @@ impl HttpTransport {
             DeliverError::retry(format_args!("the answer is not JSON: {error}"))
         })?;
         errors.find(items, &parsed).map_err(DeliverError::retry)
-    }
-}
-
-impl Framed {
-    fn frame(&self, items: &[Item]) -> Vec<u8> {
-        let Self {
-            prefix,
-            separator,
-            suffix,
-        } = self;
-
-        let len = items
-            .iter()
-            .map(|item| item.bytes.len() + separator.len())
-            .sum::<usize>();
-        let mut body = Vec::with_capacity(len + prefix.len() + suffix.len());
-
-        body.extend_from_slice(prefix.as_bytes());
-        for (n, item) in items.iter().enumerate() {
-            if n > 0 {
-                body.extend_from_slice(separator.as_bytes());
-            }
-            body.extend_from_slice(&item.bytes);
-        }
-
-        body.extend_from_slice(suffix.as_bytes());
-        body
     }
 }
 

@@ -21,9 +21,10 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
 
+use super::deliver::{BoxedDestination, Rejected};
+use super::item::Item;
 use super::socket::SocketDestination;
 use super::syslog::Severity;
-use super::{BoxedDestination, Item, Rejected};
 use crate::engines::kind::{Kind, options};
 use crate::model::word;
 
