@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json, json};
 use super::environment::{CONFIG_DIR, ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
 use super::error::Invalid;
 use super::file::{self, BadYaml, Lines, Places};
+use super::overrides::CliOverrides;
 use super::{Config, ConfigError, Environment, Origin, fits_a_socket, render};
 use crate::base::{limits, utf8};
 
@@ -24,21 +25,6 @@ use crate::base::{limits, utf8};
 const ADDED_LISTS: [&str; 2] = ["bus", "spools"];
 /// Mappings of names, to which each file adds its own.
 const ADDED_MAPPINGS: [&str; 2] = ["scripts", "sinks"];
-
-/// Settings from the command line.
-#[derive(Debug, Clone, Default)]
-pub struct CliOverrides {
-    /// `--config`: replaces the default file. It must exist.
-    pub config: Option<PathBuf>,
-    /// `--state-dir`
-    pub state_dir: Option<PathBuf>,
-    /// `--socket`
-    pub socket: Option<PathBuf>,
-    /// `--bus`, each occurrence; replaces the file's list.
-    pub bus: Vec<PathBuf>,
-    /// `--log-level`
-    pub log_level: Option<String>,
-}
 
 /// The daemon's socket for a client, and the origin of that path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,21 +148,44 @@ impl MainFile {
     }
 }
 
-/// The complete configuration.
-pub(super) fn config(
-    given: &CliOverrides,
-    environment: &Environment,
-) -> Result<Config, ConfigError> {
-    let file = MainFile::find(given, environment);
-    let mut config = merged(file.as_ref(), given, environment)?;
+impl Config {
+    /// Merges flags, environment and file, in order of decreasing precedence.
+    pub fn load(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
+        let file = MainFile::find(given, environment);
+        let mut config = merged(file.as_ref(), given, environment)?;
 
-    if *config.origin("state_dir") == Origin::Default {
-        config.state_dir = environment.default_state_dir()?;
+        if *config.origin("state_dir") == Origin::Default {
+            config.state_dir = environment.default_state_dir()?;
+        }
+        default_socket(&mut config, environment)?;
+
+        config.given = given.clone();
+        checked(config)
     }
-    default_socket(&mut config, environment)?;
 
-    config.given = given.clone();
-    checked(config)
+    /// Loads a configuration file and the files in [`CONFIG_DIR`] beside it, with `text` as the contents of one of these; `None` leaves it
+    /// out. The file itself may be missing. Neither flags nor the environment count.
+    pub fn load_files_with(
+        main: &Path,
+        replaced: &Path,
+        text: Option<&str>,
+    ) -> Result<Self, ConfigError> {
+        let mut settings = Settings::default();
+        settings.read_file_if_there(main)?;
+        settings.read_directory(main, Some((replaced, text)))?;
+        let config = settings.config()?;
+        checked(config)
+    }
+
+    /// Loads the configuration again, with the same flags and the environment of this process.
+    pub fn reread(&self) -> Result<Self, ConfigError> {
+        Self::load(&self.given, &Environment::of_process())
+    }
+
+    /// The error for a value at `path`, such as `sinks.audit.encoder`, that the part which uses it does not accept; with its line.
+    pub fn error_at(&self, path: String, problem: String) -> ConfigError {
+        invalid(&self.origins, &self.places, path, problem)
+    }
 }
 
 /// Checks what concerns several keys. A client needs only the socket, and does not check it.
@@ -280,19 +289,6 @@ fn overrides(
     environment
         .chain(flags)
         .filter_map(|(key, origin, value)| Some((key, origin, value?)))
-}
-
-/// The files alone, one of them with other contents.
-pub(super) fn files_with(
-    main: &Path,
-    replaced: &Path,
-    text: Option<&str>,
-) -> Result<Config, ConfigError> {
-    let mut settings = Settings::default();
-    settings.read_file_if_there(main)?;
-    settings.read_directory(main, Some((replaced, text)))?;
-    let config = settings.config()?;
-    checked(config)
 }
 
 fn checked(config: Config) -> Result<Config, ConfigError> {
@@ -669,7 +665,7 @@ pub fn read_options<T: DeserializeOwned>(values: &Json) -> Result<T, Invalid> {
 }
 
 /// The error for the value at `path`, with its exact line.
-pub(super) fn invalid(
+fn invalid(
     origins: &BTreeMap<String, Origin>,
     places: &Places,
     path: String,

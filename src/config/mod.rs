@@ -13,8 +13,10 @@ mod environment;
 mod error;
 mod file;
 mod ingest;
+mod items;
 mod load;
 mod network;
+mod overrides;
 pub mod python_glob;
 mod reactor;
 mod render;
@@ -35,8 +37,9 @@ pub use self::error::{ConfigError, Invalid, Origin, within};
 use self::file::Places;
 pub use self::file::read_yaml;
 pub use self::ingest::{IngestConfig, name_redact_rules};
-pub use self::load::{CliOverrides, SocketChoice, read_options};
+pub use self::load::{SocketChoice, read_options};
 pub use self::network::{HttpConfig, HttpTls, HttpsConfig, MinionsRead};
+pub use self::overrides::CliOverrides;
 pub use self::reactor::ReactorConfig;
 pub(crate) use self::render::is_plain_yaml;
 pub use self::store::{Space, StoreConfig};
@@ -318,35 +321,6 @@ impl Config {
         self.https.listen.is_some() || self.http.minions
     }
 
-    /// Merges flags, environment and file, in order of decreasing precedence.
-    pub fn load(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
-        load::config(given, environment)
-    }
-
-    /// Loads a configuration file and the files in [`CONFIG_DIR`] beside it, with `text` as the contents of one of these; `None` leaves it
-    /// out. The file itself may be missing. Neither flags nor the environment count.
-    pub fn load_files_with(
-        main: &Path,
-        replaced: &Path,
-        text: Option<&str>,
-    ) -> Result<Self, ConfigError> {
-        load::files_with(main, replaced, text)
-    }
-
-    /// Loads the configuration again, with the same flags and the environment of this process.
-    pub fn reread(&self) -> Result<Self, ConfigError> {
-        Self::load(&self.given, &Environment::of_process())
-    }
-
-    /// The dotted names of the keys whose values in `other` differ.
-    pub fn changed_keys(&self, other: &Self) -> Vec<String> {
-        let (ours, theirs) = (render::by_name(self), render::by_name(other));
-        ours.into_iter()
-            .filter(|(name, value)| theirs.get(name) != Some(value))
-            .map(|(name, _)| name)
-            .collect()
-    }
-
     /// The umask of the daemon: no access for others, read access for the group if the socket has one.
     pub fn umask(&self) -> u32 {
         if self.socket_group.is_some() {
@@ -372,21 +346,6 @@ impl Config {
     /// The origin of the value of key `name`; of values from several files, that of the first.
     pub fn origin(&self, name: &str) -> &Origin {
         self.origins.get(name).unwrap_or(&Origin::Default)
-    }
-
-    /// The error for a value at `path`, such as `sinks.audit.encoder`, that the part which uses it does not accept; with its line.
-    pub fn error_at(&self, path: String, problem: String) -> ConfigError {
-        load::invalid(&self.origins, &self.places, path, problem)
-    }
-
-    /// The effective configuration as YAML, each value with its origin in a comment.
-    pub fn to_yaml(&self) -> String {
-        render::yaml(self)
-    }
-
-    /// The effective configuration as in a file, and the origins of its keys by dotted name.
-    pub(crate) fn shown(&self) -> (serde_json::Value, BTreeMap<String, String>) {
-        render::parts(self)
     }
 
     /// Checks values against limits and other values of their section, and names rules without a name.

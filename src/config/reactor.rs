@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::error::{Invalid, at_most, unique, within};
-use super::render;
+use super::items;
 use super::salt_master::Role;
 use crate::base::limits::{
     REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_HELPER_TIME, REACTOR_HELPER_TIME_MAX,
@@ -87,7 +87,7 @@ pub struct ReactorConfig {
     ///   `once_per`, `concurrency`, `order` and `allow`
     /// - default: `[]`
     /// - example: `[{rule: 'salt/minion/*/start', once_per: 10m}, {rule: 'salt/beacon/*', rate: 10/1m, at_most_once: true}]`
-    #[serde(serialize_with = "render::items")]
+    #[serde(serialize_with = "items::without_unset")]
     pub options: Vec<RuleOptions>,
     /// Calls that reactions may make. `client` is local, runner, wheel or caller; `fun` and `tgt` are globs. A call without a matching item is
     /// dead-lettered.
@@ -95,7 +95,7 @@ pub struct ReactorConfig {
     /// - value: a list of items, each with `fun` and any of `client` and `tgt`
     /// - default: []: everything
     /// - example: `[{client: local, fun: state.apply}, {client: runner, fun: 'state.*'}, {client: wheel, fun: key.accept}]`
-    #[serde(serialize_with = "render::items")]
+    #[serde(serialize_with = "items::without_unset")]
     pub allow: Vec<Allow>,
     /// An event that is older when its turn comes, because the master or the daemon was down, is skipped; `saltcellar reactor replay` runs its
     /// reactions on demand.

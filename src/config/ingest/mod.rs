@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Invalid, at_most, unique, within};
-use super::{render, salt_master};
+use super::{items, salt_master};
 use crate::base::limits::INGEST_RULES_MAX;
 use crate::model::RedactRule;
 use crate::model::word::{self, GIB, MIB};
@@ -29,7 +29,7 @@ pub struct IngestConfig {
     /// - default: `[]`
     /// - example: `[{do: store, retcode: '!0'}, {do: drop, fun: saltutil.find_job}, {do: sample 10, tag: 'salt/beacon/*', minion: [lab-*, test-*]},
     ///   {do: drop, where: 'tag is startingwith("salt/beacon/") and data.load < 1'}]`
-    #[serde(serialize_with = "render::items")]
+    #[serde(serialize_with = "items::without_unset")]
     pub filter: Vec<FilterRule>,
     /// Rules for replacing values by `[redacted]` at every source, before anything is stored, spilled or queued. Without rules only masters' keys are
     /// redacted (`ingest.masters`), because only the owner of a job cache knows which returned values are secret. A rule selects values by `keys`
@@ -45,7 +45,7 @@ pub struct IngestConfig {
     /// - default: `[]`
     /// - example: `[{builtin: passwords}, {builtin: private_keys}, {builtin: pillar}, {fun: 'vault.*', paths: [return]}, {patterns:
     ///   ['AKIA[0-9A-Z]{16}']}]`
-    #[serde(serialize_with = "render::items")]
+    #[serde(serialize_with = "items::without_unset")]
     pub redact: Vec<RedactRule>,
     /// Configuration files of the Salt masters whose events the daemon stores; that of `reactor.master` is added. The keys in their `cachedir`
     /// (`.root_key` and those of other users) are redacted in all data, without a rule, because a master accepts every command from a peer with such

@@ -3,14 +3,65 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde::ser::Error as _;
-use serde::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
 use super::{Config, Origin};
 
+impl Config {
+    /// The dotted names of the keys whose values in `other` differ.
+    pub fn changed_keys(&self, other: &Self) -> Vec<String> {
+        let (ours, theirs) = (by_name(self), by_name(other));
+        ours.into_iter()
+            .filter(|(name, value)| theirs.get(name) != Some(value))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    /// The effective configuration as YAML, each value with its origin in a comment.
+    pub fn to_yaml(&self) -> String {
+        let mut text = format!(
+            "# saltcellar {}, effective configuration\n",
+            env!("CARGO_PKG_VERSION")
+        );
+
+        for (name, value) in values(self) {
+            // Names of sinks are no keys, so the mapping as a whole has an origin.
+            if MAPPINGS.contains(&name.as_str()) {
+                yaml_key(&mut text, "", &name, &value, self.origin(&name));
+            } else if let Json::Object(section) = value {
+                line(&mut text, format_args!("{name}:"));
+                for (key, value) in section {
+                    yaml_key(
+                        &mut text,
+                        "  ",
+                        &key,
+                        &value,
+                        self.origin(&format!("{name}.{key}")),
+                    );
+                }
+            } else {
+                yaml_key(&mut text, "", &name, &value, self.origin(&name));
+            }
+        }
+
+        text
+    }
+
+    /// The effective configuration as in a file, and the origins of its keys by dotted name.
+    pub(crate) fn shown(&self) -> (Json, BTreeMap<String, String>) {
+        let origin = |name: String| {
+            let origin = self.origin(&name).to_string();
+            (name, origin)
+        };
+        (
+            Json::Object(values(self)),
+            names().into_iter().map(origin).collect(),
+        )
+    }
+}
+
 /// The values of all keys, as in a configuration file.
-pub(super) fn values(config: &Config) -> Map<String, Json> {
+fn values(config: &Config) -> Map<String, Json> {
     match serde_json::to_value(config) {
         Ok(Json::Object(values)) => values,
         // The keys of a configuration are texts, and its values can all be written.
@@ -30,7 +81,7 @@ pub(super) fn names() -> Vec<String> {
 }
 
 /// The values of all keys by dotted name.
-pub(super) fn by_name(config: &Config) -> Map<String, Json> {
+fn by_name(config: &Config) -> Map<String, Json> {
     let mut named = Map::new();
     for (name, value) in values(config) {
         match value {
@@ -45,57 +96,6 @@ pub(super) fn by_name(config: &Config) -> Map<String, Json> {
         }
     }
     named
-}
-
-/// Writes a list of mappings without their unset fields.
-pub(super) fn items<T: Serialize, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
-    let mut value = serde_json::to_value(items).map_err(S::Error::custom)?;
-    remove_unset(&mut value);
-    value.serialize(to)
-}
-
-fn remove_unset(value: &mut Json) {
-    match value {
-        Json::Array(items) => items.iter_mut().for_each(remove_unset),
-        Json::Object(map) => {
-            let is_unset = |value: &Json| {
-                matches!(value, Json::Null | Json::Bool(false)) || *value == json!([])
-            };
-            map.retain(|_, value| !is_unset(value));
-            map.values_mut().for_each(remove_unset);
-        }
-        _ => {}
-    }
-}
-
-/// The effective configuration as YAML that [`super::Config::load`] can read.
-pub(super) fn yaml(config: &Config) -> String {
-    let mut text = format!(
-        "# saltcellar {}, effective configuration\n",
-        env!("CARGO_PKG_VERSION")
-    );
-
-    for (name, value) in values(config) {
-        // Names of sinks are no keys, so the mapping as a whole has an origin.
-        if MAPPINGS.contains(&name.as_str()) {
-            yaml_key(&mut text, "", &name, &value, config.origin(&name));
-        } else if let Json::Object(section) = value {
-            line(&mut text, format_args!("{name}:"));
-            for (key, value) in section {
-                yaml_key(
-                    &mut text,
-                    "  ",
-                    &key,
-                    &value,
-                    config.origin(&format!("{name}.{key}")),
-                );
-            }
-        } else {
-            yaml_key(&mut text, "", &name, &value, config.origin(&name));
-        }
-    }
-
-    text
 }
 
 fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &Origin) {
@@ -126,18 +126,6 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
             format_args!("{indent}{name}: {}  # {origin}", scalar(value)),
         ),
     }
-}
-
-/// The effective configuration, and the origins of its keys by dotted name.
-pub(super) fn parts(config: &Config) -> (Json, BTreeMap<String, String>) {
-    let origin = |name: String| {
-        let origin = config.origin(&name).to_string();
-        (name, origin)
-    };
-    (
-        Json::Object(values(config)),
-        names().into_iter().map(origin).collect(),
-    )
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {

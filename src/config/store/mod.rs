@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::{Invalid, at_most, unique, within};
-use super::render;
+use super::items;
 use crate::base::limits::{
     CLASS_NAME_BYTES_MAX, CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX, PIN_BYTES_MAX,
 };
@@ -46,7 +46,7 @@ pub struct StoreConfig {
     /// - value: a list of classes, each with `name`, `match` and `keep`
     /// - default: `jobs` with the age `90d or salt`, `events` with `90d`
     /// - example: `[{name: chatter, match: [{fun: saltutil.find_job}, {tag: salt/auth}], keep: {age: 1d}}]`
-    #[serde(serialize_with = "render::items")]
+    #[serde(serialize_with = "items::without_unset")]
     pub classes: Vec<ClassRules>,
     /// The share of a class, in percent, that one minion may have where `keep` limits the class by `bytes` or `entries`. Further entries of such a
     /// minion go to a class of their own, named like the class with `-over` behind it: it has this share of the limits, or what others leave, and
