@@ -22,8 +22,6 @@ mod store;
 mod tests;
 
 use std::ffi::OsString;
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -32,17 +30,19 @@ pub use self::doctor::reference as reference_of_checks;
 // The common imports of verbs.
 use self::format::ask::{ListOf, Listing, NoDaemon, Order, Paged};
 pub use self::format::exit::Exit;
+use self::format::exit::{BadUsage, Finding, finding};
 use self::format::fields::{joined, line_of, or_empty, value};
+use self::format::global::Global;
 use self::format::nested::{leaf, nested};
 pub use self::format::output::{Form, Format, Output, OutputError};
 use self::format::output::{is_coloured, show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
+use self::format::streams::{print_error, print_error_of};
 pub use self::format::table::{Column, Table};
 use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
-use self::format::{ask, streams, yaml};
+use self::format::{ask, yaml};
 use crate::base::umask;
 use crate::base::visible::plain;
-use crate::config::CliOverrides;
 
 /// Job cache, event archive and reactor beside a Salt master.
 #[derive(Parser)]
@@ -80,70 +80,6 @@ Exit codes:
 /// The definition of the command line.
 pub fn command() -> clap::Command {
     Cli::command()
-}
-
-#[derive(clap::Args)]
-struct Global {
-    /// The daemon's unix socket [env: SALTCELLAR_SOCKET]
-    #[arg(
-        long,
-        global = true,
-        value_name = "PATH",
-        help_heading = "Global options"
-    )]
-    socket: Option<PathBuf>,
-    /// The daemon's state directory [env: SALTCELLAR_STATE_DIR]
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        help_heading = "Global options"
-    )]
-    state_dir: Option<PathBuf>,
-    /// Read this configuration file, and `conf.d` beside it, instead of the default ones
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Global options"
-    )]
-    config: Option<PathBuf>,
-    /// Output format
-    #[arg(long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
-          value_name = "table|json|jsonl|csv|nested|highstate", help_heading = "Global options")]
-    output: Form,
-    /// Show and read times in UTC, not in the local time zone; JSON always has UTC
-    #[arg(long, global = true, help_heading = "Global options")]
-    utc: bool,
-    /// Print long output without a pager [env: PAGER]
-    #[arg(long, global = true, help_heading = "Global options")]
-    no_pager: bool,
-}
-
-#[cfg(test)]
-impl Global {
-    /// No flag but `--output json`.
-    fn with_json() -> Self {
-        Self {
-            socket: None,
-            state_dir: None,
-            config: None,
-            output: Form::Json,
-            utc: false,
-            no_pager: false,
-        }
-    }
-}
-
-impl Global {
-    fn overrides(&self) -> CliOverrides {
-        CliOverrides {
-            config: self.config.clone(),
-            state_dir: self.state_dir.clone(),
-            socket: self.socket.clone(),
-            ..CliOverrides::default()
-        }
-    }
 }
 
 #[derive(Subcommand)]
@@ -238,29 +174,6 @@ impl Verb {
         }
     }
 }
-
-/// The negative result of an operation that succeeded, such as a check: printed without `failed
-/// to`.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-struct Finding {
-    exit: Exit,
-    message: String,
-}
-
-/// A [`Finding`] with exit code 1.
-fn finding(message: String) -> anyhow::Error {
-    Finding {
-        exit: Exit::Failed,
-        message,
-    }
-    .into()
-}
-
-/// Flags that cannot be combined.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct BadUsage(String);
 
 /// Runs `saltcellar` with `args` (the first is the program's name) and prints errors to standard
 /// error.
@@ -361,8 +274,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Export(export) => export::run(&global, export),
         Verb::Version => admin::version::run(&global),
         Verb::Zeromq(args) => serve::run_zeromq(&global, &args),
-        Verb::Completions(args) => admin::completions::run(&args),
-        Verb::Man(args) => admin::completions::man(&args),
+        Verb::Completions(args) => admin::completions::run(&mut command(), &args),
+        Verb::Man(args) => admin::completions::man(command(), &args),
     }
 }
 
@@ -385,13 +298,4 @@ fn report(program: &str, error: &anyhow::Error) {
     }
 
     print_error_of(program, &format!("failed to {error:#}"));
-}
-
-/// Writes one line to standard error. A failed write is ignored: the exit code remains.
-fn print_error(text: &str) {
-    print_error_of("saltcellar", text);
-}
-
-fn print_error_of(program: &str, text: &str) {
-    let _ = writeln!(streams::stderr(), "{program}: {}", plain(text));
 }

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap_complete::Shell;
 
-use crate::cli;
 use crate::cli::{Format, Output};
 
 #[derive(clap::Args)]
@@ -22,10 +21,10 @@ Examples:
   saltcellar completions zsh > ~/.zfunc/_saltcellar
   saltcellar completions fish > ~/.config/fish/completions/saltcellar.fish";
 
-pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(command: &mut clap::Command, args: &Args) -> anyhow::Result<()> {
     // The generator panics if a write fails, so it writes to memory.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut cli::command(), "saltcellar", &mut script);
+    clap_complete::generate(args.shell, command, "saltcellar", &mut script);
     let mut out = Output::new(Format::Table);
     out.text(&String::from_utf8_lossy(&script))?;
     Ok(out.flush()?)
@@ -38,7 +37,7 @@ pub(in crate::cli) struct ManArgs {
 }
 
 /// Writes `saltcellar.1` and a page of each verb, such as `saltcellar-jobs-list.1`.
-pub(in crate::cli) fn man(args: &ManArgs) -> anyhow::Result<()> {
-    clap_mangen::generate_to(cli::command(), &args.directory)
+pub(in crate::cli) fn man(command: clap::Command, args: &ManArgs) -> anyhow::Result<()> {
+    clap_mangen::generate_to(command, &args.directory)
         .with_context(|| format!("write manual pages to {}", args.directory.display()))
 }

@@ -10,13 +10,14 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::json;
 
+use super::global::Global;
 use super::output::{Form, Format, Output, show};
+use super::streams::print_error;
 use crate::api::call::Call;
 use crate::api::call::events::Scan;
 use crate::api::client::{Client, ClientError};
 use crate::base::named::Named;
 use crate::base::{limits, users};
-use crate::cli::{Global, print_error};
 use crate::config::{Environment, Origin, SocketChoice};
 
 #[derive(Debug, thiserror::Error)]

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
+use super::ask::NoDaemon;
 use super::output::OutputError;
 use crate::api::client::ClientError;
-use crate::cli::ask::NoDaemon;
-use crate::cli::{BadUsage, Finding};
 use crate::config::ConfigError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;
@@ -15,6 +14,29 @@ use crate::wire::unix_listener::SocketError;
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub(in crate::cli) struct BadData(pub(in crate::cli) anyhow::Error);
+
+/// The negative result of an operation that succeeded, such as a check: printed without `failed
+/// to`.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(in crate::cli) struct Finding {
+    pub(in crate::cli) exit: Exit,
+    pub(in crate::cli) message: String,
+}
+
+/// A [`Finding`] with exit code 1.
+pub(in crate::cli) fn finding(message: String) -> anyhow::Error {
+    Finding {
+        exit: Exit::Failed,
+        message,
+    }
+    .into()
+}
+
+/// Flags that cannot be combined.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::cli) struct BadUsage(pub(in crate::cli) String);
 
 /// An exit code. Scripts rely on the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 pub(super) mod ask;
 pub(super) mod exit;
 pub(super) mod fields;
+pub(super) mod global;
 pub(super) mod nested;
 pub(super) mod output;
 pub(super) mod outputter;

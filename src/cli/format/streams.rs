@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _, Write};
 
 #[cfg(test)]
 use self::capture::{Stream, is_captured};
+use crate::base::visible::plain;
 
 pub(in crate::cli) fn stdout() -> Box<dyn Write> {
     #[cfg(test)]
@@ -28,6 +29,16 @@ pub(in crate::cli) fn is_terminal() -> bool {
         return false;
     }
     io::stdout().is_terminal()
+}
+
+/// Writes one line to standard error. A failed write is ignored: the exit code remains.
+pub(in crate::cli) fn print_error(text: &str) {
+    print_error_of("saltcellar", text);
+}
+
+/// As [`print_error`], for another program.
+pub(in crate::cli) fn print_error_of(program: &str, text: &str) {
+    let _ = writeln!(stderr(), "{program}: {}", plain(text));
 }
 
 /// What a verb of a test has instead.

@@ -24,7 +24,9 @@ pub(in crate::cli) fn use_utc() {
 fn zone() -> &'static TimeZone {
     ZONE.get_or_init(|| {
         TimeZone::try_system().unwrap_or_else(|error| {
-            crate::cli::print_error(&format!("cannot read the time zone, showing UTC: {error}"));
+            super::streams::print_error(&format!(
+                "cannot read the time zone, showing UTC: {error}"
+            ));
             TimeZone::UTC
         })
     })

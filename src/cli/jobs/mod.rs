@@ -6,6 +6,7 @@ mod diff;
 mod event_rows;
 pub(super) mod events;
 mod filter;
+mod job_rows;
 pub(super) mod minions;
 mod show;
 mod states;
@@ -15,15 +16,16 @@ mod watch;
 use anyhow::Context;
 use salt_sls::Glob;
 use serde::Serialize;
-use serde_json::Value as Json;
 
+use self::job_rows::{returned, row};
+use self::show::unknown;
 use crate::api::call::jobs::answers::{JobAnswer, JobRow};
 use crate::api::call::{self as calls, Cursor};
 use crate::api::client::Client;
 use crate::api::query::JobResult;
 use crate::cli::{
-    Column, Format, Global, ListOf, Listing, Order, Output, Table, TimeRange, ask, joined, leaf,
-    line_of, plain, short_at, show as show_answer, title, value,
+    Column, Format, Global, ListOf, Listing, Order, Output, Table, TimeRange, ask, plain,
+    show as show_answer, title,
 };
 use crate::wire::call::Id;
 
@@ -175,19 +177,6 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     }
 }
 
-/// The error for an unknown job id, which may have any length.
-pub(super) fn unknown(jid: &str) -> anyhow::Error {
-    let shown: String = jid.chars().take(64).collect();
-
-    let rest = if shown.len() < jid.len() {
-        format!("... ({} bytes)", jid.len())
-    } else {
-        String::new()
-    };
-
-    anyhow::anyhow!("unknown job {shown}{rest}")
-}
-
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let mut table = Table::new([
         Column::left("JID"),
@@ -317,55 +306,5 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         if out.format == Format::Table {
             table.print(&mut out, &cells)?;
         }
-    }
-}
-
-pub(super) fn returned(job: &JobRow) -> String {
-    match job.expected {
-        Some(expected) => format!("{}/{expected}", job.returned),
-        None => job.returned.to_string(),
-    }
-}
-
-fn row(job: &JobRow) -> Vec<String> {
-    vec![
-        plain(&job.jid).into_owned(),
-        short_at(job.time),
-        joined(&job.fun),
-        joined(&job.tgt),
-        line_of(&job.user),
-        returned(job),
-        job.failed.to_string(),
-        arg(job),
-    ]
-}
-
-fn arg(job: &JobRow) -> String {
-    match value(&job.arg) {
-        // The arguments as a shell would have them: separated, empty ones left out.
-        Json::Array(items) => items
-            .iter()
-            .map(argument)
-            .filter(|text| !text.is_empty())
-            .collect::<Vec<_>>()
-            .join(" "),
-        other => leaf(&other),
-    }
-}
-
-/// Formats an argument as on Salt's command line. Keyword arguments are a map that also holds
-/// internal keys of Salt.
-fn argument(arg: &Json) -> String {
-    let of_salt = |key: &String| key == "orchestration_jid" || key.starts_with("__");
-
-    match arg.as_object() {
-        Some(keywords) if keywords.keys().any(of_salt) => {
-            let public = keywords.iter().filter(|(key, _)| !of_salt(key));
-            public
-                .map(|(key, value)| format!("{key}={}", leaf(value)))
-                .collect::<Vec<_>>()
-                .join(" ")
-        }
-        _ => leaf(arg),
     }
 }

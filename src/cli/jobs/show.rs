@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::super::format::outputter;
-use super::{arg, unknown};
+use super::job_rows::arg;
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{JobAnswer, Return};
 use crate::api::call::jobs::{ReturnResult, ShowArgs};
@@ -74,6 +74,19 @@ struct ReturnOf<'a> {
     jid: &'a str,
     #[serde(flatten)]
     answer: &'a Return,
+}
+
+/// The error for an unknown job id, which may have any length.
+pub(super) fn unknown(jid: &str) -> anyhow::Error {
+    let shown: String = jid.chars().take(64).collect();
+
+    let rest = if shown.len() < jid.len() {
+        format!("... ({} bytes)", jid.len())
+    } else {
+        String::new()
+    };
+
+    anyhow::anyhow!("unknown job {shown}{rest}")
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {

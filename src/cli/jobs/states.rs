@@ -5,7 +5,7 @@ use salt_sls::Glob;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::unknown;
+use super::show::unknown;
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{State, StatesPage};
 use crate::api::call::jobs::{StateResult, StatesArgs};

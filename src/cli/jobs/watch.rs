@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::unknown;
+use super::show::unknown;
 use crate::api::call as calls;
 use crate::api::call::jobs::WatchArgs;
 use crate::api::call::jobs::answers::{JobUpdate, NewReturn, Step};

@@ -1,12 +1,15 @@
 //! `saltcellar reactor check`: checks the master's rules and their files without an event.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use salt_sls::{Map, Value};
 use serde_json::json;
 
-use super::{Chosen, SaltArgs};
+use super::salt::{Chosen, PythonArgs, SaltArgs, program_time};
 use crate::cli::{Global, finding, show};
+use crate::config::ReactorConfig;
+use crate::config::salt_master::SaltMaster;
 use crate::model::word::Word as _;
 use crate::model::{Note, NoteLevel};
 use crate::reactor::{
@@ -175,6 +178,33 @@ impl Checked {
 
         notes.chain(broken).collect()
     }
+}
+
+/// A line for each error in a master's rules and their files, as `reactor check` finds them with
+/// this Python of Salt.
+pub(in crate::cli) fn faults(
+    master: &SaltMaster,
+    config: &ReactorConfig,
+    python: Option<&Path>,
+) -> Vec<String> {
+    let python = PythonArgs {
+        salt_python: python.map(Path::to_owned),
+    };
+
+    let args = SaltArgs {
+        master_config: None,
+        minion_config: None,
+        python,
+    };
+
+    // Not through `choose`: the caller has read the configuration.
+    let chosen = Chosen {
+        master: master.clone(),
+        rules: config.rules(),
+        salt: args.salt(master, config),
+        program_time: program_time(config),
+    };
+    Checked::of(&chosen).faults()
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::PythonArgs;
+use super::salt::PythonArgs;
 use crate::cli::{Global, finding, show};
 use crate::reactor::conformance::{ConformanceOptions, run as run_cases};
 

@@ -6,24 +6,15 @@ mod conformance;
 mod history;
 mod list;
 mod replay;
+mod salt;
 mod shadow;
 mod show;
 mod test;
 mod why;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
-use anyhow::Context as _;
-use salt_sls::Value;
-
-use crate::cli::{Global, print_error};
-use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster, python};
-use crate::config::{Config, Environment, ReactorConfig};
-use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
-
+pub(super) use self::check::faults;
 pub(super) use self::history::failures;
+use crate::cli::Global;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Reactor {
@@ -70,155 +61,6 @@ impl Reactor {
     }
 }
 
-#[derive(clap::Args)]
-struct SaltArgs {
-    /// The Salt master's configuration file [default: reactor.master or reactor.minion of the configuration, or
-    /// /etc/salt/master]
-    #[arg(long, value_name = "FILE")]
-    master_config: Option<PathBuf>,
-    /// A minion's configuration file, for the reactor of a minion (reactor.minion)
-    #[arg(long, value_name = "FILE", conflicts_with = "master_config")]
-    minion_config: Option<PathBuf>,
-    #[command(flatten)]
-    python: PythonArgs,
-}
-
-#[derive(clap::Args)]
-struct PythonArgs {
-    /// A Python with Salt, for `#!py` files and functions of `salt` [default: reactor.python, or that of salt-master]
-    #[arg(long, value_name = "PATH", env = "SALTCELLAR_SALT_PYTHON")]
-    salt_python: Option<PathBuf>,
-}
-
-impl PythonArgs {
-    fn python(&self) -> Option<PathBuf> {
-        python::find(self.salt_python.as_deref())
-    }
-}
-
-/// The Salt configuration selected by flags, or by saltcellar's configuration.
-struct Chosen {
-    master: SaltMaster,
-    /// `reactor.rules`, which replace the master's own.
-    rules: Option<Value>,
-    salt: Arc<dyn Salt>,
-    /// The time limit of files that are programs.
-    program_time: Duration,
-}
-
-impl SaltArgs {
-    /// Whose configuration of Salt, and the settings of saltcellar that apply to it.
-    fn settings(&self, global: &Global) -> anyhow::Result<(Role, PathBuf, ReactorConfig)> {
-        let config = Config::load(&global.overrides(), &Environment::of_process())
-            .context("read the configuration")
-            .map(|config| config.reactor);
-
-        let named = match (&self.master_config, &self.minion_config) {
-            (_, Some(path)) => Some((Role::Minion, path.clone())),
-            (Some(path), None) => Some((Role::Master, path.clone())),
-            (None, None) => None,
-        };
-
-        if let Some((role, path)) = named {
-            let config = config.unwrap_or_else(|error| {
-                // It is needed for little, and the file may be meant for another host.
-                print_error(&format!(
-                    "warning: the configuration has an error and is not used: {error:#}"
-                ));
-                ReactorConfig::default()
-            });
-
-            // A named file is checked on its own, without rules of saltcellar's configuration. Salt
-            // and its speed are those of this host.
-            let mut own = ReactorConfig::default();
-            own.python = config.python;
-            own.helper_memory = config.helper_memory;
-            own.helper_timeout = config.helper_timeout;
-            own.program_timeout = config.program_timeout;
-
-            return Ok((role, path, own));
-        }
-
-        let config = config?;
-        let of_whom = config
-            .of_whom()
-            .map(|(role, path, _)| (role, path.to_owned()));
-        // Salt's own file is the best guess without a configuration.
-        let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
-        Ok((role, path, config))
-    }
-
-    fn choose(&self, global: &Global) -> anyhow::Result<Chosen> {
-        let (role, path, config) = self.settings(global)?;
-
-        let master = SaltMaster::read_as(&path, role);
-        let salt = self.salt(&master, &config);
-
-        Ok(Chosen {
-            master,
-            rules: config.rules(),
-            salt,
-            program_time: program_time(&config),
-        })
-    }
-
-    fn salt(&self, master: &SaltMaster, config: &ReactorConfig) -> Arc<dyn Salt> {
-        let configured = self
-            .python
-            .salt_python
-            .as_deref()
-            .or(config.python.as_deref());
-
-        let Some(python) = python::find(configured) else {
-            // Files that need Salt's Python are reported instead.
-            return Arc::new(NoSalt);
-        };
-
-        let mut options = HelperOptions::of_daemon(python, master);
-        options.time = config.helper_timeout;
-        options.program_time = config.program_timeout;
-
-        // Nothing is sent, so users other than root may render files as themselves.
-        options.user = options
-            .user
-            .filter(|_| rustix::process::geteuid().is_root());
-
-        Arc::new(Helper::new(options))
-    }
-}
-
-/// The time limit of files that are programs.
-fn program_time(config: &ReactorConfig) -> Duration {
-    config.program_timeout.max(config.helper_timeout)
-}
-
-/// A line for each error in a master's rules and their files, as `reactor check` finds them with
-/// this Python of Salt.
-pub(super) fn faults(
-    master: &SaltMaster,
-    config: &ReactorConfig,
-    python: Option<&Path>,
-) -> Vec<String> {
-    let python = PythonArgs {
-        salt_python: python.map(Path::to_owned),
-    };
-
-    let args = SaltArgs {
-        master_config: None,
-        minion_config: None,
-        python,
-    };
-
-    // Not through `choose`: the caller has read the configuration.
-    let chosen = Chosen {
-        master: master.clone(),
-        rules: config.rules(),
-        salt: args.salt(master, config),
-        program_time: program_time(config),
-    };
-    check::Checked::of(&chosen).faults()
-}
-
 pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
     match reactor {
         Reactor::List(args) => list::run(global, &args),
@@ -230,45 +72,5 @@ pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
         Reactor::Test(args) => test::run(global, &args),
         Reactor::Check(args) => check::run(global, &args),
         Reactor::Conformance(args) => conformance::run(global, &args),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_file_is_rendered_with_the_configured_python_and_without_the_configured_rules() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("c.yaml");
-        let global = Global {
-            config: Some(file.clone()),
-            ..Global::with_json()
-        };
-        let settings = |master_config: Option<&str>| {
-            let args = SaltArgs {
-                master_config: master_config.map(PathBuf::from),
-                minion_config: None,
-                python: PythonArgs { salt_python: None },
-            };
-            args.settings(&global)
-        };
-
-        let text = "reactor: {master: /etc/salt/a, python: /opt/python3, program_timeout: 77s, rules: [{a: [/b.sls]}]}\n";
-        std::fs::write(&file, text).unwrap();
-        let (_, path, config) = settings(Some("/srv/master")).unwrap();
-        assert_eq!(path, Path::new("/srv/master"));
-        assert_eq!(config.python.as_deref(), Some(Path::new("/opt/python3")));
-        assert_eq!(config.program_timeout, Duration::from_secs(77));
-        assert!(config.rules().is_none(), "{config:?}");
-
-        let (_, path, config) = settings(None).unwrap();
-        assert_eq!(path, Path::new("/etc/salt/a"));
-        assert!(config.rules().is_some());
-
-        // The file can be checked although the configuration is invalid.
-        std::fs::write(&file, "buss: 1\n").unwrap();
-        assert_eq!(settings(Some("/srv/master")).unwrap().2.python, None);
-        settings(None).map(|_| ()).unwrap_err();
     }
 }

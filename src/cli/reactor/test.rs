@@ -5,7 +5,7 @@ use salt_sls::json_form::{decode, encode, encode_map};
 use salt_sls::{Key, Map, Value};
 use serde_json::{Value as Json, json};
 
-use super::{Chosen, SaltArgs};
+use super::salt::{Chosen, SaltArgs};
 use crate::cli::{Global, Output, finding, plain, show};
 use crate::model::NoteLevel;
 use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker};

@@ -12,10 +12,7 @@ mod stats;
 mod tool;
 mod verify;
 
-use crate::base::clock::Micros;
-use crate::base::units::{bytes, span};
 use crate::cli::Global;
-use crate::wire::msgpack::Time;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Store {
@@ -76,11 +73,4 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
         Store::Backup(args) => backup::run(global, &args),
         Store::Restore(args) => restore::run(global, &args),
     }
-}
-
-/// Formats the age of a time; a dash without one.
-fn ago(at: Option<Time>, now: Micros) -> String {
-    at.map_or("-".to_owned(), |Time(at)| {
-        span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0))
-    })
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 
-use super::{ago, bytes};
+use super::tool::ago;
 use crate::api::call as calls;
 use crate::api::call::store::{PruneArgs, PruneOutcome, Pruned, PrunedSegment, pruned};
 use crate::base::clock::Clock;
+use crate::base::units::bytes;
 use crate::cli::{Column, Global, NoDaemon, Output, Table, ask, print_error, show_rows};
 use crate::config::{Config, Environment};
 use crate::daemon::store_options;

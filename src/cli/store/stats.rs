@@ -1,9 +1,10 @@
 //! `saltcellar store stats`: shows statistics of the store.
 
-use super::{ago, bytes, span};
+use super::tool::ago;
 use crate::api::call::store::{StoreClass, StoreState};
 use crate::api::call::{self as calls, NoArgs};
 use crate::base::clock::{Clock, Micros};
+use crate::base::units::{bytes, span};
 use crate::cli::{Column, Global, Output, Table, ask, show};
 
 pub(super) const EXAMPLES: &str = "\

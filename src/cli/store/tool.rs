@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use crate::api::call::{self as calls, NoArgs};
+use crate::base::clock::Micros;
+use crate::base::units::span;
 use crate::cli::{Global, NoDaemon, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
 use crate::store::SkippedNumbers;
+use crate::wire::msgpack::Time;
 
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
     Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")
@@ -32,6 +35,13 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
         .make::<calls::status::Show>(&NoArgs {})
         .context("query the daemon's state directory")?;
     Ok(status.state_dir.into())
+}
+
+/// Formats the age of a time; a dash without one.
+pub(super) fn ago(at: Option<Time>, now: Micros) -> String {
+    at.map_or("-".to_owned(), |Time(at)| {
+        span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0))
+    })
 }
 
 /// States where the sequence numbers of a new store continue.

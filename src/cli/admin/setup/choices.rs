@@ -7,8 +7,8 @@
 //! # Choices: --reactor --events none
 //! ```
 
+use super::args::{Args, Events};
 use super::extension::Install;
-use super::{Args, Events};
 
 /// Begins the comment.
 const MARK: &str = "# Choices:";

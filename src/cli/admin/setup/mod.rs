@@ -6,6 +6,7 @@
 //! `master.d` ([`options`], [`managed`]). Each step is needed or in place, so a second run changes
 //! nothing. It keeps the choices of earlier runs ([`choices`]).
 
+mod args;
 mod choices;
 mod daemon;
 mod extension;
@@ -13,30 +14,32 @@ mod managed;
 mod options;
 mod plan;
 mod remove;
+mod restart;
 mod retention;
 mod service;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use salt_sls::Value;
 use serde_json::{Value as Json, json};
 
+pub(in crate::cli) use self::args::Args;
+use self::args::Events;
 use self::choices::Choices;
 use self::extension::{Install, Salt};
 use self::managed::{Before, FileState, refuse_foreign, state_of};
 use self::options::{ENGINE, MasterOptions, NAME, minion_text};
 use self::plan::{Done, Plan};
+use self::restart::{MASTER_START_TIME, restarted_around, waited_for};
 use crate::api::call::{self as calls, NoArgs};
-use crate::cli::doctor::{self, SALT_CONFIG};
+use crate::cli::doctor;
 use crate::cli::salt_python::{self, MASTER_UNIT};
 use crate::cli::{Global, ask, finding, import, reactor, yaml};
 use crate::config::python_glob::has_magic;
 use crate::config::salt_master::{SaltMaster, python, same_file};
 use crate::config::{Config, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SocketChoice};
-use crate::reactor::master::{Master, MasterAddress};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Shows a plan and asks before it changes anything; without a terminal, --yes is required. A second run changes nothing. \
@@ -56,83 +59,8 @@ Examples:
 
 const NO_SALT_PYTHON: &str = "find Salt's Python: no salt-master runs, is a unit of systemd, or is installed in PATH, /usr/bin, \
     /usr/local/bin or /opt/saltstack/salt; name it with --salt-python";
-/// Timeout for a response from a restarted master.
-const MASTER_START_TIME: Duration = Duration::from_secs(120);
 /// The address of HTTP and the page with `--passive`.
 const PAGE_ADDRESS: &str = "127.0.0.1:4581";
-
-#[derive(clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
-pub(in crate::cli) struct Args {
-    /// Show the plan and change nothing
-    #[arg(long, conflicts_with = "check")]
-    dry_run: bool,
-    /// Check that everything is in place and in effect
-    #[arg(long, conflicts_with = "remove")]
-    check: bool,
-    /// Undo the setup; stored data and the daemon's other settings stay
-    #[arg(long)]
-    remove: bool,
-    /// Make the changes without a question
-    #[arg(long, conflicts_with_all = ["dry_run", "check"])]
-    yes: bool,
-    /// Only watch: read the bus, serve the page on a loopback address, and leave the master as it is, without a restart
-    #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "install", "minion", "master_only"])]
-    passive: bool,
-    /// Also import the jobs of Salt's own job cache
-    #[arg(long, conflicts_with_all = ["check", "remove", "minion", "master_only"])]
-    import: bool,
-    /// Also hand the master's reactor over to saltcellar
-    #[arg(long, conflicts_with = "minion")]
-    reactor: bool,
-    /// Hand the reactor back to Salt, after `--reactor` in an earlier run
-    #[arg(long, conflicts_with_all = ["reactor", "minion"])]
-    no_reactor: bool,
-    /// Source of events: the bus, Salt's event_return, or none [default: as in the last run, or the bus]
-    #[arg(long, value_enum)]
-    events: Option<Events>,
-    /// Make saltcellar the master's job cache, after `--no-job-cache` in an earlier run
-    #[arg(long, conflicts_with = "no_job_cache")]
-    job_cache: bool,
-    /// Do not change the master's job cache
-    #[arg(long)]
-    no_job_cache: bool,
-    /// Method of installing Salt's extension [default: as in the last run, or file]
-    #[arg(long, value_enum)]
-    install: Option<Install>,
-    /// Directory of the extension: `returners/saltcellar.py`, or its wheel [default: /usr/share/saltcellar, or ../share/saltcellar
-    /// beside this program]
-    #[arg(long, value_name = "DIR")]
-    extension: Option<PathBuf>,
-    /// Only manage the file in master.d: neither the daemon's configuration nor services
-    #[arg(long, conflicts_with = "minion")]
-    master_only: bool,
-    /// Manage the file for minions of other machines; URL is that of the daemon's HTTPS source
-    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "job_cache", "no_job_cache", "install", "extension"])]
-    minion: Option<String>,
-    /// With --minion: CA certificate of the daemon, in PEM [default: the CAs of the system]
-    #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion")]
-    ca: Option<PathBuf>,
-    /// Salt's configuration directory, as for Salt's own -c
-    #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
-    salt_config: PathBuf,
-    /// Salt's Python [default: that of the running salt-master, of its unit, or of the installed one]
-    #[arg(long, value_name = "PROGRAM")]
-    salt_python: Option<PathBuf>,
-    /// Directory below which system files are found, for tests
-    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
-    root: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Events {
-    /// `bus` in the daemon's configuration
-    Bus,
-    /// `event_return` in the master's
-    EventReturn,
-    /// No events
-    None,
-}
 
 pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut plan = Plan::default();
@@ -551,83 +479,6 @@ fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
         .undone_by(does, move || Ok(before.restore(&path)?)))
 }
 
-/// The address at which to wait for a restarted master; `None` if only Salt speaks its transport.
-fn waited_for(master: &SaltMaster) -> Option<MasterAddress> {
-    let is_spoken = master
-        .text("transport")
-        .is_none_or(|transport| transport == "zeromq");
-    is_spoken.then(|| MasterAddress::of(master))
-}
-
-/// Starts the master, and waits until it responds.
-fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
-    service::systemctl("start", &[MASTER_UNIT])?;
-    let Some(address) = address else {
-        return Ok(());
-    };
-
-    let master = Master::new(address.clone(), Arc::default());
-
-    let until = Instant::now() + MASTER_START_TIME;
-    loop {
-        // Any process of the master that responds proves that it has started with the new file.
-        let error = match master.ping(Duration::from_secs(10)) {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-
-        // A master that ended will not respond.
-        let has_ended = !service::is("is-active", MASTER_UNIT)?;
-        if has_ended || Instant::now() > until {
-            return Err(error).with_context(|| {
-                format!("wait for {MASTER_UNIT} (`journalctl -u {MASTER_UNIT}` has the cause)")
-            });
-        }
-
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// Changes a file while the master is stopped, so that two reactors never act at the same time. If
-/// the master does not respond afterwards, restores the file and restarts the master.
-fn restarted_around(
-    path: &Path,
-    address: Option<&MasterAddress>,
-    change: impl FnOnce(&Path) -> std::io::Result<()>,
-) -> anyhow::Result<Done> {
-    let before = Before::of(path).with_context(|| format!("read {}", path.display()))?;
-
-    service::systemctl("stop", &[MASTER_UNIT])?;
-
-    let changed = change(path)
-        .with_context(|| format!("change {} (run setup as root)", path.display()))
-        .and_then(|()| start_master(address));
-
-    let path = path.to_owned();
-    let back = move || {
-        before
-            .restore(&path)
-            .with_context(|| format!("restore {}", path.display()))?;
-        service::systemctl("restart", &[MASTER_UNIT])
-    };
-
-    match changed {
-        Ok(()) => {
-            let does = "restore the master's configuration, and restart it";
-            Ok(Done::new()
-                .with_result(format!("{MASTER_UNIT} answers with it"))
-                .undone_by(does, back))
-        }
-
-        Err(error) => {
-            // A master without a response publishes no job, so the previous file returns before
-            // anything else.
-            back().with_context(|| format!("undo after: {error:#}"))?;
-            Err(error.context("restart the master; its previous configuration is restored"))
-        }
-    }
-}
-
 /// Waits until the daemon has connected to the bus of a restarted master. A timeout is no error
 /// here, because `doctor` reports it.
 fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
@@ -684,31 +535,6 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
         plan.step("minion", does, move || write_file(path, &text));
     }
     Ok(document)
-}
-
-fn https_url(text: &str) -> Result<String, String> {
-    let host = text.strip_prefix("https://").unwrap_or_default();
-
-    let fits = !host.is_empty()
-        && !host.starts_with([':', '/'])
-        && text
-            .chars()
-            .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
-
-    fits.then(|| text.to_owned()).ok_or_else(|| {
-        "expected the URL of the daemon's HTTPS source, such as https://master.example:4580"
-            .to_owned()
-    })
-}
-
-/// Parses the path of a file on the minion.
-fn absolute(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        Err("expected the absolute path of a file on the minion".to_owned())
-    }
 }
 
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {

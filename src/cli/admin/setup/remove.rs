@@ -14,6 +14,7 @@ use super::extension::Salt;
 use super::managed::{self, Before, FileState, refuse_foreign};
 use super::options::MasterOptions;
 use super::plan::{Done, Plan};
+use super::restart::{restarted_around, waited_for};
 use super::service::{self, GROUP, SOCKET_UNIT, UNIT};
 use crate::cli::salt_python::MASTER_UNIT;
 use crate::config::salt_master::SaltMaster;
@@ -58,7 +59,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     let is_there = matches!(found, FileState::InPlace | FileState::Outdated);
     let does = format!("remove {}", options.path.display());
     let path = options.path.clone();
-    let address = super::waited_for(&after);
+    let address = waited_for(&after);
 
     // First, because the extension delivers to the daemon that a later step stops.
     if services {
@@ -70,7 +71,7 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
         (true, true) => plan.step(
             "master",
             format!("stop {MASTER_UNIT}, {does}, and start it"),
-            move || super::restarted_around(&path, address.as_ref(), managed::remove),
+            move || restarted_around(&path, address.as_ref(), managed::remove),
         ),
         (true, false) => {
             // A stopped master only needs the change; without services it is not setup's to

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use rmpv::Value;
 
+use super::colours::Colours;
+use super::escape::{block, clean, line};
 use super::nested::nested;
-use super::{Colours, block, clean, line, python};
+use super::python;
 
 /// Line width of warnings, and their indent.
 const WRAP: usize = 80;

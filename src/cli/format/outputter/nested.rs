@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 
 use rmpv::Value;
 
-use super::{Colours, python};
+use super::colours::Colours;
+use super::escape::line;
+use super::python;
 
 /// Formats a value as lines indented by `indent`, without a final line end. `failed` colours keys
 /// red.
@@ -37,7 +39,7 @@ impl Nest {
         self.lines.push(format!(
             "{:indent$}{colour}{prefix}{}{end}{suffix}",
             "",
-            super::line(text)
+            line(text)
         ));
     }
 

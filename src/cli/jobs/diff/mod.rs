@@ -5,8 +5,8 @@ use salt_sls::Glob;
 use serde_json::Value as Json;
 use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
+use super::job_rows::{arg, returned};
 use super::states::result;
-use super::{arg, returned};
 use crate::api::call as calls;
 use crate::api::call::jobs::DiffArgs;
 use crate::api::call::jobs::answers::{JobDiff, MinionDiff, RunOutcome, State, StateDiff};

@@ -1,0 +1,56 @@
+//! Jobs as rows of a table, and the forms of their columns.
+
+use serde_json::Value as Json;
+
+use crate::api::call::jobs::answers::JobRow;
+use crate::cli::{joined, leaf, line_of, plain, short_at, value};
+
+pub(super) fn returned(job: &JobRow) -> String {
+    match job.expected {
+        Some(expected) => format!("{}/{expected}", job.returned),
+        None => job.returned.to_string(),
+    }
+}
+
+pub(super) fn row(job: &JobRow) -> Vec<String> {
+    vec![
+        plain(&job.jid).into_owned(),
+        short_at(job.time),
+        joined(&job.fun),
+        joined(&job.tgt),
+        line_of(&job.user),
+        returned(job),
+        job.failed.to_string(),
+        arg(job),
+    ]
+}
+
+pub(super) fn arg(job: &JobRow) -> String {
+    match value(&job.arg) {
+        // The arguments as a shell would have them: separated, empty ones left out.
+        Json::Array(items) => items
+            .iter()
+            .map(argument)
+            .filter(|text| !text.is_empty())
+            .collect::<Vec<_>>()
+            .join(" "),
+        other => leaf(&other),
+    }
+}
+
+/// Formats an argument as on Salt's command line. Keyword arguments are a map that also holds
+/// internal keys of Salt.
+fn argument(arg: &Json) -> String {
+    let of_salt = |key: &String| key == "orchestration_jid" || key.starts_with("__");
+
+    match arg.as_object() {
+        Some(keywords) if keywords.keys().any(of_salt) => {
+            let public = keywords.iter().filter(|(key, _)| !of_salt(key));
+            public
+                .map(|(key, value)| format!("{key}={}", leaf(value)))
+                .collect::<Vec<_>>()
+                .join(" ")
+        }
+        _ => leaf(arg),
+    }
+}
