@@ -9,7 +9,8 @@ use super::state_files;
 use super::tool::{count, field, numbers};
 use crate::base::clock::Clock;
 use crate::cli::{Bar, Global, Output, OutputError, Unit, finding, plain, show};
-use crate::store::tools::salvage::{self, Loss, SalvageReport};
+use crate::store::tools::losses::Loss;
+use crate::store::tools::salvage::{self, SalvageReport};
 use crate::store::tools::verify::small_files::FileFault;
 
 #[derive(clap::Args)]

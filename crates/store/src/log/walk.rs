@@ -52,14 +52,14 @@ pub struct DamagedRange {
 
 impl DamagedRange {
     /// Entries that are missing at the end of a log, between two sequence numbers.
-    pub(crate) fn missing(offset: u64, after: SeqNo, before: SeqNo, what: &str) -> Self {
+    pub(crate) fn missing(offset: u64, after: SeqNo, before: Option<SeqNo>, what: &str) -> Self {
         Self {
             offset,
             bytes: 0,
             what: what.to_owned(),
             entries: None,
             after,
-            before: Some(before),
+            before,
             rejected: false,
         }
     }

@@ -269,7 +269,7 @@ impl Found {
             bad(&DamagedRange::missing(
                 0,
                 SeqNo::default(),
-                SeqNo::default(),
+                None,
                 "log header damaged",
             ));
         }

@@ -1,11 +1,10 @@
 //! The entries that a store had to hold, by everything but its logs: indexes, the state database
-//! and the last clean stop. Those that are in none of its logs are lost.
+//! and the last clean stop. Those that are in none of its logs are lost ([`super::losses`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::layout::SegmentFiles;
-use super::seqs::SeqSet;
 use crate::format;
 use crate::index::sealed::SealedIndex;
 use crate::index::state::StateDatabase;
@@ -28,33 +27,6 @@ impl KnownSegment {
     /// Where its log is, or was.
     pub(crate) fn log(&self, state_dir: &Path) -> PathBuf {
         format::segment_dir(state_dir, &self.class_name, self.first_seq).join("log")
-    }
-
-    /// How many of its entries were found nowhere. `known` are all known segments: a class without
-    /// one has entries of others, such as a directory that was renamed.
-    pub(crate) fn missing(&self, found: &FoundNumbers, known: &[KnownSegment]) -> u64 {
-        // A directory that was renamed to another class has the entries, and its new name has no
-        // known segment.
-        let is_of = |class: &str| {
-            class == self.class_name || known.iter().all(|other| other.class_name != class)
-        };
-
-        let found = found.0.iter().filter(|(class, _)| is_of(class));
-        let found: u64 = found
-            .map(|(_, numbers)| numbers.count_between(self.first_seq, self.last_seq))
-            .sum();
-
-        self.entries.saturating_sub(found)
-    }
-}
-
-/// The sequence numbers that were found, by class.
-#[derive(Debug, Default)]
-pub(crate) struct FoundNumbers(BTreeMap<String, SeqSet>);
-
-impl FoundNumbers {
-    pub(crate) fn of_class(&mut self, class_name: &str) -> &mut SeqSet {
-        self.0.entry(class_name.to_owned()).or_default()
     }
 }
 

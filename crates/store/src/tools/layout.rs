@@ -119,8 +119,8 @@ pub struct SegmentFiles {
 
 /// What is in the place of a segment's log.
 #[derive(Debug)]
-pub(crate) enum FoundLog<T = File> {
-    Open(T),
+pub(crate) enum FoundLog {
+    Open(File),
     /// Nothing: the segment was dropped since it was listed.
     Dropped,
     /// A file that the disk cannot open.
@@ -128,16 +128,17 @@ pub(crate) enum FoundLog<T = File> {
 }
 
 impl FoundLog {
-    /// Makes something of a file that is open.
-    pub(crate) fn map<T>(
-        self,
-        open: impl FnOnce(File) -> Result<T, StoreError>,
-    ) -> Result<FoundLog<T>, StoreError> {
-        Ok(match self {
-            Self::Open(file) => FoundLog::Open(open(file)?),
-            Self::Dropped => FoundLog::Dropped,
-            Self::Unreadable(why) => FoundLog::Unreadable(why),
-        })
+    /// The file, if it is open. Why the disk cannot open it is passed to `unreadable`; of a segment
+    /// that was dropped there is nothing to say.
+    pub(crate) fn or_report(self, unreadable: impl FnOnce(StoreError)) -> Option<File> {
+        match self {
+            Self::Open(file) => Some(file),
+            Self::Dropped => None,
+            Self::Unreadable(why) => {
+                unreadable(why);
+                None
+            }
+        }
     }
 }
 

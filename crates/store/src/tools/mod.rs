@@ -15,6 +15,7 @@ pub mod error;
 pub mod files;
 mod known;
 pub mod layout;
+pub mod losses;
 pub mod rebuild;
 mod renumber;
 pub mod salvage;

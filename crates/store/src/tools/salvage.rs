@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::class_writer::ClassWriter;
-use super::known::{FoundNumbers, KnownSegment, known_segments};
-use super::layout::DaemonWatch;
+use super::known::known_segments;
+use super::layout::{DaemonWatch, SegmentFiles};
+use super::losses::{Account, Loss, ReadLog};
 use super::renumber::Renumbering;
 use super::{ToolError, Watch, files, layout};
 use crate::error::io_at;
 use crate::format::name_of;
 use crate::log::file::{BlockMeta, Header, LogFile, cut_offset, public_id};
 use crate::log::frame::LogId;
-use crate::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
+use crate::log::walk::{self, Bounds, FRAMES_FROM};
 use crate::segment::{INDEX, INDEX_ASIDE, INDEX_DAMAGED};
 use crate::settings::{FoundSettings, Place, Settings, loss_text};
 use crate::skipped::SkippedNumbers;
 use crate::stopped::Stopped;
 use crate::tools::backup::manifest::Manifest;
-use crate::tools::seqs::SeqSet;
 use crate::tools::verify::small_files::{self, CheckFile, FileFault};
 use crate::vfs::Disk;
 use crate::vfs::read::is_damage;
@@ -35,19 +35,6 @@ use crate::{StoreError, format};
 use saltcellar_base::clock::{Clock, Micros};
 use saltcellar_base::limits::SETTINGS_GROWTH;
 use saltcellar_model::{SETTINGS, SeqNo, is_class_name};
-
-/// A damaged range of a file.
-#[derive(Debug, Clone)]
-pub struct Loss {
-    /// The file.
-    pub path: PathBuf,
-    /// The range.
-    pub range: DamagedRange,
-    /// The entries lost: their number, or an upper bound.
-    pub entries: u64,
-    /// Whether `entries` is their number.
-    pub exact: bool,
-}
 
 /// What was found, and what was not.
 #[derive(Debug, Default)]
@@ -193,13 +180,21 @@ pub fn salvage(
         stopped.as_ref().and_then(Option::as_ref),
     );
 
+    let mut segments: BTreeMap<PathBuf, SegmentFiles> = segments
+        .into_iter()
+        .map(|segment| (segment.log(), segment))
+        .collect();
+    // Not those that the disk cannot open.
+    let readable: BTreeSet<&PathBuf> = sources.iter().map(|source| &source.path).collect();
+    segments.retain(|path, _| readable.contains(path));
+    let end = Some(numbers.end).filter(|end| end.0 > 0);
+    let account = Account::new(known, segments.values(), end, numbers.skipped.clone());
+
     let mut work = Salvager {
         store_id,
-        found: FoundNumbers::default(),
-        end: Some(numbers.end).filter(|end| end.0 > 0),
-        known: known.iter().map(|segment| segment.log(from)).collect(),
         sources,
-        seqs: SeqSet::default(),
+        segments,
+        account,
         by_class: Vec::new(),
         settings: Vec::new(),
         newest: None,
@@ -213,8 +208,10 @@ pub fn salvage(
         done += size;
     }
 
-    work.count_losses();
-    work.count_known(from, &known);
+    work.report.losses = work.account.losses(from);
+    // A copy of entries that were found elsewhere.
+    let is_copy = |loss: &Loss| loss.entries == 0 && loss.range.entries.is_some();
+    work.report.losses.retain(|loss| !is_copy(loss));
 
     work.report.faults = small_files::check((from, store_id), stopped.as_ref(), check_file)?;
     work.report.faults.retain(|fault| !fault.is_note);
@@ -235,7 +232,12 @@ pub fn salvage(
     }
 
     // Behind every number that is known from anywhere.
-    let used = work.seqs.last().unwrap_or_default().next().max(numbers.end);
+    let used = work
+        .account
+        .last()
+        .unwrap_or_default()
+        .next()
+        .max(numbers.end);
     // Without an entry nobody can remember a number.
     let since = work.newest.unwrap_or(now);
     let renumbering = Renumbering::new("salvage", used, since, now)?;
@@ -492,7 +494,42 @@ fn named_most(sources: &[InputFile]) -> Result<Option<u64>, StoreError> {
         .map(|(store_id, _)| store_id))
 }
 
+/// A file as a part of a log.
+struct InputLog {
+    file: LogFile,
+    has_header: bool,
+    /// By the header, else by the place.
+    class_name: Option<String>,
+    /// The store that the header names, if it is another one.
+    other_store: Option<u64>,
+}
+
 impl InputFile {
+    /// Finds out which log the file is a part of. `store_id` is that of the store.
+    fn identify(&self, store_id: u64) -> Result<InputLog, StoreError> {
+        let by_place = LogId {
+            store_id,
+            first_seq: self.first_seq.unwrap_or_default(),
+        };
+        // The header knows which log it was, even if the file was renamed. The frames are those of
+        // this store in any case.
+        let header = self.open(by_place)?.header()?;
+        let id = header.as_ref().map_or(by_place, Header::id);
+
+        let of_settings = || self.is_of_settings.then(|| SETTINGS.to_owned());
+        let class_name = match header.as_ref().and_then(Header::class_name) {
+            Some(name) if name == SETTINGS || is_class_name(name) => Some(name.to_owned()),
+            Some(_) => self.class.clone(),
+            None => of_settings().or_else(|| self.class.clone()),
+        };
+        Ok(InputLog {
+            file: self.open(LogId { store_id, ..id })?,
+            has_header: header.is_some(),
+            class_name,
+            other_store: Some(id.store_id).filter(|other| *other != store_id),
+        })
+    }
+
     /// Opens the file as a part of a log.
     fn open(&self, id: LogId) -> Result<LogFile, StoreError> {
         // The name of a side file has its offset in the log, on which the validity of its frames
@@ -503,13 +540,10 @@ impl InputFile {
 
 struct Salvager {
     store_id: u64,
-    found: FoundNumbers,
-    /// All numbers below may have been assigned, if that is known.
-    end: Option<SeqNo>,
-    /// The logs of segments of which more is known.
-    known: BTreeSet<PathBuf>,
     sources: Vec<InputFile>,
-    seqs: SeqSet,
+    /// The files of `sources` that are the log of a segment: each in its highest generation.
+    segments: BTreeMap<PathBuf, SegmentFiles>,
+    account: Account,
     by_class: Vec<(String, Vec<FoundFrame>)>,
     /// Logs of the settings: path, directory and first sequence number.
     settings: Vec<(PathBuf, PathBuf, SeqNo)>,
@@ -520,6 +554,7 @@ struct Salvager {
 }
 
 impl Salvager {
+    /// Reads the entries of a file.
     fn read(
         &mut self,
         file: usize,
@@ -532,253 +567,84 @@ impl Salvager {
             return Ok(());
         };
 
-        let path = source.path.clone();
-        let is_in_place = source.rank == 0;
-        let unknown = LogId {
-            store_id: self.store_id,
-            first_seq: source.first_seq.unwrap_or_default(),
-        };
-
-        // The header knows which log it was, even if the file was renamed. The frames are those of
-        // this store in any case.
-        let header = source.open(unknown)?.header()?;
-        let id = header.as_ref().map_or(unknown, Header::id);
-        let log = source.open(LogId {
-            store_id: self.store_id,
-            ..id
-        })?;
-        let first_seq = id.first_seq;
-
-        let class_name = header.as_ref().and_then(Header::class_name);
-        if class_name == Some(SETTINGS) || class_name.is_none() && source.is_of_settings {
-            self.report.files += 1;
-            let dir = path.parent().unwrap_or(&path).to_owned();
-            self.settings.push((path, dir, first_seq));
-            return Ok(());
-        }
-
-        // The next segment of the class bounds the numbers that can be lost at the end of this one.
-        let of_class = |other: &&InputFile| other.rank == 0 && other.class == source.class;
-        let later = self
-            .sources
-            .iter()
-            .filter(of_class)
-            .filter_map(|other| other.first_seq);
-        let next = later
-            .filter(|seq| *seq > first_seq)
-            .min()
-            .filter(|_| source.rank == 0);
-
-        let class = header
-            .as_ref()
-            .and_then(|header| header.class_name())
-            .filter(|name| is_class_name(name));
-        let class = class.map(str::to_owned).or_else(|| source.class.clone());
-        // A file with bytes cut from a log has no header, and a damaged header is not recognized.
-        let from = if header.is_some() { FRAMES_FROM } else { 0 };
-        let name = path
-            .file_name()
-            .map_or(String::new(), |name| name.to_string_lossy().into_owned());
-
-        let mut found = Vec::new();
-        let mut doubles = 0;
-        let seqs = &mut self.seqs;
-        let store_id = self.store_id;
-        let (now, mut newest) = (self.now, self.newest);
-        let mut class_of_rows = None;
-        let mut of_file = Vec::new();
-
-        let mut scanned = walk::walk(
-            &log,
-            Bounds {
-                from,
-                ..Bounds::of_file(size)
-            },
-            true,
-            |meta, view| {
-                watch.step(at.0 + meta.end(), at.1, &name);
-                let rows = view.rows();
-                // A time in the future is wrong.
-                newest = newest.max(Some(meta.at_max).filter(|at| *at <= now));
-                if let Err(what) = rows.body(0) {
-                    return Some(what);
-                }
-
-                // Without a name of a class anywhere, the first entry decides.
-                class_of_rows.get_or_insert_with(|| {
-                    if rows.jid(0).is_empty() {
-                        "events"
-                    } else {
-                        "jobs"
-                    }
-                });
-
-                let all = (0..rows.len()).map(|at| rows.seq(at));
-                of_file.extend(all.clone());
-                // Already found in a file of a better rank.
-                let known: Vec<_> = all.filter(|seq| !seqs.insert(*seq)).collect();
-                doubles += known.len() as u64;
-                // A frame without new entries is not needed.
-                if known.len() < rows.len() {
-                    found.push(FoundFrame {
-                        file,
-                        id: log.id(),
-                        meta: *meta,
-                        known,
-                    });
-                }
-                None
-            },
-        )?
-        .finished();
-
-        // Frames of another store are not recognized; the message tells why.
-        if let Some(range) = scanned.tail.iter_mut().find(|_| id.store_id != store_id) {
-            range.what = format!("belongs to the store {}", public_id(id.store_id));
-        }
-
-        self.newest = newest;
         self.report.files += 1;
-        self.report.doubles += doubles;
-
-        let is_log = header.is_some() || scanned.frames > 0 || !scanned.damaged.is_empty();
-        // In the place of a log even a file without a frame is one, and what it lost counts.
-        if !is_log && self.sources.get(file).is_some_and(|source| source.rank > 1) {
-            self.report.foreign.push(path);
+        let log = source.identify(self.store_id)?;
+        if log.class_name.as_deref() == Some(SETTINGS) {
+            let path = source.path.clone();
+            let dir = path.parent().unwrap_or(&path).to_owned();
+            self.settings.push((path, dir, log.file.id().first_seq));
             return Ok(());
         }
 
-        let is_known = self.known.contains(&path);
-        // The end of another log without a next one may be an unfinished write.
-        let is_finished = path.with_file_name(INDEX).is_file() || header.is_none();
-        let before = next.or(self.end.filter(|_| is_in_place && is_finished));
-
-        if let Some(tail) = &mut scanned.tail {
-            tail.before = before;
-            if is_in_place && !is_known && before.is_some() {
-                // More than the entries of the incomplete frame may be cut off.
-                tail.entries = None;
-            }
-        } else if is_in_place
-            && !is_known
-            && header.is_none()
-            && let Some(before) = before
-        {
-            let (end, last) = (scanned.end, scanned.last_seq);
-            let cut = DamagedRange::missing(
-                end,
-                last,
-                before,
-                "the log has no header, and its end is unknown",
-            );
-            scanned.damaged.push(cut);
-        }
-
-        // A damaged header appears as the first damaged range; it contains no entries.
-        let ranges = scanned.damaged.into_iter().chain(scanned.tail);
-        let is_header = |range: &DamagedRange| {
-            header.is_none() && range.offset == 0 && (1..=FRAMES_FROM).contains(&range.bytes)
+        let mut class = log.class_name;
+        let mut found = Vec::new();
+        let (now, newest) = (self.now, &mut self.newest);
+        let (account, doubles) = (&mut self.account, &mut self.report.doubles);
+        let name = name_of(&source.path);
+        // A file with bytes cut from a log has no header, and a damaged header is not recognized.
+        let from = if log.has_header { FRAMES_FROM } else { 0 };
+        let bounds = Bounds {
+            from,
+            ..Bounds::of_file(size)
         };
-        // Counted once all files are read: another file may have the entries.
-        let lost = ranges.filter(|range| !is_header(range));
-        self.report.losses.extend(lost.map(|range| Loss {
-            path: path.clone(),
-            range,
-            entries: 0,
-            exact: true,
-        }));
 
-        let class = class
-            .or(class_of_rows.map(str::to_owned))
-            .unwrap_or_default();
+        let mut scanned = walk::walk(&log.file, bounds, true, |meta, view| {
+            watch.step(at.0 + meta.end(), at.1, name);
+            let rows = view.rows();
+            // A time in the future is wrong.
+            *newest = (*newest).max(Some(meta.at_max).filter(|at| *at <= now));
+            if let Err(what) = rows.body(0) {
+                return Some(what);
+            }
 
-        // Duplicates count for the class of each file, because a known segment is compared with
-        // its own class.
-        let numbers = self.found.of_class(&class);
-        for seq in of_file {
-            numbers.insert(seq);
+            // Without a name of a class anywhere, the first entry decides.
+            let class = class.get_or_insert_with(|| {
+                let has_job = !rows.jid(0).is_empty();
+                (if has_job { "jobs" } else { "events" }).to_owned()
+            });
+            // Already found in a file of a better rank. Duplicates count for the class of each file.
+            let all = (0..rows.len()).map(|at| rows.seq(at));
+            let known: Vec<_> = all.filter(|seq| !account.note_found(class, *seq)).collect();
+            *doubles += known.len() as u64;
+            // A frame without new entries is not needed.
+            if known.len() < rows.len() {
+                found.push(FoundFrame {
+                    file,
+                    id: log.file.id(),
+                    meta: *meta,
+                    known,
+                });
+            }
+            None
+        })?;
+
+        // In the place of a log even a file without a frame is one, and what it lost counts.
+        let has_frames =
+            scanned.frames > 0 || !scanned.damaged.is_empty() || !scanned.unfinished.is_empty();
+        if !log.has_header && !has_frames && source.rank > 1 {
+            self.report.foreign.push(source.path.clone());
+            return Ok(());
         }
+        // Frames of another store are not recognized; the message tells why.
+        if let (Some(other), Some(range)) = (log.other_store, scanned.tail.as_mut()) {
+            range.what = format!("belongs to the store {}", public_id(other));
+        }
+
+        let read = ReadLog {
+            path: &source.path,
+            segment: self.segments.get(&source.path),
+            has_header: log.has_header,
+            size,
+        };
+        self.account.note_damage(&read, &mut scanned);
+
+        let class = class.unwrap_or_default();
         match self.by_class.iter_mut().find(|(known, _)| *known == class) {
             Some((_, all)) => all.append(&mut found),
             None if found.is_empty() => {}
             None => self.by_class.push((class, found)),
         }
         Ok(())
-    }
-
-    /// Counts lost entries; those found in another file are not lost.
-    fn count_losses(&mut self) {
-        for loss in &mut self.report.losses {
-            let range = &loss.range;
-            // A header was readable: it names the numbers of its entries.
-            (loss.entries, loss.exact) = match (range.entries, range.before) {
-                (Some((first, last, count)), _) => {
-                    let missing = self
-                        .seqs
-                        .missing_between(SeqNo(first.0.saturating_sub(1)), last.next());
-                    (missing.min(count), true)
-                }
-                // Numbers that no log has are an upper bound: some may never have been assigned.
-                (None, Some(before)) => {
-                    let most = self.seqs.missing_between(range.after, before);
-                    (most, most == 0)
-                }
-                (None, None) => (0, false),
-            };
-        }
-
-        self.report
-            .losses
-            .retain(|loss| loss.entries > 0 || loss.range.entries.is_none());
-    }
-
-    /// Compares the entries that were found with those that indexes, state database and the last
-    /// stop know.
-    fn count_known(&mut self, from: &Path, known: &[KnownSegment]) {
-        for segment in known {
-            let missing = segment.missing(&self.found, known);
-            let log = segment.log(from);
-            // More may be known of other segments.
-            if missing == 0 {
-                continue;
-            }
-
-            // The loss in a single range is now exact: it is what is missing.
-            let of_log = self.report.losses.iter_mut();
-            let mut ranges: Vec<_> = of_log
-                .filter(|loss| loss.path == log && loss.entries > 0)
-                .collect();
-            if let [range] = ranges.as_mut_slice()
-                && (range.entries > missing || !range.exact)
-            {
-                range.entries = missing;
-                range.exact = true;
-            }
-            let counted: u64 = ranges.iter().map(|range| range.entries).sum();
-            // Entries are missing that no damaged range accounts for: the log is shorter than it
-            // was.
-            if counted < missing {
-                for range in ranges {
-                    range.exact = true;
-                }
-                let what = format!("{missing} of its {} entries are missing", segment.entries);
-                let (first, last) = (segment.first_seq, segment.last_seq);
-                let after = SeqNo(first.0.saturating_sub(1));
-                let size = std::fs::metadata(&log).map_or(0, |meta| meta.len());
-                self.report.losses.push(Loss {
-                    path: log,
-                    range: DamagedRange::missing(size, after, last.next(), &what),
-                    // At the end of the log, wherever they were.
-                    entries: missing - counted,
-                    exact: true,
-                });
-            }
-        }
-
-        // Where nothing is known to be missing, damage at the end is an unfinished write.
-        self.report
-            .losses
-            .retain(|loss| loss.entries > 0 || !loss.exact || loss.range.bytes > 0);
     }
 
     /// Writes the settings that were found to the new store. `position` is the last one at a clean

@@ -51,7 +51,6 @@ impl SeqSet {
         is_new
     }
 
-    #[cfg(test)]
     pub(crate) fn has(&self, seq: SeqNo) -> bool {
         self.present(seq.0, seq.0) > 0
     }

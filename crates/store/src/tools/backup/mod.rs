@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 
 use super::files;
-use super::layout::{self, FoundLog, SegmentFiles};
+use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::error::io_at;
 use crate::format::name_of;
@@ -341,13 +341,8 @@ fn measure(
     let mut segments = layout::settings_segments(from)?;
     segments.append(&mut layout::segments(from)?);
     for mut segment in segments {
-        let file = match segment.open_log()? {
-            FoundLog::Open(file) => file,
-            FoundLog::Dropped => continue,
-            FoundLog::Unreadable(why) => {
-                report.unreadable.push(UnreadableLog { segment, why });
-                continue;
-            }
+        let Some(file) = open(&mut segment, report)? else {
+            continue;
         };
 
         let path = segment.log();
@@ -374,6 +369,16 @@ fn measure(
         });
     }
     Ok(sources)
+}
+
+/// Opens a log; `None` if its segment was dropped, or if the disk cannot open it, which is in the
+/// report.
+fn open(segment: &mut SegmentFiles, report: &mut BackupReport) -> Result<Option<File>, StoreError> {
+    let found = segment.open_log()?;
+    Ok(found.or_report(|why| {
+        let segment = segment.clone();
+        report.unreadable.push(UnreadableLog { segment, why });
+    }))
 }
 
 fn file_version(file: &File, path: &Path) -> Result<FileVersion, StoreError> {
@@ -405,14 +410,12 @@ fn take(
         mut version,
         ..
     } = source;
-    let found = file.map_or_else(|| segment.open_log(), |file| Ok(FoundLog::Open(file)))?;
-    let file = match found {
-        FoundLog::Open(file) => file,
-        FoundLog::Dropped => return Ok(None),
-        FoundLog::Unreadable(why) => {
-            report.unreadable.push(UnreadableLog { segment, why });
-            return Ok(None);
-        }
+    let file = match file {
+        Some(file) => Some(file),
+        None => open(&mut segment, report)?,
+    };
+    let Some(file) = file else {
+        return Ok(None);
     };
 
     let path = segment.log();

@@ -23,6 +23,7 @@ use saltcellar_model::{Batch, EventFilter, Source};
 use saltcellar_wire::msgpack::Writer;
 use saltcellar_wire::salt_event::event_entry;
 
+mod agree;
 mod bits;
 mod identity;
 mod lost;

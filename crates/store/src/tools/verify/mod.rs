@@ -7,12 +7,12 @@
 pub mod compare;
 pub mod small_files;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::known::{FoundNumbers, KnownSegment, known_segments};
-use super::layout::{self, DaemonWatch, FoundLog, SegmentFiles};
+use super::known::known_segments;
+use super::layout::{self, DaemonWatch, SegmentFiles};
+use super::losses::{Account, Basis, Cause, Loss, ReadLog};
 use super::{ToolError, Watch};
 use crate::format;
 use crate::index::SegmentMetadata;
@@ -20,15 +20,12 @@ use crate::index::sealed::SealedIndex;
 use crate::index::state::StateDatabase;
 use crate::index::tree::sled_guard::DatabaseCopy;
 use crate::log::block::BlockView;
-use crate::log::file::{BlockMeta, LogFile};
-use crate::log::frame::LogId;
-use crate::log::walk::{self, Bounds, DamagedRange, Walked};
+use crate::log::file::{BlockMeta, Header, LogFile};
+use crate::log::walk::{self, Bounds, Walked};
 use crate::segment::Segment;
 use crate::segment::removal::{left_in_trash, was_dropped};
 use crate::settings::{FoundSettings, INCOMPLETE, loss_text};
-use crate::skipped::SkippedNumbers;
 use crate::stopped::Stopped;
-use crate::tools::seqs::SeqSet;
 use crate::vfs::{Disk, Fs};
 use crate::write::seqno::{SEQUENCE, SequenceFile};
 use crate::{Class, StoreError};
@@ -54,8 +51,6 @@ pub struct Problem {
     pub entries_lost: u64,
     /// Whether `entries_lost` is their number.
     pub exact: bool,
-    /// The sequence numbers before and after the damaged range.
-    gap: Option<(SeqNo, SeqNo)>,
 }
 
 /// Result of the comparison of indexes with logs.
@@ -88,6 +83,8 @@ pub struct VerifyReport {
     pub problems: Vec<Problem>,
     /// Number of problems omitted from the list.
     pub problems_more: u64,
+    /// The entries lost by these, and whether it is their number.
+    lost_more: (u64, bool),
     /// Findings without consequences.
     pub notes: Vec<Problem>,
 }
@@ -95,15 +92,21 @@ pub struct VerifyReport {
 impl VerifyReport {
     /// The entries lost: their number, or an upper bound.
     pub fn entries_lost(&self) -> u64 {
-        self.problems
-            .iter()
-            .map(|problem| problem.entries_lost)
-            .sum()
+        let listed = self.problems.iter().map(|problem| problem.entries_lost);
+        listed.sum::<u64>() + self.lost_more.0
     }
 
     /// Whether [`Self::entries_lost`] is their number.
     pub fn is_exact(&self) -> bool {
-        self.problems_more == 0 && self.problems.iter().all(|problem| problem.exact)
+        self.lost_more.1 && self.problems.iter().all(|problem| problem.exact)
+    }
+
+    /// Counts a log that was read.
+    fn add(&mut self, scanned: &Walked, size: u64) {
+        self.segments += 1;
+        self.frames += scanned.frames;
+        self.entries += scanned.entries;
+        self.log_bytes += size;
     }
 
     fn damage(&mut self, problem: Problem) {
@@ -111,6 +114,8 @@ impl VerifyReport {
             self.problems.push(problem);
         } else {
             self.problems_more += 1;
+            self.lost_more.0 += problem.entries_lost;
+            self.lost_more.1 &= problem.exact;
         }
     }
 }
@@ -125,7 +130,6 @@ fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Prob
         means,
         entries_lost: 0,
         exact: true,
-        gap: None,
     }
 }
 
@@ -192,16 +196,10 @@ fn verify_once(
     let (mut opened, mut unreadable) = (Vec::new(), Vec::new());
     for mut segment in segments {
         // Opened and measured before any log is read: retention and sealing may continue meanwhile.
-        let file = match segment.open_log()? {
-            FoundLog::Open(file) => file,
-            FoundLog::Dropped => continue,
-            FoundLog::Unreadable(why) => {
-                unreadable.push(unreadable_log(&segment, &why));
-                continue;
-            }
+        let problem = |problem| unreadable.push(problem);
+        let Some(log) = open(&mut segment, store_id, problem)? else {
+            continue;
         };
-
-        let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
         let size = if segment.is_sealed {
             log.size()?
         } else {
@@ -224,6 +222,7 @@ fn verify_once(
         indexes: IndexCheck::Compared(0),
         problems: Vec::new(),
         problems_more: 0,
+        lost_more: (0, true),
         notes: Vec::new(),
     };
 
@@ -263,59 +262,51 @@ fn verify_once(
     // After the logs are measured: their numbers were reserved before they were written.
     let numbers = SequenceFile::read(&Disk, dir)?.flatten();
 
+    let (end, skipped) = match numbers {
+        Some(numbers) => (Some(numbers.end), numbers.skipped),
+        None => (None, Vec::new()),
+    };
+    let read = opened.iter().map(|(segment, ..)| segment);
     let mut check = Verifier {
         options,
         store_id,
-        known: known
-            .iter()
-            .map(|known| (known.class_name.clone(), known.first_seq))
-            .collect(),
-        end: numbers.as_ref().map(|numbers| numbers.end),
-        found: FoundNumbers::default(),
-        skipped: numbers.map(|numbers| numbers.skipped).unwrap_or_default(),
-        seqs: SeqSet::default(),
+        end,
+        account: Account::new(known, read, end, skipped),
+        problems: Vec::new(),
+        class_name: String::new(),
         last_seq: SeqNo::default(),
         done: 0,
         total,
     };
 
-    let mut class_name = String::new();
     let mut scans = Vec::new();
-    // Reversed, so that the name after the current segment is at the end.
-    let mut names: Vec<_> = opened
-        .iter()
-        .map(|(segment, ..)| (segment.class_name.clone(), segment.first_seq))
-        .collect();
-
-    names.reverse();
     for (mut segment, log, size) in opened {
-        names.pop();
-        let next = names
-            .last()
-            .filter(|(class_name, _)| *class_name == segment.class_name)
-            .map(|(_, seq)| *seq);
-        // Numbers ascend within a class, not between classes.
-        if class_name != segment.class_name {
-            class_name.clone_from(&segment.class_name);
-            check.last_seq = SeqNo::default();
-        }
-
-        let (log, size) = match reopened(&mut segment, store_id, log, size)? {
-            FoundLog::Open(opened) => opened,
-            FoundLog::Dropped => continue,
-            FoundLog::Unreadable(why) => {
-                report.damage(unreadable_log(&segment, &why));
-                continue;
-            }
+        let problem = |problem| check.problems.push(problem);
+        let (log, size) = if let Some(log) = log {
+            // An active log, whose size was measured at the start.
+            (log, size)
+        } else if let Some(log) = open(&mut segment, store_id, problem)? {
+            let size = log.size()?;
+            (log, size)
+        } else {
+            continue;
         };
-        let scanned = check.segment((&segment, next), &log, size, &mut report, watch)?;
+        let scanned = check.read(&segment, &log, size, watch)?;
+        report.add(&scanned, size);
         scans.push((segment, scanned));
     }
 
-    // After all logs: what is missing in one may be in another.
-    check.count_gaps(&mut report.problems);
-    check.count_known(dir, &known, &mut report);
-    sequence(dir, check.seqs.last(), &mut report)?;
+    let mut problems = check.problems;
+    for loss in check.account.losses(dir) {
+        lost(loss, &mut problems, &mut report);
+    }
+    // What is wrong with a log is listed together.
+    problems.sort_by(|a, b| a.path.cmp(&b.path));
+    for problem in problems {
+        report.damage(problem);
+    }
+
+    sequence(dir, check.account.last(), &mut report)?;
     report.indexes = indexes((dir, store_id), options, &scans, &mut report, watch)?;
     Ok(report)
 }
@@ -375,201 +366,141 @@ fn settings(
     Ok(())
 }
 
-/// A log of which not even the file can be opened.
-fn unreadable_log(segment: &SegmentFiles, why: &StoreError) -> Problem {
-    let means = "its entries are missing until the disk can open it: restore it from a backup";
-    about(&segment.log(), format!("unreadable: {why}"), means)
-}
-
-/// Reopens a log that was not kept open, and measures it.
-fn reopened(
+/// Opens the log of a segment; `None` if it was dropped, or if not even the file can be opened, which
+/// is passed to `problem`.
+fn open(
     segment: &mut SegmentFiles,
     store_id: u64,
-    log: Option<LogFile>,
-    size: u64,
-) -> Result<FoundLog<(LogFile, u64)>, StoreError> {
-    // An active log, whose size was measured at the start.
-    if let Some(log) = log {
-        return Ok(FoundLog::Open((log, size)));
-    }
-
-    segment.open_log()?.map(|file| {
-        let log = LogFile::of(&segment.log(), Box::new(file), segment.id(store_id));
-        let size = log.size()?;
-        Ok((log, size))
-    })
+    problem: impl FnOnce(Problem),
+) -> Result<Option<LogFile>, StoreError> {
+    let found = segment.open_log()?;
+    let path = segment.log();
+    let file = found.or_report(|why| {
+        let means = "its entries are missing until the disk can open it: restore it from a backup";
+        problem(about(&path, format!("unreadable: {why}"), means));
+    });
+    Ok(file.map(|file| LogFile::of(&path, Box::new(file), segment.id(store_id))))
 }
 
 /// The consequence of damage to a file that cannot be rebuilt.
 const UNREBUILDABLE: &str = "it cannot be rebuilt: a backup may have it";
 
+/// Reads the logs.
 struct Verifier {
     options: VerifyOptions,
     store_id: u64,
-    /// The segments of which more is known than their logs.
-    known: BTreeSet<(String, SeqNo)>,
     /// All numbers below may have been assigned, if the file `SEQUENCE` is intact.
     end: Option<SeqNo>,
-    found: FoundNumbers,
-    skipped: Vec<SkippedNumbers>,
-    seqs: SeqSet,
-    /// The last sequence number of the class so far.
+    account: Account,
+    /// What is wrong with logs, except for what it has cost.
+    problems: Vec<Problem>,
+    /// The class of the last log.
+    class_name: String,
+    /// Its last sequence number.
     last_seq: SeqNo,
     done: u64,
     total: u64,
 }
 
 impl Verifier {
-    fn segment(
+    fn read(
         &mut self,
-        (segment, next): (&SegmentFiles, Option<SeqNo>),
+        segment: &SegmentFiles,
         log: &LogFile,
         size: u64,
-        report: &mut VerifyReport,
         watch: &mut dyn Watch,
     ) -> Result<Walked, ToolError> {
-        let name = segment.name();
-        let has_header = header(segment, log, segment.id(self.store_id), report)?;
+        // Numbers ascend within a class, not between classes.
+        if self.class_name != segment.class_name {
+            self.class_name.clone_from(&segment.class_name);
+            self.last_seq = SeqNo::default();
+        }
 
-        let found = self.found.of_class(&segment.class_name);
-        let (mut last_seq, before) = (self.last_seq, self.done);
-        let seqs = &mut self.seqs;
-        let total = self.total;
-        let quick = self.options.quick;
+        let header = log.header()?;
+        self.problems.extend(header_problem(
+            log.path(),
+            header.as_ref(),
+            segment,
+            self.store_id,
+        ));
+        // In a directory that was renamed they are still the entries of their class.
+        let class_name = header.as_ref().and_then(Header::class_name);
+        let class_name = class_name.unwrap_or(&segment.class_name);
+
+        let name = segment.name();
+        let (before, total, quick) = (self.done, self.total, self.options.quick);
+        let (account, last_seq) = (&mut self.account, &mut self.last_seq);
         let mut scanned = walk::walk(
             log,
             Bounds::of_log(size).below(self.end.unwrap_or(SeqNo(u64::MAX))),
             !quick,
             |meta, view| {
                 watch.step(before + meta.end(), total, &name);
-                let fault = block(meta, view, quick, &mut last_seq, segment.first_seq, seqs);
-                if fault.is_none() {
-                    let rows = view.rows();
-                    for at in 0..rows.len() {
-                        found.insert(rows.seq(at));
-                    }
+                let disorder = disorder(meta, view, *last_seq, segment.first_seq, account);
+                *last_seq = (*last_seq).max(meta.last_seq);
+                // Decompresses once per block.
+                if !quick && let Some(what) = undecodable(view) {
+                    return Some(what);
                 }
-                last_seq = last_seq.max(meta.last_seq);
-                fault
+
+                // Entries with wrong numbers are not lost.
+                let rows = view.rows();
+                for at in 0..rows.len() {
+                    account.note_found(class_name, rows.seq(at));
+                }
+                disorder
             },
         )?;
 
-        self.last_seq = last_seq;
         self.done += size;
         watch.step(self.done, self.total, &name);
-        // Where no daemon continues to write, an unfinished write is damage.
-        if !segment.grows() {
-            scanned = scanned.finished();
-        }
 
-        for unfinished in std::mem::take(&mut scanned.unfinished) {
-            Self::tail(segment, log.path(), &unfinished, report);
-        }
-        for range in std::mem::take(&mut scanned.damaged) {
-            report.damage(lost(log.path(), &range));
-        }
-
-        // The next segment of the class, or the end of all numbers, bounds what can be lost.
-        let before = next.or(self.end);
-        let is_known = self
-            .known
-            .contains(&(segment.class_name.clone(), segment.first_seq));
-        let has_tail = scanned.tail.is_some();
-        if let Some(mut tail) = scanned.tail.take() {
-            tail.before = before;
-            if !is_known {
-                // More than the entries of the incomplete frame may be cut off.
-                tail.entries = None;
-            }
-            Self::tail(segment, log.path(), &tail, report);
-        }
-
-        // Without its header, or without an index that can be read, a log may have lost any number
-        // of entries at its end.
-        let is_cut = !is_known && (!has_header || segment.is_sealed);
-        if is_cut && (!has_tail || segment.grows()) {
-            let what = if scanned.frames == 0 {
-                "no frame can be read"
-            } else {
-                "the end of the log is unknown"
-            };
-            // An empty range: nothing is damaged, but numbers may be missing.
-            let mut problem = about(log.path(), what, UNKNOWN_END);
-            problem.offset = Some(scanned.end.min(size));
-            problem.exact = false;
-            problem.gap = before.map(|before| (scanned.last_seq, before));
-            report.damage(problem);
-        }
-
-        report.segments += 1;
-        report.frames += scanned.frames;
-        report.entries += scanned.entries;
-        report.log_bytes += size;
+        let read = ReadLog {
+            path: log.path(),
+            segment: Some(segment),
+            has_header: header.is_some(),
+            size,
+        };
+        self.account.note_damage(&read, &mut scanned);
         Ok(scanned)
-    }
-
-    fn tail(segment: &SegmentFiles, path: &Path, tail: &DamagedRange, report: &mut VerifyReport) {
-        // A finished log ends with a whole frame.
-        if !segment.grows() {
-            return report.damage(lost(path, tail));
-        }
-
-        if report.holder.is_none() {
-            // With a running daemon, an unfinished end is being written.
-            let what = format!("unfinished write of {} bytes", tail.bytes);
-            let means = "it was never acknowledged; the next start removes it and keeps a copy";
-            report.notes.push(Problem {
-                offset: Some(tail.offset),
-                bytes: Some(tail.bytes),
-                ..about(path, what, means)
-            });
-        }
     }
 }
 
 /// The consequence of damage that may have cost entries, if no number is known.
 const UNKNOWN_END: &str = "an unknown number of entries is lost: the file SEQUENCE cannot be read";
 
-/// Checks the header of a log; returns whether it is intact.
-fn header(
+/// What is wrong with the header of a log; `None` for one that is damaged.
+fn header_problem(
+    path: &Path,
+    header: Option<&Header>,
     segment: &SegmentFiles,
-    log: &LogFile,
-    id: LogId,
-    report: &mut VerifyReport,
-) -> Result<bool, ToolError> {
-    let path = log.path();
+    store_id: u64,
+) -> Option<Problem> {
     let at_0 = |what: &str, means: &str| Problem {
         offset: Some(0),
-
-        bytes: None,
         ..about(path, what, means)
     };
     // Not fatal: class and number follow from the path, and frames have their own checksums.
-    let Some(header) = log.header()? else {
+    let Some(header) = header else {
         let means = "frames are read without the header";
-        report.damage(at_0("log header damaged", means));
-        return Ok(false);
+        return Some(at_0("log header damaged", means));
     };
 
-    if let Some(what) = header.mismatch(&segment.class_name, id) {
-        let means = "a directory was renamed or copied; the daemon reads around it. Restore the original name";
-        report.damage(at_0(&what, means));
-    }
-    Ok(true)
+    let mismatch = header.mismatch(&segment.class_name, segment.id(store_id));
+    let means =
+        "a directory was renamed or copied; the daemon reads around it. Restore the original name";
+    mismatch.map(|what| at_0(&what, means))
 }
 
-/// Describes a defect of a block with a valid checksum.
-fn block(
+/// Describes what is wrong with the order of a block: in its log, then within the block.
+fn disorder(
     meta: &BlockMeta,
     view: &BlockView,
-    quick: bool,
-    last_seq: &mut SeqNo,
+    last_seq: SeqNo,
     first_seq: SeqNo,
-    seqs: &mut SeqSet,
+    account: &Account,
 ) -> Option<String> {
-    let rows = view.rows();
-    // In the order of the log, then within the block.
-    if meta.first_seq <= *last_seq {
+    if meta.first_seq <= last_seq {
         return Some(format!(
             "its first entry has sequence number {}, after {} before it",
             meta.first_seq.0, last_seq.0
@@ -582,6 +513,7 @@ fn block(
         ));
     }
 
+    let rows = view.rows();
     let mut before = None;
     for at in 0..rows.len() {
         let seq = rows.seq(at);
@@ -589,151 +521,113 @@ fn block(
             return Some(format!("its sequence numbers do not ascend at {}", seq.0));
         }
         before = Some(seq);
-        // The set is that of all logs, so this also finds entries that are in two of them.
-        if !seqs.insert(seq) {
+        // Of all logs, so this also finds entries that are in two of them.
+        if account.has(seq) {
             return Some(format!("duplicate sequence number {}", seq.0));
-        }
-        // Decompresses once per block.
-        if !quick && let Err(what) = rows.body(at) {
-            return Some(format!("entry {}: {what}", seq.0));
         }
     }
     None
 }
 
-/// Converts a damaged range to a problem. The loss in a gap is computed after all logs are read.
-fn lost(path: &Path, range: &DamagedRange) -> Problem {
-    let mut problem = about(path, range.what.clone(), "");
-    problem.offset = Some(range.offset);
-    problem.bytes = Some(range.bytes);
-    match (range.entries, range.before) {
-        // A readable header names the numbers.
-        (Some((first, last, count)), _) => {
-            problem.entries_lost = count;
-            problem.exact = true;
-            problem.means = format!(
-                "{count} entries are lost, sequence numbers {} to {}",
-                first.0, last.0
-            );
-        }
-        (None, Some(before)) => {
-            problem.exact = false;
-            problem.gap = Some((range.after, before));
-        }
-        // Nothing follows, so there is no upper bound.
-        (None, None) => {
-            problem.exact = false;
-            problem.means = format!(
-                "entries from sequence number {} on may be lost",
-                range.after.0 + 1
-            );
-        }
-    }
-
-    problem
+/// Describes an entry that cannot be read despite a valid checksum.
+fn undecodable(view: &BlockView) -> Option<String> {
+    let rows = view.rows();
+    (0..rows.len()).find_map(|at| {
+        let what = rows.body(at).err()?;
+        Some(format!("entry {}: {what}", rows.seq(at).0))
+    })
 }
 
-impl Verifier {
-    /// The numbers between two that may belong to entries and are in no log.
-    fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
-        // Numbers that were left out on purpose are not lost entries.
-        let skipped = self.skipped.iter();
-        let skipped: u64 = skipped
-            .map(|range| range.count_between(after.next(), before))
-            .sum();
-        self.seqs
-            .missing_between(after, before)
-            .saturating_sub(skipped)
-    }
+/// Adds a loss to the problems of logs, or to the notes of the report.
+fn lost(loss: Loss, of_logs: &mut Vec<Problem>, report: &mut VerifyReport) {
+    let path = loss.path.as_path();
+    let means = consequence(&loss);
+    match loss.cause {
+        Cause::Damaged => of_logs.push(Problem {
+            offset: Some(loss.range.offset),
+            bytes: Some(loss.range.bytes),
+            entries_lost: loss.entries,
+            exact: loss.exact,
+            ..about(path, loss.range.what, means)
+        }),
 
-    /// Computes the loss in gaps: sequence numbers that are in no log.
-    fn count_gaps(&self, problems: &mut Vec<Problem>) {
-        for problem in problems.iter_mut() {
-            let Some((after, before)) = problem.gap else {
-                // Not a gap.
-                continue;
-            };
-            problem.entries_lost = self.missing_between(after, before);
-
-            problem.means = match problem.entries_lost {
-                0 => "no entry is lost".to_owned(),
-                most => format!(
-                    "at most {most} entries are lost, sequence numbers {} to {}",
-                    after.0 + 1,
-                    before.0.saturating_sub(1)
-                ),
-            };
-            problem.exact = problem.entries_lost == 0;
+        // With a running daemon, an unfinished end is being written.
+        Cause::Unfinished if report.holder.is_some() => {}
+        Cause::Unfinished => {
+            let what = format!("unfinished write of {} bytes", loss.range.bytes);
+            let means = "it was never acknowledged; the next start removes it and keeps a copy";
+            report.notes.push(Problem {
+                offset: Some(loss.range.offset),
+                bytes: Some(loss.range.bytes),
+                ..about(path, what, means)
+            });
         }
 
-        // An end of a log behind which no number is missing.
-        let is_end = |problem: &Problem| problem.gap.is_some() && problem.bytes.is_none();
-        problems.retain(|problem| !is_end(problem) || problem.entries_lost > 0);
+        Cause::UnknownEnd => of_logs.push(Problem {
+            offset: Some(loss.range.offset),
+            entries_lost: loss.entries,
+            exact: loss.exact,
+            ..about(path, loss.range.what, means)
+        }),
+
+        Cause::Missing { missing, held, .. } if path.is_file() => {
+            let what = if loss.entries == missing {
+                format!("{missing} entries of {held} are missing")
+            } else {
+                format!(
+                    "{missing} entries of {held} are missing, more than the damaged ranges account for"
+                )
+            };
+            of_logs.push(Problem {
+                entries_lost: loss.entries,
+                ..about(path, what, means)
+            });
+        }
+        // With a running daemon, retention has dropped it meanwhile.
+        Cause::Missing { .. } if report.holder.is_some() => {}
+        Cause::Missing { .. } => {
+            // Supersedes the finding of a directory without a log.
+            report.problems.retain(|problem| problem.path != path);
+            of_logs.push(Problem {
+                entries_lost: loss.entries,
+                ..about(path, "segment missing", means)
+            });
+        }
+    }
+}
+
+/// What a loss means.
+fn consequence(loss: &Loss) -> String {
+    let (lost, range) = (loss.entries, &loss.range);
+
+    if let Cause::Missing { first, last, .. } = loss.cause {
+        let numbers = format!(
+            "sequence numbers {} to {}: restore it from a backup",
+            first.0, last.0
+        );
+        let of = if loss.path.is_file() { "of " } else { "" };
+        return format!("{lost} entries are lost, {of}{numbers}");
     }
 
-    /// Compares the entries that were found with those that indexes, state database and the last
-    /// stop know.
-    fn count_known(&self, dir: &Path, known: &[KnownSegment], report: &mut VerifyReport) {
-        for segment in known {
-            let missing = segment.missing(&self.found, known);
-            let log = segment.log(dir);
-            let is_there = log.is_file();
-            // With a running daemon, retention has dropped it meanwhile.
-            if missing == 0 || !is_there && report.holder.is_some() {
-                continue;
-            }
-
-            let (first, last) = (segment.first_seq.0, segment.last_seq.0);
-            let numbers = format!("sequence numbers {first} to {last}: restore it from a backup");
-
-            // Not an unfinished write: the last stop was clean.
-            report.notes.retain(|note| note.path != log);
-            if !is_there {
-                // Supersedes the finding of a directory without a log.
-                report.problems.retain(|problem| problem.path != log);
-                let means = format!("{missing} entries are lost, {numbers}");
-                report.damage(Problem {
-                    entries_lost: missing,
-                    ..about(&log, "segment missing", means)
-                });
-                continue;
-            }
-
-            let ranges = report
-                .problems
-                .iter_mut()
-                .filter(|problem| problem.path == log && problem.entries_lost > 0);
-            let mut ranges: Vec<_> = ranges.collect();
-            if let [range] = ranges.as_mut_slice() {
-                // The index lists what the log had: the bound of the range is not needed.
-                if range.entries_lost > missing || !range.exact {
-                    range.means = format!("{missing} entries are lost");
-                    range.entries_lost = missing;
-                    range.exact = true;
-                }
-            }
-
-            let counted: u64 = ranges.iter().map(|range| range.entries_lost).sum();
-            if counted < missing {
-                let rest = missing - counted;
-                let what = format!(
-                    "{} entries of {} are missing, more than the damaged ranges account for",
-                    missing, segment.entries
-                );
-                let what = if counted == 0 {
-                    format!("{missing} entries of {} are missing", segment.entries)
-                } else {
-                    what
-                };
-                for range in ranges {
-                    range.exact = true;
-                }
-                report.damage(Problem {
-                    entries_lost: rest,
-                    ..about(&log, what, format!("{rest} entries are lost, of {numbers}"))
-                });
-            }
+    match (loss.basis, range.entries, range.before) {
+        // Nothing follows, so there is no upper bound.
+        (Basis::Nothing, ..) if loss.cause == Cause::UnknownEnd => UNKNOWN_END.to_owned(),
+        (Basis::Nothing, ..) => {
+            let after = range.after.0;
+            format!("entries from sequence number {} on may be lost", after + 1)
         }
+        _ if lost == 0 => "no entry is lost".to_owned(),
+        // A readable header names the numbers.
+        (Basis::Header, Some((first, last, _)), _) => {
+            let (first, last) = (first.0, last.0);
+            format!("{lost} entries are lost, sequence numbers {first} to {last}")
+        }
+        (Basis::Numbers, _, Some(before)) => format!(
+            "at most {lost} entries are lost, sequence numbers {} to {}",
+            range.after.0 + 1,
+            before.0.saturating_sub(1)
+        ),
+        _ => format!("{lost} entries are lost"),
     }
 }
 
@@ -821,6 +715,8 @@ fn indexes(
                 report.damage(about(&path, what, means));
                 None
             }
+            // In a directory that was renamed or copied, which its header has told.
+            Err(StoreError::Misplaced { .. }) => None,
             Err(error) => return Err(error.into()),
         };
 
@@ -903,4 +799,38 @@ fn compare(
     let (expected, _) = segment.walk(SeqNo(u64::MAX))?;
     let difference = compare::difference(&index, &expected)?;
     Ok((index.metadata().clone(), difference))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_problems_that_are_not_listed_count_as_well() {
+        let mut report = VerifyReport {
+            format: 0,
+            holder: None,
+            segments: 0,
+            frames: 0,
+            entries: 0,
+            log_bytes: 0,
+            indexes: IndexCheck::Compared(0),
+            problems: Vec::new(),
+            problems_more: 0,
+            lost_more: (0, true),
+            notes: Vec::new(),
+        };
+        let lost = VERIFY_PROBLEMS_MAX + 5;
+        for _ in 0..lost {
+            report.damage(Problem {
+                entries_lost: 1,
+                ..about(Path::new("log"), "damaged", "lost")
+            });
+        }
+        assert_eq!(report.problems_more, 5);
+        assert_eq!(
+            (report.entries_lost(), report.is_exact()),
+            (lost as u64, true)
+        );
+    }
 }
