@@ -8,10 +8,9 @@ use saltcellar_testkit::load::template::Encoding;
 use saltcellar_testkit::load::{Load, mix, recorded, small};
 use serde_json::{Value as Json, json};
 
-use super::Common;
 use super::child::{Subject, TIMEOUT};
 use super::report::{Report, Row, rounded, set, thousands};
-use crate::Options;
+use crate::options::{Common, Options};
 
 pub(crate) const EXAMPLES: &str = "\
 Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings, \

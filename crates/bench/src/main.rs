@@ -8,19 +8,18 @@ mod baseline;
 mod calls;
 mod child;
 mod ingest;
+mod options;
 mod query;
 mod reactor;
 mod report;
 mod returner;
 mod sources;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
-use saltcellar::cli::Format;
-use tempfile::TempDir;
+
+use crate::options::Options;
 
 /// As in the daemon, whose reactor some benchmarks run here.
 #[global_allocator]
@@ -34,45 +33,6 @@ struct Cli {
     options: Options,
     #[command(subcommand)]
     bench: Bench,
-}
-
-/// Options of every benchmark.
-#[derive(clap::Args)]
-struct Options {
-    /// The saltcellar to measure [default: the one beside this program]
-    #[arg(long, global = true, value_name = "FILE")]
-    program: Option<PathBuf>,
-    /// Configuration file of the daemon [default: defaults]
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Output format
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value = "table",
-        value_name = "FORMAT"
-    )]
-    output: Format,
-}
-
-impl Options {
-    /// The program to measure.
-    fn program(&self) -> anyhow::Result<PathBuf> {
-        let program = match &self.program {
-            Some(program) => std::path::absolute(program).context("find the program to measure")?,
-            None => std::env::current_exe()
-                .context("find this program")?
-                .with_file_name("saltcellar"),
-        };
-
-        ensure!(
-            program.is_file(),
-            "find the program to measure: {} is no file; build it with `cargo build --release`, or name one with --program",
-            program.display()
-        );
-        Ok(program)
-    }
 }
 
 #[derive(Subcommand)]
@@ -92,25 +52,6 @@ enum Bench {
     /// Run the baseline process; started by other benchmarks
     #[command(hide = true)]
     Baseline(baseline::Args),
-}
-
-#[derive(clap::Args)]
-struct Common {
-    /// Create the temporary state directory in DIR, to measure its disk
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Keep the state directory
-    #[arg(long)]
-    keep: bool,
-    /// Seed of the events; equal seeds generate equal events
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-}
-
-impl Common {
-    fn scratch(&self) -> anyhow::Result<TempDir> {
-        child::scratch(self.dir.as_deref(), self.keep)
-    }
 }
 
 fn main() -> ExitCode {

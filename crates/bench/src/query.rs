@@ -17,8 +17,8 @@ use tempfile::TempDir;
 
 use crate::calls::{self, Daemon, Events, Rows};
 use crate::child::{Subject, TIMEOUT};
+use crate::options::{Common, Options};
 use crate::report::{Report, Row, rounded, set, thousands};
-use crate::{Common, Options};
 
 /// Number of runs of each query.
 const LISTS: u64 = 300;
@@ -49,6 +49,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
     limited_seconds: f64,
 }
+
+/// What the columns of limited tokens mean.
+const MEANING_OF_LIMITED: &str = "limited tokens: medians; FIRST is the first such search of a token, SAME ENTRIES an unlimited token that selects the same entries with a filter \
+    (of jobs: the list that ends at the same job), NO FILTER the same request by an unlimited token, which looks at fewer entries for a full page, or has a longer answer; ratios are without the time of a \
+    request that finds nothing";
 
 /// The daemon with its filled store, and the results.
 struct QueryBench<'a> {
@@ -445,7 +450,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     let limited_note = if limited.is_empty() {
         "the configuration has no `http.listen`: searches by limited tokens were not measured"
     } else {
-        limited::MEANING
+        MEANING_OF_LIMITED
     };
 
     set(&mut document, "limited", limited);

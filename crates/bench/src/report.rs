@@ -6,7 +6,7 @@ use saltcellar::cli::{Column, Format, Output, Table};
 use saltcellar_testkit::usage::Durations;
 use serde_json::{Map, Value as Json, json};
 
-use crate::Options;
+use crate::options::Options;
 
 /// Interval of updates of the progress line.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);

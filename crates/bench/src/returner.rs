@@ -6,10 +6,9 @@ use saltcellar_testkit::load::returns;
 use saltcellar_testkit::load::template::Encoding;
 use serde_json::json;
 
-use super::Common;
 use super::child::Subject;
 use super::report::{Report, Row, set};
-use crate::Options;
+use crate::options::{Common, Options};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -32,11 +32,6 @@ const JOBS: usize = 50;
 /// The limits: key, glob over minions. Ids end in random digits.
 const LIMITS: [(&str, &str); 2] = [("half", "*[02468]"), ("hundredth", "*00")];
 
-/// What the columns mean.
-pub(crate) const MEANING: &str = "limited tokens: medians; FIRST is the first such search of a token, SAME ENTRIES an unlimited token that selects the same entries with a filter \
-    (of jobs: the list that ends at the same job), NO FILTER the same request by an unlimited token, which looks at fewer entries for a full page, or has a longer answer; ratios are without the time of a \
-    request that finds nothing";
-
 /// A request: path and query.
 type Request = (String, Vec<(&'static str, String)>);
 

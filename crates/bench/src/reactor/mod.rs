@@ -22,7 +22,7 @@ use serde_json::json;
 use self::harness::old_file;
 use super::child;
 use super::report::{Report, Row};
-use crate::Options;
+use crate::options::Options;
 
 const SLS: &str = "\
 {% if data['id'].startswith('web') and data['act'] == 'accept' %}

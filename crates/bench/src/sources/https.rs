@@ -21,8 +21,9 @@ use saltcellar_testkit::usage::own_cpu_s;
 use serde_json::{Map, json};
 use tempfile::TempDir;
 
-use super::{SourceRun, Subject, wait_for_status};
+use super::source::{SourceRun, wait_for_status};
 use crate::calls::Listener;
+use crate::child::Subject;
 
 const CA: &[u8] = include_bytes!("../../../../tests/data/https/ca.pem");
 const CERTIFICATE: &[u8] = include_bytes!("../../../../tests/data/https/server.pem");

@@ -16,9 +16,9 @@ use saltcellar_testkit::load::template::{Encoding, EventGenerator};
 use saltcellar_testkit::usage::{Durations, own_cpu_s};
 use tempfile::TempDir;
 
-use super::{Args, BenchSource, PROGRESS_TIMEOUT, SourceRun, Subject, wait_for_status};
+use super::source::{Args, BenchSource, PROGRESS_TIMEOUT, SourceRun, wait_for_status};
 use crate::calls::Daemon;
-use crate::child::TIMEOUT;
+use crate::child::{Subject, TIMEOUT};
 
 const WRITE_BYTES: usize = 256 * 1024;
 
