@@ -501,7 +501,10 @@ async fn start_call(
     };
 
     let ctx = &server.ctx;
-    if let Err(denied) = ctx.rights.check(call, &peer.caller) {
+    if let Err(denied) = ctx
+        .rights
+        .check(call.name, (call.right, call.applies), &peer.caller)
+    {
         reply.send(Err(denied));
         return Ok(());
     }

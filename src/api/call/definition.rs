@@ -5,15 +5,17 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use schemars::{JsonSchema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::changing::ChangeCtx;
 use super::parts::{Ctx, Part};
+use super::poll::Poll;
+use super::read_ctx::ReadCtx;
 use super::reading::ReadPart;
-use super::{CallEntry, Caller, Poll, ReadCtx};
+use crate::api::caller::Caller;
 use crate::base::limits::{ARGS_BYTES_MAX, WIRE_FRAME_BYTES_MAX};
 use crate::model::{FrameBatch, Limit, Right};
 use crate::wire::call::{Args, CallError, bad_argument};
@@ -190,6 +192,28 @@ impl<P: Part> Scope for Changing<P> {
     fn enter<'a>(ctx: &'a Ctx, caller: &'a Caller) -> ChangeCtx<'a, P> {
         ChangeCtx::new(P::of(ctx), caller)
     }
+}
+
+/// A call in the table of all calls.
+pub struct CallEntry {
+    /// The name on the wire.
+    pub name: &'static str,
+    /// A one-line description, in the imperative.
+    pub doc: &'static str,
+    /// The right that a caller needs.
+    pub right: Right,
+    /// The arguments with which it needs the right `admin`; for the test of this table.
+    #[cfg(test)]
+    pub(in crate::api) raised: Raised,
+    /// The limits of callers that it applies; a caller with another limit is rejected.
+    pub applies: &'static [Limit],
+    /// It changes nothing, so that it may end when nobody waits for its answer any more. A call of
+    /// another kind is carried out in any case.
+    pub(in crate::api) only_reads: bool,
+    /// The schemas of its arguments and of its answer.
+    pub(in crate::api) args: fn(&mut SchemaGenerator) -> Schema,
+    pub(in crate::api) answer: fn(&mut SchemaGenerator) -> Schema,
+    pub(in crate::api) run: CallHandler,
 }
 
 /// How a call is made whose types are erased.

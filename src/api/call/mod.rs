@@ -25,6 +25,7 @@ mod page_rows;
 mod parts;
 mod poll;
 pub(crate) mod reactor;
+mod read_ctx;
 mod reading;
 mod rights;
 pub(crate) mod running;
@@ -32,6 +33,7 @@ pub(crate) mod send;
 pub(crate) mod sinks;
 pub(crate) mod status;
 pub(crate) mod store;
+mod store_error;
 pub(crate) mod tokens;
 pub(crate) mod writes;
 pub(crate) mod zeromq;
@@ -40,74 +42,22 @@ pub(crate) use accept::{Acceptor, JidMaker};
 pub(crate) use archive::Archive;
 pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
+pub(crate) use definition::CallEntry;
 pub(crate) use definition::{Call, In, Limited, NoArgs, Run};
 pub(in crate::api) use definition::{
     CallHandler, Changing, Raised, Save, Wait, Whole, answer, from_json,
 };
 pub use document::document;
 pub(crate) use parts::{Ctx, Process, Reacting};
-pub(crate) use poll::Poll;
 use reactor::no_events;
+pub(crate) use read_ctx::ReadCtx;
+use read_ctx::{OF_EVENTS, OF_JOBS, OF_MINIONS};
 pub(crate) use rights::Rights;
+pub(in crate::api) use rights::unapplied;
+pub(in crate::api) use store_error::failed;
 pub(in crate::api) use writes::signed_return;
 
 pub(crate) use super::caller::Caller;
-
-use std::sync::Arc;
-
-use schemars::{Schema, SchemaGenerator};
-
-use crate::base::metrics::Metrics;
-use crate::base::work::Ended;
-use crate::model::{Limit, ReadLimits, Right};
-use crate::store::{StoreError, StoreView};
-use crate::wire::call::CallError;
-
-/// The context of a call that applies the limits of its caller. Nothing else leads such a call to
-/// the store, so none can forget them.
-pub(crate) struct ReadCtx<'a> {
-    /// The store as the caller may know it.
-    pub(crate) store: StoreView,
-    pub(crate) metrics: &'a Metrics,
-    limits: Arc<ReadLimits>,
-}
-
-impl<'a> ReadCtx<'a> {
-    pub(in crate::api) fn of(archive: &'a Archive, limits: &Arc<ReadLimits>) -> Self {
-        Self {
-            store: archive.store.view(limits.clone()),
-            metrics: &archive.metrics,
-            limits: limits.clone(),
-        }
-    }
-}
-
-/// A call in the table of all calls.
-pub struct CallEntry {
-    /// The name on the wire.
-    pub name: &'static str,
-    /// A one-line description, in the imperative.
-    pub doc: &'static str,
-    /// The right that a caller needs.
-    pub right: Right,
-    /// The arguments with which it needs the right `admin`; for the test of this table.
-    #[cfg(test)]
-    pub(super) raised: Raised,
-    /// The limits of callers that it applies; a caller with another limit is rejected.
-    pub applies: &'static [Limit],
-    /// It changes nothing, so that it may end when nobody waits for its answer any more. A call of
-    /// another kind is carried out in any case.
-    pub(super) only_reads: bool,
-    /// The schemas of its arguments and of its answer.
-    pub(super) args: fn(&mut SchemaGenerator) -> Schema,
-    pub(super) answer: fn(&mut SchemaGenerator) -> Schema,
-    pub(super) run: CallHandler,
-}
-
-/// Jobs have no tags.
-const OF_JOBS: &[Limit] = &[Limit::Minions, Limit::Functions];
-const OF_MINIONS: &[Limit] = &[Limit::Minions];
-const OF_EVENTS: &[Limit] = &Limit::ALL;
 
 /// All calls.
 pub const CALLS: &[CallEntry] = &[
@@ -186,25 +136,12 @@ pub(crate) fn find(name: &str) -> Option<&'static CallEntry> {
     CALLS.iter().find(|call| call.name == name)
 }
 
-/// Converts a store error for the caller, and logs it.
-pub(in crate::api) fn failed(error: StoreError) -> CallError {
-    match error {
-        // The peer is gone, or the daemon stops: nobody has to look into it.
-        StoreError::Stopping | StoreError::Ended(Ended::Abandoned) => {
-            CallError::Unavailable(error.to_string())
-        }
-        // The client asked for too much work; the message says what to narrow.
-        StoreError::Ended(Ended::TooLong(_)) => CallError::Refused(error.to_string()),
-        error => {
-            tracing::error!(%error, "cannot answer a call from the store");
-            CallError::Internal(error.to_string())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use schemars::SchemaGenerator;
+
     use super::*;
+    use crate::model::Right;
 
     /// The rights of such calls are checked with that argument alone.
     #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::ReadCtx;
 use super::archive::Archive;
 use super::changing::ChangeCtx;
+use super::read_ctx::ReadCtx;
 use crate::api::budget::Budget;
 use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;

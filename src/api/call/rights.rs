@@ -7,21 +7,16 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::CallEntry;
 use crate::api::caller::Caller;
 use crate::base::metrics::Metrics;
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Limit, ReadLimits, Right};
 use crate::wire::call::CallError;
 
-impl CallEntry {
-    /// The first limit, if any, that the call does not apply: it must not be made under these
-    /// limits.
-    pub(in crate::api) fn unapplied(&self, limits: &ReadLimits) -> Option<Limit> {
-        let is_unapplied =
-            |limit: &Limit| limits.of(*limit).is_some() && !self.applies.contains(limit);
-        Limit::ALL.into_iter().find(is_unapplied)
-    }
+/// The first limit of a caller, if any, that a call does not apply, which therefore must not be made.
+pub(in crate::api) fn unapplied(applies: &[Limit], limits: &ReadLimits) -> Option<Limit> {
+    let is_unapplied = |limit: &Limit| limits.of(*limit).is_some() && !applies.contains(limit);
+    Limit::ALL.into_iter().find(is_unapplied)
 }
 
 /// Maps uids to rights.
@@ -76,19 +71,23 @@ impl Rights {
 
     /// Rejects a call whose caller lacks the right for it, or has limits that it does not apply.
     /// Its arguments can need another right, see [`Raised`](super::Raised).
-    pub(in crate::api) fn check(&self, call: &CallEntry, caller: &Caller) -> Result<(), CallError> {
+    pub(in crate::api) fn check(
+        &self,
+        call: &str,
+        (right, applies): (Right, &[Limit]),
+        caller: &Caller,
+    ) -> Result<(), CallError> {
         // Before anything else of the call: under a limit that it cannot apply, even an error would
         // tell something.
-        if let Some(limit) = call.unapplied(&caller.limits) {
+        if let Some(limit) = unapplied(applies, &caller.limits) {
             self.metrics.calls_denied.add(1);
             return Err(CallError::Denied(format!(
-                "call `{}` cannot apply the limit by {} of its caller",
-                call.name,
+                "call `{call}` cannot apply the limit by {} of its caller",
                 limit.name()
             )));
         }
 
-        self.check_right((call.name, ""), call.right, caller)
+        self.check_right((call, ""), right, caller)
     }
 
     /// Rejects a caller without the right for a call, or for a purpose such as ` for an import`.

@@ -3,13 +3,12 @@
 //! A *problem* is a present state in which data is rejected, lost or long overdue. A *warning* needs attention, such as a master
 //! that is down. Past losses are warnings: they remain until the next start. Losses that are found at start are problems.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::{
+use super::answer::{
     BusRow, ClassRow, ConsumerRow, DamageRow, ListenerPhase, ListenerRow, ReactorRow, ReloadRow,
     ScriptRow, ScriptState, SinkRow, SpoolRow, Status,
 };
+use super::level::Level::{Problem, Warning};
+use super::level::{Health, Level, Reason};
 use crate::base::clock::Micros;
 use crate::base::metrics::{CounterDefinition, Metrics, Severity};
 use crate::base::units::{bytes, span};
@@ -17,46 +16,12 @@ use crate::engines::runtime::Phase;
 use crate::model::OVERFLOW;
 use crate::store::free_space::SpaceLevel;
 
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// All is well.
-    #[default]
-    Ok,
-    /// Something needs attention.
-    Warning,
-    /// Data is rejected, lost or long overdue.
-    Problem,
-}
-
-answers! {
-    /// The daemon's health.
-    Health {
-        /// The worst level of the reasons.
-        state: Level,
-        /// The reasons, the worst first.
-        reasons: Vec<Reason>,
-    }
-    /// Why not all is well.
-    Reason {
-        level: Level,
-        /// The part of the daemon, such as `disk` or `sink audit`.
-        part: String,
-        /// The problem and the remedy.
-        message: String,
-    }
-}
-
 /// A counter of damage, loss or rejection, and what it means when it is not zero.
 pub struct LossCounter {
     pub name: &'static str,
     pub level: Level,
     pub meaning: &'static str,
 }
-
-use Level::{Problem, Warning};
 
 /// The counters that are a reason against "all is well", the severest first: present problems, past
 /// losses, other warnings. Each counter declares in its definition what it means, so that none can be

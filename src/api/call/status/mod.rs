@@ -3,358 +3,41 @@
 //! Every field has a default, so that a client can read the answer of another release. Rates
 //! are numbers per 1000 s, because answers contain no floats.
 
+mod answer;
 mod growth;
 mod health;
+mod level;
 
+pub(crate) use answer::{
+    BusRow, ClassRow, ClockStep, ConsumerRow, DamageRow, Disk, FileRow, LastFailure, ListenerPhase,
+    ListenerRow, MasterKeys, Rates, ReactorRow, ReloadRow, RuleRow, ScriptRow, ScriptState,
+    ShareRow, SinkRow, SpoolRow, Status, ZeromqRow,
+};
 pub use health::loss_counters;
-pub(crate) use health::{Health, Level, LossCounter, Reason, SPOOL_WAITS_MAX, health};
+pub(crate) use health::{LossCounter, SPOOL_WAITS_MAX, health};
+pub(crate) use level::{Health, Level, Reason};
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use self::growth::{ClassGrowth, days_left};
 use super::reading::{ReadArchive, ReadCtxParts, ReadEngines, ReadReacting, ReadTokens};
 use super::running::Reload;
 use super::{Call, Ctx, In, NoArgs, Process, Run, Whole, failed, no_events};
-use crate::api::monitor::{
-    ListenerMonitor, ListenerState, ListenerStatus, ZmqKind, ZmqSocketStatus,
-};
+use crate::api::monitor::{ListenerMonitor, ListenerState, ListenerStatus, ZmqSocketStatus};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::DAMAGE_ROWS_MAX;
-use crate::base::named::named;
 use crate::engines::runtime::{Phase, SinkStatus};
-use crate::engines::script::{ScriptPhase, ScriptStatus};
+use crate::engines::script::ScriptStatus;
 use crate::ingest::bus::BusStatus;
 use crate::ingest::spool::Spool;
-use crate::policy::{Policy, RuleList};
+use crate::policy::Policy;
 use crate::store::damage::Damage;
-use crate::store::free_space::SpaceLevel;
 use crate::store::read::ClassTotals;
 use crate::store::stats::{ClassStats, StoreStats};
-use crate::store::{ConsumerStatus, Step, StoreError, StoreReader};
+use crate::store::{ConsumerStatus, StoreError, StoreReader};
 use crate::wire::call::CallError;
-use crate::wire::frame::Framing;
 use crate::wire::msgpack::Time;
-
-answers! {
-    /// The answer of the call `status`.
-    Status {
-        version: String,
-        pid: u32,
-        /// Seconds since its start.
-        uptime_s: u64,
-        state_dir: String,
-        socket: String,
-        /// All entries below are readable.
-        head: u64,
-        /// All entries below survive a power loss.
-        durable: u64,
-        /// Seconds since the appender's last iteration; more than a few mean that disk I/O blocks it.
-        appender_seen_s: u64,
-        health: Health,
-        rates: Rates,
-        disk: Disk,
-        /// The last failed return since the start.
-        last_failure: Option<LastFailure>,
-        /// A step of the system clock that retention does not trust yet.
-        clock_step: Option<ClockStep>,
-        bus: Vec<BusRow>,
-        /// The socket directory of this host's Salt master, if no event of it arrives.
-        unread_bus: Option<String>,
-        reactor: bool,
-        reactions: Option<ReactorRow>,
-        /// Consumers, without those of sinks.
-        consumers: Vec<ConsumerRow>,
-        sinks: Vec<SinkRow>,
-        scripts: Vec<ScriptRow>,
-        rules: Vec<RuleRow>,
-        master_keys: MasterKeys,
-        /// Damaged places of logs found since the start, at most 8.
-        damage: Vec<DamageRow>,
-        spools: Vec<SpoolRow>,
-        /// The address that serves minions, if configured.
-        https: Option<ListenerRow>,
-        /// The HTTP listener, if it has an address.
-        http: Option<ListenerRow>,
-        /// A reload that was rejected, or that left a restart pending.
-        reload: Option<ReloadRow>,
-        zeromq: Vec<ZeromqRow>,
-        /// Counters since the start, by name.
-        counters: BTreeMap<String, u64>,
-        classes: Vec<ClassRow>,
-        /// Small files of the state directory with content that is ignored.
-        files: Vec<FileRow>,
-        /// Minions that were over their share of a class within a day.
-        shares: Vec<ShareRow>,
-        /// The share of a class, in percent, that one minion may have.
-        minion_share: u64,
-    }
-    /// Numbers per 1000 s over the last minutes, of entries of all kinds.
-    #[expect(clippy::struct_field_names, reason = "the names on the wire have the unit")]
-    Rates {
-        entries_per_1000_s: u64,
-        returns_per_1000_s: u64,
-        failed_per_1000_s: u64,
-    }
-    /// Disk space.
-    Disk {
-        state: SpaceLevel,
-        used_bytes: u64,
-        free_bytes: u64,
-        total_bytes: u64,
-        /// Growth at the current rate, before deletions.
-        bytes_per_day: u64,
-        /// Days until retention drops segments early; absent if the limits of the classes prevent that.
-        days_left: Option<u64>,
-    }
-    /// A failed return.
-    LastFailure {
-        /// When it was stored.
-        time: Time,
-        jid: String,
-        minion: String,
-        /// The function; empty for several.
-        fun: String,
-        retcode: i64,
-    }
-    /// A damaged place of a log, which readers skip.
-    DamageRow {
-        path: String,
-        /// Offset of the first byte.
-        offset: u64,
-        bytes: u64,
-        what: String,
-        /// Entries that cannot be read because of it; absent if the number is unknown.
-        entries: Option<u64>,
-    }
-    /// A step of the system clock.
-    ClockStep {
-        /// Seconds ahead of the expected time; negative for behind.
-        ahead_s: i64,
-        /// Seconds until it is trusted.
-        wait_s: u64,
-    }
-    /// A bus.
-    BusRow {
-        /// The publisher's socket.
-        path: String,
-        connected: bool,
-        /// The framing, once detected.
-        framing: Option<Framing>,
-        events: u64,
-        waiting_events: u64,
-        waiting_bytes: u64,
-        spilled_events: u64,
-        spilled_bytes: u64,
-        lost: u64,
-        gaps: u64,
-        /// All events up to this time are stored.
-        safe_until: Option<Time>,
-    }
-    /// The reactor.
-    ReactorRow {
-        /// Entries that it has not read yet.
-        behind: u64,
-        waiting: u64,
-        /// Events without a finished reaction.
-        open: u64,
-        /// Why it does not act.
-        blocked: Option<String>,
-        /// Whether it compares itself with Salt's reactor only.
-        shadow: bool,
-        master_unreachable: bool,
-        /// Why a new configuration is not in use.
-        refused: Option<String>,
-        /// Finished reactions since the start, by state.
-        ended: BTreeMap<String, u64>,
-        /// Reactions of the last day, since the start, that failed and were not replayed.
-        failed: u64,
-        /// The latest of them: the event's tag, and the rules.
-        failed_last: Option<String>,
-    }
-    /// A consumer.
-    ConsumerRow {
-        name: String,
-        /// Unprocessed entries at most, whether they match or not.
-        lag_entries: u64,
-        lag_s: u64,
-        paused: bool,
-        /// Entries that retention dropped before they were processed.
-        lost: u64,
-        error: Option<String>,
-    }
-    /// A sink.
-    SinkRow {
-        name: String,
-        /// Current activity.
-        state: Phase,
-        /// Undelivered entries at most, whether they match or not.
-        lag_entries: u64,
-        lag_s: u64,
-        /// Failed attempts since the last success.
-        failures: u64,
-        /// The last error; remains after a success.
-        error: Option<String>,
-        dead_letters: u64,
-    }
-    /// A script.
-    ScriptRow {
-        name: String,
-        /// `waiting` for its next start; `failed`: its thread could not be started.
-        state: ScriptState,
-        /// Failures in a row. 0 once it ran longer than its longest pause.
-        failures: u64,
-        /// The last failure; remains after a success.
-        error: Option<String>,
-        /// Lines that are not events.
-        rejected_lines: u64,
-    }
-    /// A rule of the ingest policy.
-    RuleRow {
-        name: String,
-        list: RuleList,
-        entries: u64,
-        /// Dropped ones among them.
-        filtered: u64,
-    }
-    /// Salt masters' keys.
-    MasterKeys {
-        known: u64,
-        unreadable: Vec<String>,
-    }
-    /// A spool of the extension.
-    SpoolRow {
-        dir: String,
-        /// Bytes that wait for delivery.
-        waiting_bytes: u64,
-        /// Bytes of dead letters.
-        dead_letter_bytes: u64,
-        /// When the oldest record was spooled.
-        oldest: Option<Time>,
-        lost: BTreeMap<String, u64>,
-        problem: Option<String>,
-    }
-    /// A network address.
-    ListenerRow {
-        listen: String,
-        state: ListenerPhase,
-        /// Why it is impaired or refuses connections.
-        problem: Option<String>,
-        peers: u64,
-        certificate_until: Option<Time>,
-    }
-    /// The configuration file, if it differs from what the daemon runs with.
-    ReloadRow {
-        /// Why the file was rejected.
-        problem: Option<String>,
-        /// Changed keys that take effect after a restart.
-        restart_keys: Vec<String>,
-    }
-    /// A ZeroMQ socket.
-    ZeromqRow {
-        source: ZmqKind,
-        path: String,
-        /// The process that serves it; none between two.
-        process: Option<u32>,
-        restarts: u64,
-    }
-    /// A minion over its share of a class.
-    ShareRow {
-        class: String,
-        minion: String,
-        /// Its entries since the start that were stored in the overflow of the class.
-        entries: u64,
-        bytes: u64,
-    }
-    /// A file with content that is ignored.
-    FileRow {
-        path: String,
-        /// What is ignored, the consequence, and the remedy.
-        problem: String,
-        level: Level,
-    }
-    /// A class of the store.
-    ClassRow {
-        class: String,
-        segments: u64,
-        entries: u64,
-        disk_bytes: u64,
-        /// Bytes of the entries as received.
-        raw_bytes: u64,
-        /// The age limit in effect; absent for forever.
-        keep_s: Option<u64>,
-        /// The limit of bytes on disk.
-        keep_bytes: Option<u64>,
-        /// The limit of entries.
-        keep_entries: Option<u64>,
-        /// A shorter age that Salt reported, and that waits for an administrator.
-        shorter_s: Option<u64>,
-        /// The entries that the shorter age would delete now.
-        shorter_drops: u64,
-        /// The entries that the first report of Salt's default (24 hours) would delete now, if the class has `age: salt` and none was
-        /// reported yet.
-        first_report_drops: Option<u64>,
-    }
-}
-
-/// The state of a script.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ScriptState {
-    Running,
-    /// For its next start.
-    #[default]
-    Waiting,
-    /// Its thread could not be started.
-    Failed,
-}
-
-/// The state of a network address.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum ListenerPhase {
-    #[default]
-    Opening,
-    Open,
-    /// It serves, but not as configured.
-    Impaired,
-    /// It serves nobody.
-    Refusing,
-    Stopping,
-}
-
-named! {
-    ScriptState {
-        Running: "running",
-        Waiting: "waiting",
-        Failed: "failed",
-    }
-    ListenerPhase {
-        Opening: "opening",
-        Open: "open",
-        Impaired: "impaired",
-        Refusing: "refusing",
-        Stopping: "stopping",
-    }
-}
-
-impl From<ScriptPhase> for ScriptState {
-    fn from(phase: ScriptPhase) -> Self {
-        match phase {
-            ScriptPhase::Waiting => Self::Waiting,
-            ScriptPhase::Running { .. } => Self::Running,
-            ScriptPhase::Failed => Self::Failed,
-        }
-    }
-}
-
-impl From<Step> for ClockStep {
-    fn from(step: Step) -> Self {
-        Self {
-            ahead_s: step.ahead / 1_000_000,
-            wait_s: step.left.as_secs(),
-        }
-    }
-}
 
 /// `status`.
 pub(crate) struct Show;

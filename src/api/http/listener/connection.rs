@@ -25,9 +25,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service as _;
 
+use super::kind::ListenerKind;
 use super::pace::Paced;
+use super::permits::Permit;
 use super::tls::Certificate;
-use super::{ListenerKind, Permit};
 use crate::api::call::Ctx;
 use crate::api::http::access::{Access, Peer};
 use crate::api::http::answer::Answer;

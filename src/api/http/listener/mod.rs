@@ -8,6 +8,7 @@
 //! retried.
 
 mod connection;
+mod kind;
 mod pace;
 mod permits;
 mod tls;
@@ -22,84 +23,20 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 pub(super) use self::connection::{Connection, ConnectionServer, SignedSession};
+use self::kind::ListenerKind;
+pub(super) use self::kind::{API, MINIONS};
+use self::permits::ConnectionPermits;
 pub(super) use self::permits::{BatchInFlight, Permit};
-use self::permits::{ConnectionPermits, Times};
 use self::tls::{Certificate, CertificateChange, Files};
 use super::access::Peer;
 use crate::api::call::Ctx;
 use crate::api::monitor::{ListenerMonitor, ListenerState};
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    HTTP_HEAD_BYTES_MAX, HTTP_HEAD_LINES_MAX, HTTP_PEERS_MAX, HTTPS_AUTH_TIMEOUT,
-    HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX,
-    HTTPS_IDLE, HTTPS_PEERS_MAX, HTTPS_POLL, PEER_TIMEOUT,
+    HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_POLL, PEER_TIMEOUT,
 };
 use crate::base::log_once::LogOnce;
-use crate::base::metrics::{Counter, Metrics};
 use crate::config::HttpTls;
-
-/// Limits and counters of an address.
-pub(super) struct ListenerKind {
-    /// The section of the configuration.
-    name: &'static str,
-    peers_max: usize,
-    times: Times,
-    head_bytes_max: usize,
-    head_lines_max: usize,
-    pub(super) counters: fn(&Metrics) -> ConnectionCounters<'_>,
-}
-
-/// The counters of an address.
-pub(super) struct ConnectionCounters<'a> {
-    pub(super) accepted: &'a Counter,
-    pub(super) rejected: &'a Counter,
-    evicted: &'a Counter,
-    handshakes_failed: &'a Counter,
-    malformed: &'a Counter,
-    /// For peers without TLS, which then get a hint; otherwise their handshake fails.
-    without_tls: Option<&'a Counter>,
-}
-
-/// The API, the page, metrics and hooks.
-pub(super) static API: ListenerKind = ListenerKind {
-    name: "http",
-    peers_max: HTTP_PEERS_MAX,
-    // Health checks need no token and may keep their connection.
-    times: Times {
-        unauthenticated: None,
-        idle: HTTPS_IDLE,
-    },
-    head_bytes_max: HTTP_HEAD_BYTES_MAX,
-    head_lines_max: HTTP_HEAD_LINES_MAX,
-    counters: |metrics| ConnectionCounters {
-        accepted: &metrics.http_peers,
-        rejected: &metrics.http_peers_rejected,
-        evicted: &metrics.http_peers_evicted,
-        handshakes_failed: &metrics.http_handshakes_failed,
-        malformed: &metrics.http_malformed,
-        without_tls: None,
-    },
-};
-
-/// Minions alone.
-pub(super) static MINIONS: ListenerKind = ListenerKind {
-    name: "https",
-    peers_max: HTTPS_PEERS_MAX,
-    times: Times {
-        unauthenticated: Some(HTTPS_AUTH_TIMEOUT),
-        idle: HTTPS_IDLE,
-    },
-    head_bytes_max: HTTPS_HEAD_BYTES_MAX,
-    head_lines_max: HTTPS_HEAD_LINES_MAX,
-    counters: |metrics| ConnectionCounters {
-        accepted: &metrics.https_peers,
-        rejected: &metrics.https_peers_rejected,
-        evicted: &metrics.https_peers_evicted,
-        handshakes_failed: &metrics.https_handshakes_failed,
-        malformed: &metrics.https_malformed,
-        without_tls: Some(&metrics.https_without_tls),
-    },
-};
 
 pub(super) struct NetworkListener {
     listen: SocketAddr,

@@ -9,7 +9,9 @@
 //! Text from outside reaches the page only through templates, which escape it, or through
 //! [`render`], which escapes it too. The policy of the page allows no inline script or style.
 
+mod layout;
 mod render;
+mod response;
 mod session;
 mod views;
 
@@ -22,28 +24,22 @@ use axum::extract::{Extension, Query, RawPathParams, State};
 use axum::response::Response;
 use axum::routing::{get, post};
 use hyper::body::Bytes;
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
-use serde::Serialize;
 
+use self::layout::{Layout, Notice};
 use self::render::Data;
+use self::response::{LocalPath, html, see_other};
 use self::views::{Ask, VIEWS, View};
 use super::access::{Access, Peer};
-use super::answer::{Answer, HttpError, plain, tagged_as};
+use super::answer::{HttpError, tagged_as};
 use super::cookie::had_session;
 use super::salt_api;
 use super::server::{HttpServer, Server, rejected_with};
 use super::v1;
 use crate::api::call::reactor::ReplayCalls;
 use crate::base::limits::HTTP_ANSWER_RESERVE;
-
-/// The content type of views.
-const HTML: &str = "text/html; charset=utf-8";
-
-/// Scripts, styles and requests only from this listener.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
-                      base-uri 'none'; frame-ancestors 'none'";
 
 /// The files that views refer to.
 const ASSETS: &[(&str, &str, &str)] = &[
@@ -196,37 +192,6 @@ async fn replay(
     }
 }
 
-/// What every page has around its template; without a reader, only the template's part is shown.
-#[derive(Default, Serialize)]
-struct Layout<'a> {
-    who: &'a str,
-    right: &'a str,
-    signed_in: bool,
-    title: &'a str,
-    /// The entry of the navigation.
-    part: &'a str,
-    version: &'a str,
-}
-
-/// The data of `notice.html`.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Notice<'a> {
-    /// Leads to a view of this page.
-    Arrived {
-        to: &'a str,
-    },
-    /// The form for a token, which leads to `next`.
-    SignIn {
-        next: &'a str,
-        why: Option<&'a str>,
-    },
-    Failed {
-        status: u16,
-        message: &'a str,
-    },
-}
-
 /// The reader of a view, as every view shows it.
 #[derive(Debug, Clone)]
 struct Frame {
@@ -279,66 +244,6 @@ impl Frame {
     }
 }
 
-fn html(status: StatusCode, body: Bytes) -> Answer {
-    let mut answer = plain(status, HTML, body);
-    for (name, value) in [
-        ("content-security-policy", POLICY),
-        ("cross-origin-opener-policy", "same-origin"),
-        // With `no-referrer` a browser sends forms with `Origin: null`.
-        ("referrer-policy", "same-origin"),
-    ] {
-        answer.headers_mut().insert(
-            HeaderName::from_static(name),
-            HeaderValue::from_static(value),
-        );
-    }
-    answer
-}
-
-/// A path of this listener, to which the page may lead a browser. Other addresses, which a link on
-/// a foreign site may name, cannot be one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct LocalPath(String);
-
-impl LocalPath {
-    /// The overview.
-    fn root() -> Self {
-        Self("/".to_owned())
-    }
-
-    /// A path with its query; the overview instead of another address. A browser reads `//` and
-    /// `/\` at the beginning as another host, and skips tabs and line breaks.
-    fn or_root(text: &str) -> Self {
-        let is_local = text.starts_with('/')
-            && !text.starts_with("//")
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-        if is_local {
-            Self(text.to_owned())
-        } else {
-            Self::root()
-        }
-    }
-
-    /// The path of a request.
-    fn of(uri: &Uri) -> Self {
-        Self::or_root(uri.path_and_query().map_or("/", |of| of.as_str()))
-    }
-
-    fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-fn see_other(to: &LocalPath) -> Answer {
-    let mut answer = html(StatusCode::SEE_OTHER, Bytes::new());
-    if let Ok(to) = HeaderValue::from_str(to.as_str()) {
-        answer.headers_mut().insert(header::LOCATION, to);
-    }
-    answer
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::access::is_page;
@@ -363,47 +268,6 @@ mod tests {
                     "{inline} does not work under the policy: {text}"
                 );
             }
-        }
-    }
-
-    #[test]
-    fn the_page_leads_to_this_listener_only() {
-        for path in [
-            "/",
-            "/jobs?fun=state.*",
-            "/jobs/1",
-            "/a//b",
-            "/?next=//evil.example",
-        ] {
-            assert_eq!(LocalPath::or_root(path).as_str(), path);
-        }
-        for other in [
-            "",
-            "jobs",
-            "//evil.example",
-            "///evil.example",
-            "https://evil.example",
-            "javascript:alert(1)",
-            "/\\evil.example",
-            "/jobs\\..\\evil",
-            "/a\r\nx: y",
-            "/\t/evil",
-            "/\u{2f}/evil",
-            " /jobs",
-            "/é",
-        ] {
-            assert_eq!(LocalPath::or_root(other), LocalPath::root(), "{other:?}");
-        }
-        for uri in [
-            "//evil.example",
-            "//evil.example/jobs?x=1",
-            "/\\evil.example",
-        ] {
-            let arrived = uri.parse::<Uri>().map(|uri| LocalPath::of(&uri));
-            assert!(
-                arrived.is_ok_and(|path| path == LocalPath::root()) || uri.contains('\\'),
-                "{uri}"
-            );
         }
     }
 

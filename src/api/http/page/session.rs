@@ -10,7 +10,9 @@ use super::super::access::Peer;
 use super::super::answer::{HttpError, plain};
 use super::super::cookie::{SESSION_ENDED, with_cookie, with_session, without_session};
 use super::super::server::{Server, rejected, rejected_with};
-use super::{Layout, LocalPath, Notice, html, render, see_other};
+use super::layout::{Layout, Notice};
+use super::render;
+use super::response::{LocalPath, html, see_other};
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, PAGE_LINK_LIFETIME};
 
 /// The response to a visit through a link on another site. It has no data: the page loads the view

@@ -30,7 +30,7 @@ use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
 use super::stream::format::Format;
 use crate::api::budget::Room;
-use crate::api::call::{CallHandler, Caller, Ctx, Run, answer, from_json};
+use crate::api::call::{CallHandler, Caller, Ctx, Run, answer, from_json, unapplied};
 use crate::base::limits::{HTTP_ANSWER_RESERVE, HTTP_BODY_BYTES_MAX};
 use crate::wire::call::CallError;
 use crate::wire::json::parse;
@@ -301,7 +301,7 @@ fn permit(
     let limits = &access.caller.limits;
 
     // To ignore a limit where it has no meaning would make each new operation a leak.
-    if let Some(limit) = call.unapplied(limits) {
+    if let Some(limit) = unapplied(call.applies, limits) {
         let glob = limits.of(limit).map_or("", Glob::as_str);
         return Err(HttpError::forbidden(format!(
             "{who} is limited to {} {glob}, which {what} cannot apply",

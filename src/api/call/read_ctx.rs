@@ -1,0 +1,34 @@
+//! What a call has that applies the limits of its caller, and which limits those are.
+
+use std::sync::Arc;
+
+use super::archive::Archive;
+use crate::base::metrics::Metrics;
+use crate::model::{Limit, ReadLimits};
+use crate::store::StoreView;
+
+/// The context of a call that applies the limits of its caller. Nothing else leads such a call to
+/// the store, so none can forget them.
+pub(crate) struct ReadCtx<'a> {
+    /// The store as the caller may know it.
+    pub(crate) store: StoreView,
+    pub(crate) metrics: &'a Metrics,
+    pub(super) limits: Arc<ReadLimits>,
+}
+
+impl<'a> ReadCtx<'a> {
+    pub(in crate::api) fn of(archive: &'a Archive, limits: &Arc<ReadLimits>) -> Self {
+        Self {
+            store: archive.store.view(limits.clone()),
+            metrics: &archive.metrics,
+            limits: limits.clone(),
+        }
+    }
+}
+
+/// Jobs have no tags.
+pub(super) const OF_JOBS: &[Limit] = &[Limit::Minions, Limit::Functions];
+
+pub(super) const OF_MINIONS: &[Limit] = &[Limit::Minions];
+
+pub(super) const OF_EVENTS: &[Limit] = &Limit::ALL;
