@@ -29,7 +29,9 @@ use serde_json::Value as Json;
 
 use super::program::{Variables, check_command, end, read_lines, signal, spawn, start};
 use crate::base::clock::Clock;
-use crate::base::limits::{FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SOURCE_LOG_INTERVAL};
+use crate::base::limits::{
+    FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SINK_STOP_TIMEOUT, SOURCE_LOG_INTERVAL,
+};
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::threads;
@@ -295,7 +297,7 @@ impl Scripts {
 
     /// Stops all scripts. Lines that were not fired are lost.
     pub(crate) fn stop(&self) {
-        for name in self.running.stop() {
+        for name in self.running.stop(SINK_STOP_TIMEOUT) {
             tracing::warn!(script = name, "script does not end, it is left behind");
         }
     }

@@ -6,12 +6,11 @@
 //! that has ended, for which both know a lock ([`PerName`](super::per_name::PerName)).
 
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::base::limits::SINK_STOP_TIMEOUT;
 use crate::base::threads::join_until;
 
 /// What runs under one name, or could not start.
@@ -112,15 +111,15 @@ impl<E: Engine> Supervised<E> {
         self.running.lock()
     }
 
-    /// Stops all engines. Returns the names of those whose thread has not ended in time.
-    pub(super) fn stop(&self) -> Vec<String> {
+    /// Stops all engines. Returns the names of those whose thread has not ended within that time.
+    pub(super) fn stop(&self, within: Duration) -> Vec<String> {
         // All share the time, with the threads that a reload has ended.
         for (name, mut engine) in std::mem::take(&mut *self.running.lock()) {
             self.end(&name, &mut engine);
         }
 
         let ending = std::mem::take(&mut *self.ending.lock());
-        let until = Instant::now() + SINK_STOP_TIMEOUT;
+        let until = Instant::now() + within;
         ending
             .into_iter()
             .filter_map(|(name, thread)| join_until(thread, until).map(|_| name))

@@ -35,6 +35,7 @@ use super::settings::SinkSettings;
 use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
+use crate::base::limits::SINK_STOP_TIMEOUT;
 use crate::engines::supervised::{Engine, Supervised};
 use crate::policy::redact::Redactor;
 use crate::store::Store;
@@ -396,9 +397,14 @@ impl Engines {
         Ok(self.find(name)?.2.shared.dead_letters.remove(ids)?)
     }
 
-    /// Stops all sinks. A delivery that does not end in time is repeated by the next start.
+    /// Stops all sinks.
     pub(crate) fn stop(&self) {
-        for name in self.sinks.stop() {
+        self.stop_within(SINK_STOP_TIMEOUT);
+    }
+
+    /// A delivery that takes longer is abandoned, and repeated after the next start.
+    fn stop_within(&self, time: Duration) {
+        for name in self.sinks.stop(time) {
             tracing::warn!(
                 sink = name,
                 "delivery still in progress, it is repeated after the next start"

@@ -745,12 +745,12 @@ fn a_seek_a_pause_and_a_stop_end_the_wait_for_events() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_a_stalled_destination() {
+fn a_stop_abandons_a_delivery_to_a_stalled_destination() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);
     rig.add(1);
     rig.destination.wait_for_request(1);
-    rig.engines.stop();
+    rig.engines.stop_within(Duration::ZERO);
     assert_eq!(
         rig.acknowledged(),
         0,
