@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
+use salt_sls::json_form::encode;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
@@ -12,7 +13,6 @@ use crate::api::client::{Client, ClientError};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WINDOW_MAX};
 use crate::cli::{Column, Global, Output, Table, When, ask, finding, plain, short_at, show};
-use crate::reactor::master::pack;
 use crate::reactor::shadow::{
     Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall,
 };
@@ -286,7 +286,7 @@ fn of_salts(salts: &SaltsCall) -> Json {
 fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
-            let shown = |value: &Option<salt_sls::Value>| value.as_ref().map(pack::to_json);
+            let shown = |value: &Option<salt_sls::Value>| value.as_ref().map(encode);
             let field = |one: &Difference| json!({"field": one.field, "ours": shown(&one.ours), "salts": shown(&one.salts)});
             json!({
                 "what": "differs", "fields": fields.iter().map(field).collect::<Vec<_>>(),
@@ -453,7 +453,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             out.line(&with(salts))?;
 
             let shown = |value: &Option<salt_sls::Value>| match value {
-                Some(value) => pack::to_json(value).to_string(),
+                Some(value) => encode(value).to_string(),
                 None => "absent".to_owned(),
             };
 
@@ -519,7 +519,7 @@ fn arguments(out: &mut Output, call: &ObservedCall) -> anyhow::Result<()> {
     if let Some(args) = call.args.as_ref().filter(|args| !args.is_empty()) {
         out.line(&plain(&format!(
             "  arguments {}",
-            pack::to_json(&salt_sls::Value::List(args.clone()))
+            encode(&salt_sls::Value::List(args.clone()))
         )))?;
     }
     Ok(())

@@ -1,10 +1,8 @@
-//! Conversion of values to and from msgpack, like Salt's own serializer (`salt/payload.py`).
+//! Conversion of values to msgpack, like Salt's own serializer (`salt/payload.py`).
 
 use salt_sls::{Map, Value};
-use serde_json::Value as Json;
 
-use crate::wire::msgpack::{Writer, json};
-use crate::wire::salt_value::from_msgpack;
+use crate::wire::msgpack::Writer;
 
 /// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text,
 /// and dates an ext. An object that Salt cannot pack becomes text.
@@ -54,17 +52,4 @@ pub(crate) fn packed(value: &Value) -> Vec<u8> {
     let mut w = Writer::new();
     put(&mut w, value);
     w.into_bytes()
-}
-
-/// The JSON form of a value; lists stand for tuples and sets, as in msgpack.
-pub(crate) fn to_json(value: &Value) -> Json {
-    rmpv::decode::read_value(&mut packed(value).as_slice())
-        .map_or(Json::Null, |value| json::to_json(&value))
-}
-
-/// Parses the JSON form.
-pub(crate) fn from_json(json: &Json) -> Option<Value> {
-    let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &json::from_json(json).ok()?).ok()?;
-    from_msgpack(&bytes)
 }

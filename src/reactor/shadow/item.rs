@@ -441,6 +441,8 @@ mod tests {
             failures,
         };
         let unknown = ObservedCall::on_master("runner", "test.arg", None);
+        let date = crate::wire::salt_value::from_ext(78, b"20260203T04:05:06.000789");
+        let dated = ObservedCall::on_master("wheel", "test.arg", Some(vec![date]));
         let known = r#"{"client":"local","fun":"test.ping","tgt":["a","b"],"tgt_type":"list","args":[{"$bin":"AP8="},{"$5":"x","$$a":"y"},18446744073709551615],"load":{},"id":"","sls":""}"#;
         for (item, form) in [
             (
@@ -461,6 +463,10 @@ mod tests {
             (
                 ShadowItem::Salts(SaltsCall { seq: event, at, jid: jid(), call: unknown, certain: true }),
                 r#"{"item":"salts","seq":7,"at":9,"jid":"1","act":{"client":"runner","fun":"test.arg","tgt":null,"tgt_type":"","args":null,"load":null,"id":"","sls":""},"certain":true}"#.to_owned(),
+            ),
+            (
+                ShadowItem::Salts(SaltsCall { seq: event, at, jid: jid(), call: dated, certain: true }),
+                r#"{"item":"salts","seq":7,"at":9,"jid":"1","act":{"client":"wheel","fun":"test.arg","tgt":null,"tgt_type":"","args":[{"$object":{"type":"datetime","str":"2026-02-03 04:05:06.000789","repr":"datetime.datetime(2026, 2, 3, 4, 5, 6, 789)","true":true,"ext":[78,"MjAyNjAyMDNUMDQ6MDU6MDYuMDAwNzg5"]}}],"load":null,"id":"","sls":""},"certain":true}"#.to_owned(),
             ),
             (
                 ShadowItem::Load { jid: jid(), call },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::reactor::dispatch::PUBLISH_KEYWORDS;
-use crate::reactor::master::{Call, Client, pack, target_text};
+use crate::reactor::master::{Call, Client, target_text};
 
 /// Salt's replacement for values that are too large for its bus.
 const TRIMMED: &str = "VALUE_TRIMMED";
@@ -39,13 +39,14 @@ pub(crate) struct ObservedCall {
     pub(crate) sls: String,
 }
 
-/// The serde form of fields with Python's types: that of `wire/msgpack/json.rs`.
+/// The serde form of fields with Python's types: their JSON form.
 mod python {
+    use salt_sls::json_form;
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
     use serde_json::Value as Json;
 
-    use super::{Map, Value, pack};
+    use super::{Map, Value};
 
     pub(super) trait Field: Clone + Sized {
         fn into_value(self) -> Value;
@@ -91,14 +92,12 @@ mod python {
     }
 
     pub(super) fn serialize<S: Serializer>(field: &impl Field, to: S) -> Result<S::Ok, S::Error> {
-        pack::to_json(&field.clone().into_value()).serialize(to)
+        json_form::encode(&field.clone().into_value()).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D::Error> {
-        let value = pack::from_json(&Json::deserialize(from)?);
-        value
-            .and_then(F::from_value)
-            .ok_or_else(|| D::Error::custom("a value of another type"))
+        let value = json_form::decode(&Json::deserialize(from)?);
+        F::from_value(value).ok_or_else(|| D::Error::custom("a value of another type"))
     }
 }
 
