@@ -77,7 +77,7 @@ pub struct ReactorConfig {
     /// outcome is `unknown`. `at_most_once`: no call is made a second time, including jobs and `caller` functions. `retry_unanswered`: runners and
     /// wheel functions are called again if their start is not in the log, at the risk of running twice. `tries`: how often a call that the master
     /// rejects is tried before it is dead-lettered (5), with a pause of `backoff` (1s) that doubles each time. `rate: 10/1m`: excess reactions wait.
-    /// `budget: 100/1h`: excess reactions are dead-lettered, which stops runaway loops; the default of every rule is `1000000/1h`, and `none` removes
+    /// `budget: 100/1h`: excess reactions are skipped, which stops runaway loops; the default of every rule is `1000000/1h`, and `none` removes
     /// the limit. `debounce: 5s`: only a minion's last event counts, after a quiet period of this length. `once_per: 10m`: only a minion's first
     /// event in this period counts. `concurrency`: the number of reactions at a time (8), and of runners in flight (`reactor_worker_threads` of the
     /// master, minus one for other rules). `order`: which events of the rule are handled in order: `minion`, those of one minion and those without a

@@ -22,7 +22,7 @@ pub(crate) enum State {
     Failed,
     Partial,
     Dead,
-    Left,
+    Skipped,
 }
 
 named! {
@@ -32,7 +32,7 @@ named! {
         Failed: "failed",
         Partial: "partial",
         Dead: "dead",
-        Left: "left",
+        Skipped: "skipped",
     }
 }
 
@@ -43,7 +43,7 @@ impl State {
         Self::Failed,
         Self::Partial,
         Self::Dead,
-        Self::Left,
+        Self::Skipped,
     ];
 }
 
@@ -122,11 +122,11 @@ impl JsonSchema for States {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SkipReason {
     /// The event is older than `reactor.age_max`.
-    Old,
+    TooOld,
     /// A later event of the same minion came within the pause of `debounce`.
-    Quiet,
+    Debounced,
     /// An earlier event of the same minion counted for `once_per`.
-    Once,
+    OncePer,
     /// `rate` would start it too late for the comparison in shadow.
     Rate,
     /// The `budget` of its rules is used up.
@@ -134,18 +134,18 @@ pub(crate) enum SkipReason {
     /// The chain of reactions that led to the event is longer than `reactor.depth_max`.
     Depth,
     /// No rule matches the event any more, or retention has deleted it.
-    Gone,
+    NoRule,
 }
 
 named! {
     SkipReason {
-        Old: "old",
-        Quiet: "quiet",
-        Once: "once",
+        TooOld: "too_old",
+        Debounced: "debounced",
+        OncePer: "once_per",
         Rate: "rate",
         Budget: "budget",
         Depth: "depth",
-        Gone: "gone",
+        NoRule: "no_rule",
     }
 }
 
@@ -153,27 +153,27 @@ impl SkipReason {
     /// The throttle that skipped it, by its option of a rule; `None` for other reasons.
     pub(crate) fn throttle(self) -> Option<&'static str> {
         match self {
-            Self::Once => Some("once_per"),
-            Self::Quiet => Some("debounce"),
+            Self::OncePer => Some("once_per"),
+            Self::Debounced => Some("debounce"),
             Self::Rate => Some("rate"),
             Self::Budget => Some("budget"),
-            Self::Old | Self::Depth | Self::Gone => None,
+            Self::TooOld | Self::Depth | Self::NoRule => None,
         }
     }
 
     /// True if the event counted for `once_per` before it was skipped.
     pub(crate) fn has_counted_once(self) -> bool {
         match self {
-            Self::Old | Self::Quiet | Self::Rate | Self::Budget => true,
-            Self::Once | Self::Depth | Self::Gone => false,
+            Self::TooOld | Self::Debounced | Self::Rate | Self::Budget => true,
+            Self::OncePer | Self::Depth | Self::NoRule => false,
         }
     }
 
     /// True if wanted work may be lost with it.
     pub(crate) fn may_lose_work(self) -> bool {
         match self {
-            Self::Old | Self::Budget | Self::Depth => true,
-            Self::Quiet | Self::Once | Self::Rate | Self::Gone => false,
+            Self::TooOld | Self::Budget | Self::Depth => true,
+            Self::Debounced | Self::OncePer | Self::Rate | Self::NoRule => false,
         }
     }
 }
@@ -275,12 +275,12 @@ mod tests {
 
         // Each state but that of a mark.
         assert_eq!(all.len() + 1, State::NAMES.len());
-        assert!(!states.contains(State::Begun) && states.contains(State::Left));
+        assert!(!states.contains(State::Begun) && states.contains(State::Skipped));
 
         for wrong in ["faild", "done,faild", "begun", "", "done,"] {
             let error = read(wrong).unwrap_err().to_string();
             assert!(
-                error.contains("expected some of: done, failed, partial, dead, left"),
+                error.contains("expected some of: done, failed, partial, dead, skipped"),
                 "{wrong}: {error}"
             );
         }

@@ -412,19 +412,19 @@ counters! {
     /// Reactions with all calls dead-lettered.
     reactions_dead: ShownBy("reactor"),
     /// Reactions skipped because the event was too old (`reactor.age_max`).
-    reactions_left_old: Warning("reactions were skipped because their events were older than `reactor.age_max`"),
+    reactions_skipped_too_old: Warning("reactions were skipped because their events were older than `reactor.age_max`"),
     /// Reactions skipped because a later event of the minion arrived (`debounce`).
-    reactions_left_quiet: Harmless,
+    reactions_skipped_debounced: Harmless,
     /// Reactions skipped because an earlier event of the minion counted (`once_per`).
-    reactions_left_once: Harmless,
+    reactions_skipped_once_per: Harmless,
     /// Shadow only: reactions skipped because the rule's `rate` would have delayed them too long.
-    reactions_left_rate: Harmless,
-    /// Reactions dead-lettered because the rule's `budget` was used up.
-    reactions_left_budget: ShownBy("reactor"),
-    /// Reactions dead-lettered because the chain of reactions was too long (`reactor.depth_max`).
-    reactions_left_depth: ShownBy("reactor"),
+    reactions_skipped_rate: Harmless,
+    /// Reactions skipped because the rule's `budget` was used up.
+    reactions_skipped_budget: ShownBy("reactor"),
+    /// Reactions skipped because the chain of reactions was too long (`reactor.depth_max`).
+    reactions_skipped_depth: ShownBy("reactor"),
     /// Reactions skipped because no rule matches the event any more, or the event was deleted.
-    reactions_left_gone: Harmless,
+    reactions_skipped_no_rule: Harmless,
     /// Errors in rules and their files.
     reactor_errors: ShownBy("reactor"),
     /// Calls accepted by the master or executed on this machine.

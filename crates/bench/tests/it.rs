@@ -130,7 +130,7 @@ fn reactor_runs_and_its_json_keeps_its_keys() {
         "events waiting down_peak_mb events_per_s peak_mb",
     );
     let document = bench(&["reactor", "--soak", "50"]);
-    check_keys(&document, "events events_per_s reactions left_out rss_mb");
+    check_keys(&document, "events events_per_s reactions skipped rss_mb");
 }
 
 /// The short form of `make soak-reactor` and of the other long ones: nothing is lost, and they finish.

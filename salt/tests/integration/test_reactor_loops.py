@@ -79,7 +79,7 @@ def test_loops_through_jobs_runners_and_orchestrations_never_stopped(loops):
         lab.fire(f"loop/{name}/first", {})
 
     def ended():
-        return d.status()["counters"]["reactions_left_depth"] == len(LOOPS)
+        return d.status()["counters"]["reactions_skipped_depth"] == len(LOOPS)
     eventually("each loop to end", ended)
     times = {name: len(d.events("--tag", f"loop/{name}/next")) for name in LOOPS}
     assert times == dict.fromkeys(LOOPS, DEPTH_MAX + 1)

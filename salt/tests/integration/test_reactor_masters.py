@@ -252,7 +252,7 @@ def test_a_rule_that_matches_its_own_result_stops(live, reactor):
     live.salt("lab-1", "test.arg", "again", "0")
 
     def left():
-        rows = reactor.json("reactor", "history", "--tag", "salt/job/*/ret/lab-1", "--state", "left", "--limit", "10")["reactions"]
+        rows = reactor.json("reactor", "history", "--tag", "salt/job/*/ret/lab-1", "--state", "skipped", "--limit", "10")["reactions"]
         return [row for row in rows if row["reaction"]["why"] == "depth"]
     eventually("the loop to be ended", left)
     tag = f"live/say/{uuid.uuid4().hex}"

@@ -209,7 +209,7 @@ fn latest(
 
 /// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
 fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
-    let rows = latest(client, State::Left, false)?;
+    let rows = latest(client, State::Skipped, false)?;
 
     for (why, option) in [
         (SkipReason::Depth, "reactor.depth_max"),
@@ -232,7 +232,7 @@ fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
 
         let why = "reactions may trigger themselves, or a rule matches more events than expected";
         let write = format!(
-            "`saltcellar reactor history --state left` lists them; fix the rule, or raise `{option}` if this is intended"
+            "`saltcellar reactor history --state skipped` lists them; fix the rule, or raise `{option}` if this is intended"
         );
         found.of(LOOPS).warn_because(message, why, write);
     }

@@ -22,7 +22,7 @@ pub(in crate::cli) struct Args {
     /// Only events of this minion
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
-    /// Only reactions in these states: done, failed, partial, dead, left
+    /// Only reactions in these states: done, failed, partial, dead, skipped
     #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = PossibleValuesParser::new(States::names()))]
     state: Vec<String>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub(in crate::cli) struct Args {
 
 pub(super) const EXAMPLES: &str = "\
 States: `done`, all calls were made; `failed`, rendering failed and no call was made; `dead`, no call could be made; \
-`partial`, some calls were made, and the others failed to render or could not be made; `left`, skipped for the given \
+`partial`, some calls were made, and the others failed to render or could not be made; `skipped`, for the given \
 reason. `reactor replay` retries `failed`, `dead` and `partial` reactions.
 
 Examples:

@@ -87,15 +87,15 @@ impl Endings {
 
     /// Ends an open event that no current rule matches.
     pub(super) fn skip_unmatched(&self, event: Event) {
-        self.count(&ReactionState::Skipped(SkipReason::Gone));
+        self.count(&ReactionState::Skipped(SkipReason::NoRule));
         let now = self.clock.now();
-        let record = Record::skipped(event, Vec::new(), 0, SkipReason::Gone, now);
+        let record = Record::skipped(event, Vec::new(), 0, SkipReason::NoRule, now);
         self.recorder.write(record.batch(now));
     }
 
     /// Counts an event that retention has deleted, which has no record.
     pub(super) fn skip_deleted(&self) {
-        self.count(&ReactionState::Skipped(SkipReason::Gone));
+        self.count(&ReactionState::Skipped(SkipReason::NoRule));
     }
 
     fn count(&self, state: &ReactionState) {
@@ -106,13 +106,13 @@ impl Endings {
             ReactionState::Failed => &metrics.reactions_failed,
             ReactionState::Dead => &metrics.reactions_dead,
             ReactionState::Skipped(why) => match why {
-                SkipReason::Old => &metrics.reactions_left_old,
-                SkipReason::Quiet => &metrics.reactions_left_quiet,
-                SkipReason::Once => &metrics.reactions_left_once,
-                SkipReason::Rate => &metrics.reactions_left_rate,
-                SkipReason::Budget => &metrics.reactions_left_budget,
-                SkipReason::Depth => &metrics.reactions_left_depth,
-                SkipReason::Gone => &metrics.reactions_left_gone,
+                SkipReason::TooOld => &metrics.reactions_skipped_too_old,
+                SkipReason::Debounced => &metrics.reactions_skipped_debounced,
+                SkipReason::OncePer => &metrics.reactions_skipped_once_per,
+                SkipReason::Rate => &metrics.reactions_skipped_rate,
+                SkipReason::Budget => &metrics.reactions_skipped_budget,
+                SkipReason::Depth => &metrics.reactions_skipped_depth,
+                SkipReason::NoRule => &metrics.reactions_skipped_no_rule,
             },
         }
         .add(1);

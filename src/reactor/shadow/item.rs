@@ -239,21 +239,21 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
         }));
     }
 
-    // A record that a throttle left has calls only in shadow.
-    let left_by = record.why.filter(|why| why.throttle().is_some());
+    // A record that a throttle skipped has calls only in shadow.
+    let skipped_by = record.why.filter(|why| why.throttle().is_some());
     let stored = elements(get(body, "calls").unwrap_or_default());
     for ((nth, mut made), stored) in (0..).zip(record.calls).zip(stored) {
         let is_shadowed = made.outcome == CallOutcome::Shadowed;
-        let throttle = left_by.filter(|_| is_shadowed);
+        let throttle = skipped_by.filter(|_| is_shadowed);
         let prevented_by = match &made.outcome {
             CallOutcome::Shadowed => match throttle {
-                Some(SkipReason::Once) => "only the first of the minion's events counts",
-                Some(SkipReason::Quiet) => {
+                Some(SkipReason::OncePer) => "only the first of the minion's events counts",
+                Some(SkipReason::Debounced) => {
                     "only the last of the minion's events counts, after its quiet period"
                 }
                 Some(SkipReason::Rate) => "it would be delayed beyond the window",
                 Some(SkipReason::Budget) => "the budget of the rule is used up",
-                Some(SkipReason::Old | SkipReason::Depth | SkipReason::Gone) | None => "",
+                Some(SkipReason::TooOld | SkipReason::Depth | SkipReason::NoRule) | None => "",
             },
             CallOutcome::Dead { why } | CallOutcome::Nobody { why } => why,
             // Salt's events have the jid of a call that we made.

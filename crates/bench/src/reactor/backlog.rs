@@ -113,7 +113,7 @@ pub(crate) fn run(
     let peak = peak_mb()?;
 
     // Read before the stop takes the harness apart.
-    let left = harness.metrics.reactions_left_old.get();
+    let too_old = harness.metrics.reactions_skipped_too_old.get();
 
     harness.stop();
 
@@ -142,8 +142,8 @@ pub(crate) fn run(
     );
     // Old events are skipped by design, and counted.
     ensure!(
-        requests.count + left == events,
-        "{} of {events} events caused a request, {left} were too old",
+        requests.count + too_old == events,
+        "{} of {events} events caused a request, {too_old} were too old",
         requests.count
     );
 

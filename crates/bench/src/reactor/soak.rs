@@ -120,7 +120,7 @@ pub(crate) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
                     sent as f64 / started.elapsed().as_secs_f64(),
                 )
                 .count("REACTIONS", "reactions", done)
-                .count("SKIPPED", "left_out", skipped)
+                .count("SKIPPED", "skipped", skipped)
                 .number("RSS MB", "rss_mb", 1, mb);
 
             report.print_row(row)?;
@@ -155,9 +155,9 @@ pub(crate) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
 fn reactions(harness: &Harness) -> (u64, u64) {
     let metrics = &harness.metrics;
     let skipped = [
-        &metrics.reactions_left_once,
-        &metrics.reactions_left_quiet,
-        &metrics.reactions_left_budget,
+        &metrics.reactions_skipped_once_per,
+        &metrics.reactions_skipped_debounced,
+        &metrics.reactions_skipped_budget,
     ];
     (
         metrics.reactions_done.get(),

@@ -413,7 +413,7 @@ pub(crate) struct HistoryArgs {
     pub(crate) minion: Option<String>,
     /// Only events whose tag matches this glob
     pub(crate) tag: Option<String>,
-    /// Only these states, separated by commas: done, failed, partial, dead, left
+    /// Only these states, separated by commas: done, failed, partial, dead, skipped
     pub(crate) state: Option<States>,
     /// Only replays
     #[serde(default)]

@@ -45,7 +45,7 @@ impl Turn {
     pub(super) fn decide(self) -> AtTurn {
         // A call that was sent may have been executed, so it is settled at any age.
         if self.is_old && !self.may_have_sent {
-            return AtTurn::Skip(SkipReason::Old);
+            return AtTurn::Skip(SkipReason::TooOld);
         }
         if self.has_begun {
             return AtTurn::Continue;
@@ -53,7 +53,7 @@ impl Turn {
 
         // A removed rule does not handle pending events, even if it was added again.
         if !self.is_replay && !self.has_rule {
-            return AtTurn::Skip(SkipReason::Gone);
+            return AtTurn::Skip(SkipReason::NoRule);
         }
         AtTurn::Begin
     }

@@ -39,23 +39,23 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
         (
             "it expired in the queue",
             with!(plain, is_old),
-            Skip(SkipReason::Old),
+            Skip(SkipReason::TooOld),
         ),
         (
             "it expired, and a call was started before a restart",
             with!(plain, is_old, may_have_sent),
             Begin,
         ),
-        ("its rule was removed", no_rule, Skip(SkipReason::Gone)),
+        ("its rule was removed", no_rule, Skip(SkipReason::NoRule)),
         (
             "it expired, and its rule was removed",
             with!(no_rule, is_old),
-            Skip(SkipReason::Old),
+            Skip(SkipReason::TooOld),
         ),
         (
             "its rule was removed after a call was started",
             with!(no_rule, may_have_sent),
-            Skip(SkipReason::Gone),
+            Skip(SkipReason::NoRule),
         ),
         (
             "a replay by a removed rule",
@@ -71,7 +71,7 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
         (
             "it expired while the master was away",
             with!(plain, has_begun, is_old),
-            Skip(SkipReason::Old),
+            Skip(SkipReason::TooOld),
         ),
         (
             "it expired after a call was sent",

@@ -4,7 +4,8 @@
 //! tag    saltcellar/reaction/<tag of the event>               minion   as of the event
 //! body   msgpack map
 //!        event     sequence number of the event               at       its arrival, microseconds since 1970
-//!        state     `begun`, done, failed, partial, dead, left why      if `left`: old, quiet, once, rate, budget, depth, ...
+//!        state     `begun`, done, failed, partial, dead,
+//!                  skipped                                why      if `skipped`: too_old, debounced, once_per, rate, ...
 //!        rules     patterns of the rules of this record       of       number of rules that matched the event
 //!        began     time of the first turn                     ended    time of the end
 //!        files     list of [file, rendered text]              chunks   the low chunks
@@ -16,7 +17,7 @@
 //! `done`: everything was rendered, and all calls were made. `failed`: rendering failed, and no call was made. `dead`: all calls were
 //! dead-lettered. `partial`: some calls were made; the others were dead-lettered, or failed to render.
 //!
-//! A `left` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
+//! A `skipped` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
 //! ```
 //!
 //! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow
@@ -103,7 +104,7 @@ impl Record {
             ReactionState::Failed => (State::Failed, None),
             ReactionState::Partial => (State::Partial, None),
             ReactionState::Dead => (State::Dead, None),
-            ReactionState::Skipped(why) => (State::Left, Some(why)),
+            ReactionState::Skipped(why) => (State::Skipped, Some(why)),
         };
 
         let mut w = Writer::new();

@@ -127,7 +127,7 @@ impl Scheduler {
                 .throttles
                 .is_first(&options, &task.event.minion, task.event.at)
         {
-            return Some((rules, task.into(), SkipReason::Once));
+            return Some((rules, task.into(), SkipReason::OncePer));
         }
 
         let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
@@ -140,7 +140,7 @@ impl Scheduler {
             .compares()
             .is_some_and(|window| pause > window)
         {
-            return Some((rules, task.into(), SkipReason::Quiet));
+            return Some((rules, task.into(), SkipReason::Debounced));
         }
 
         let key = (rules, hash_of(&task.event.minion));
@@ -156,7 +156,7 @@ impl Scheduler {
         self.waiting -= 1;
         self.count_out(&before);
 
-        Some((key.0, before, SkipReason::Quiet))
+        Some((key.0, before, SkipReason::Debounced))
     }
 
     /// Queues a task without checking throttles.

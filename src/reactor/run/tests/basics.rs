@@ -77,7 +77,7 @@ fn events_of_a_reactor_are_ignored_and_chains_of_reactions_end() {
     }
     harness.wait_until_done();
     assert_eq!(harness.metrics.reactor_events_own.get(), 1);
-    assert_eq!(harness.metrics.reactions_left_depth.get(), 1);
+    assert_eq!(harness.metrics.reactions_skipped_depth.get(), 1);
     assert_eq!(
         harness
             .history()
@@ -246,13 +246,14 @@ fn throttles_follow_the_clock() {
         ["budget", "budget", "once", "rate", "rate"]
     );
     harness.wait_for("the counters", |harness| {
-        let left = [
-            &harness.metrics.reactions_left_budget,
-            &harness.metrics.reactions_left_once,
-            &harness.metrics.reactions_left_quiet,
+        let skipped = [
+            &harness.metrics.reactions_skipped_budget,
+            &harness.metrics.reactions_skipped_once_per,
+            &harness.metrics.reactions_skipped_debounced,
         ];
         // The third of `rate` and the last of `quiet` wait; an event that is not yet settled does too.
-        left.map(crate::base::metrics::Counter::get) == [1, 2, 2] && harness.status().waiting == 2
+        skipped.map(crate::base::metrics::Counter::get) == [1, 2, 2]
+            && harness.status().waiting == 2
     });
     harness.clock.wind(10 * SECOND + 100);
     assert_eq!(asked(&harness, 2), ["quiet", "rate"]);
@@ -378,7 +379,7 @@ fn an_event_that_is_too_old_at_its_turn_is_skipped() {
         .into_iter()
         .map(|(_, state, _)| state)
         .collect();
-    assert_eq!(states, ["old", "old"]);
+    assert_eq!(states, ["too_old", "too_old"]);
     assert_eq!(harness.stop().1, [""; 0]);
 }
 

@@ -20,7 +20,7 @@ fn once_per_survives_a_restart() {
     assert_eq!(harness.next(), "once/1");
     harness.fire_event("once/2", "web1");
     harness.wait_until_done();
-    assert_eq!(harness.metrics.reactions_left_once.get(), 1);
+    assert_eq!(harness.metrics.reactions_skipped_once_per.get(), 1);
     let (dir, _) = harness.stop();
     // The window starts with the event that counted, not with a skipped one.
     let harness = Harness::start_in(
@@ -34,7 +34,7 @@ fn once_per_survives_a_restart() {
     harness.fire_event("once/4", "web2");
     assert_eq!(harness.next(), "once/4");
     harness.wait_until_done();
-    assert_eq!(harness.metrics.reactions_left_once.get(), 1);
+    assert_eq!(harness.metrics.reactions_skipped_once_per.get(), 1);
     let (dir, asked) = harness.stop();
     assert_eq!(asked, [""; 0]);
     let harness = Harness::start_in(
@@ -65,7 +65,10 @@ fn an_open_event_still_counts_for_once_per_after_a_restart() {
     harness.fire_event("once/2", "web1");
     harness.wait_until_done();
     assert_eq!(
-        (harness.metrics.reactions_left_once.get(), harness.stop().1),
+        (
+            harness.metrics.reactions_skipped_once_per.get(),
+            harness.stop().1
+        ),
         (1, Vec::new())
     );
 }
@@ -111,7 +114,7 @@ fn a_removed_rule_does_not_handle_waiting_events() {
     assert!(
         harness
             .history()
-            .contains(&("a/1".to_owned(), "gone".to_owned(), Vec::new()))
+            .contains(&("a/1".to_owned(), "no_rule".to_owned(), Vec::new()))
     );
     let count = |counter: &crate::base::metrics::Counter| counter.get();
     assert_eq!(
@@ -182,7 +185,7 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     });
     harness.clock.wind(5 * SECOND);
     harness.wait_until_done();
-    let left = |tag: &str| {
+    let states = |tag: &str| {
         let history = harness.history();
         let of: Vec<_> = history.iter().filter(|(of, ..)| of == tag).collect();
         assert!(
@@ -195,13 +198,13 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
             .join(" ")
     };
     assert_eq!(
-        tags.map(left),
+        tags.map(states),
         [
             "done done rate",
             "done done budget",
-            "done once once",
-            "quiet quiet done",
-            "quiet quiet quiet"
+            "done once_per once_per",
+            "debounced debounced done",
+            "debounced debounced debounced"
         ]
     );
     harness.clock.wind(60 * SECOND);
@@ -218,7 +221,10 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
         (6, 9, 0)
     );
     assert_eq!(
-        (m.reactions_left_rate.get(), m.reactions_left_quiet.get()),
+        (
+            m.reactions_skipped_rate.get(),
+            m.reactions_skipped_debounced.get()
+        ),
         (1, 5)
     );
     // The reasons as `reactor shadow` reads them from the log.

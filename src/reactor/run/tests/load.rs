@@ -115,7 +115,7 @@ fn removing_a_rate_or_its_rule_affects_waiting_events() {
     let gone = harness
         .history()
         .iter()
-        .filter(|(_, state, _)| state == "gone")
+        .filter(|(_, state, _)| state == "no_rule")
         .count();
     assert!(gone >= 29, "{gone}");
     harness.stop();
@@ -136,7 +136,7 @@ fn events_that_are_too_old_do_not_use_the_rate() {
     harness.fire_event("rated/new", "web1");
     assert_eq!(harness.next(), "rated/new");
     harness.wait_until_done();
-    assert_eq!(harness.metrics.reactions_left_old.get(), 30);
+    assert_eq!(harness.metrics.reactions_skipped_too_old.get(), 30);
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
@@ -176,7 +176,7 @@ fn a_forged_minion_id_in_a_tag_does_not_affect_that_minion() {
     harness.next();
     assert_eq!(harness.next(), "salt/minion/web1/start");
     harness.wait_until_done();
-    assert_eq!(harness.metrics.reactions_left_once.get(), 0);
+    assert_eq!(harness.metrics.reactions_skipped_once_per.get(), 0);
     harness.stop();
 }
 

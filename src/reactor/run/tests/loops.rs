@@ -25,7 +25,7 @@ fn two_deep() -> Settings {
 }
 
 fn skipped_by_depth(harness: &Harness) -> u64 {
-    harness.metrics.reactions_left_depth.get()
+    harness.metrics.reactions_skipped_depth.get()
 }
 
 #[test]
@@ -195,6 +195,6 @@ fn rules_without_options_have_separate_default_budgets() {
     next.sort_unstable();
     assert_eq!(next, ["a/1", "a/2", "b/1", "b/2"]);
     harness.wait_until_done();
-    assert_eq!(harness.metrics.reactions_left_budget.get(), 1);
+    assert_eq!(harness.metrics.reactions_skipped_budget.get(), 1);
     assert_eq!(harness.stop().1, [""; 0]);
 }

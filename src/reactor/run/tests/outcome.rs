@@ -283,7 +283,7 @@ fn a_rendered_call_older_than_age_max_is_skipped() {
     harness.wind_until_done();
     assert_eq!(
         harness.history(),
-        [("1".to_owned(), "old".to_owned(), Vec::new())]
+        [("1".to_owned(), "too_old".to_owned(), Vec::new())]
     );
     assert_eq!(harness.stop().1, [""; 0]);
 }
