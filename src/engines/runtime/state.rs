@@ -85,9 +85,7 @@ impl SinkCounters {
 
 /// Counters of a sink since the start of the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
 pub(crate) struct SinkCounts {
-    // In the order of their names, in which answers had them when they were a map.
     /// Bytes of accepted items.
     pub(crate) bytes: u64,
     /// Events that the destination rejected.
