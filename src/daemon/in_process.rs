@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use axum::body::{Body, Bytes};
@@ -28,11 +29,12 @@ use crate::base::metrics::Metrics;
 use crate::bus::fire::Firer;
 use crate::config::{CliOverrides, Config, Environment};
 use crate::engines::settings::of_config;
+use crate::model::Batch;
 use crate::store::{FreeSpace, Intake, Options, Store};
-use crate::testkit::DEADLINE;
 use crate::testkit::entries::Asks;
 pub(crate) use crate::testkit::entries::{list, map};
 pub(crate) use crate::testkit::wait_for;
+use crate::testkit::{DEADLINE, receive};
 
 /// A daemon in process; it ends when it is dropped.
 pub(crate) struct Cellar {
@@ -138,6 +140,14 @@ impl Cellar {
     /// Makes one call on a new connection.
     pub(crate) fn call(&self, name: &str, args: Vec<(&str, Value)>) -> Result<Value, ClientError> {
         self.client().call(name, map(args))
+    }
+
+    /// Stores entries that no call can store.
+    pub(crate) fn store(&self, batch: Batch) {
+        let (sender, stored) = sync_channel(1);
+        let done = Box::new(move |result| sender.send(result).unwrap());
+        self.running().intake.submit(batch, Some(done)).unwrap();
+        receive(&stored).unwrap();
     }
 
     pub(crate) fn counter(&self, name: &str) -> u64 {

@@ -2,8 +2,8 @@
 //!
 //! One unreadable value makes the whole response around it unreadable: one return would hide all
 //! returns of its job. Values are therefore checked on entry, during the traversal that finds their
-//! ends anyway, and responses on exit ([`repaired`]): nothing that is stored should need it, but a single value that
-//! a source let through by a mistake would hide all jobs from Salt.
+//! ends anyway, and responses on exit ([`repaired`]). A record of the reactor needs the latter: it keeps what the master
+//! returned as it is, and a wheel function can return a date that Python writes but does not read.
 //!
 //! | value | Salt's codec | accepted |
 //! |---|---|---|
