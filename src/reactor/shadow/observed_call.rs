@@ -16,6 +16,13 @@ const TRIMMED: &str = "VALUE_TRIMMED";
 const REDACTED: &str = "[redacted]";
 
 /// A call as far as it is known.
+///
+/// Not a [`Call`]: an event shows a function, a target and arguments of Salt's calls, and no request.
+/// Calls of both sides are reduced to these fields, so that they can be compared. [`OurCall`] and
+/// [`SaltsCall`] add where such a call is in the log, which differs: ours is in a record of a reaction.
+///
+/// [`OurCall`]: super::OurCall
+/// [`SaltsCall`]: super::SaltsCall
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ObservedCall {
     /// `local`, `runner`, `wheel` or `caller`.
