@@ -150,6 +150,7 @@ bench: bench-build ## measure ingest, query, returner and sources beside the phy
 crash: ## run RUNS random simulations of store and spill on a simulated disk, CRASHES times kill -9 under load, and damage to every kind of file, also one bit of each byte (SIMULATION_SEED=n, CRASH_SEED=n repeat one)
 	@RUNS=$${RUNS:-10000} $(CARGO) test --release -p saltcellar -p saltcellar-store --lib simulation
 	@FLIPS=all $(CARGO) test --release -p saltcellar-store --lib tools::tests::bits
+	@FLIPS=all $(CARGO) test --release --lib spill::tests::damage
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
 
 bench-bus: ## measure the cost of archiving a real master's events: Salt's own EventReturn and saltcellar on one bus
