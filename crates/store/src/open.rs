@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, bounded};
 
 use super::class::{Class, Classes, Classifier};
 use super::damage::{Damage, DamageList, FileFaults};
@@ -48,8 +48,8 @@ use super::state_dir::StateDir;
 use super::stopped::{self, ChangedFile, Stopped};
 use super::tools::layout;
 use super::watermark::Watermark;
-use super::write::appender::Appender;
-use super::write::committer::{Active, SegmentWriter};
+use super::write::appender::{Appender, Intake};
+use super::write::committer::{Active, Committer, SegmentWriter};
 use super::write::dedupe::Dedupe;
 use super::write::refill::refill;
 use super::write::seqno::{SeqNos, SequenceFile};
@@ -70,21 +70,91 @@ impl Store {
 
     /// As [`Store::open`], with the lock of the directory.
     pub(crate) fn open_locked(options: &Options, lock: format::Lock) -> Result<Opened, StoreError> {
+        // In this order: each step needs what the ones before it have found.
+        let found = Found::read(options, lock)?;
+        let reading = Reading::new(options, &found)?;
+        let recovered = reading.recover(options, &found)?;
+        let seqnos = reading.continue_numbers(options, recovered.next_seq)?;
+        let keeping = Keeping::new(options, &found, &reading, seqnos.next());
+        let writing = Writing::new(
+            options,
+            &found,
+            &reading,
+            &keeping,
+            (recovered.active, seqnos),
+        )?;
+
+        Ok(Opened {
+            intake: writing.intake,
+            appender: writing.appender,
+            committer: writing.committer,
+            sealer: Sealer {
+                sealing: reading.sealing,
+                indexes: reading.indexes,
+                rounds: keeping.rounds,
+                seals: writing.seals,
+                backlog: recovered.backlog,
+            },
+            retainer: Retainer {
+                retention: keeping.retention.clone(),
+            },
+            store: Store(Arc::new(StoreReader {
+                log: reading.log,
+                consumers: keeping.consumers,
+                retention: keeping.retention,
+                settings: found.settings,
+                salt_keeps: keeping.salt_keeps,
+                guard: keeping.guard,
+                shares: keeping.shares,
+                rates: keeping.rates,
+                status: writing.status,
+                damage: reading.damage,
+                faults: reading.faults,
+                dir: found.dir,
+            })),
+        })
+    }
+
+    /// Records the end of a clean stop. Nothing may change in the state directory any more.
+    pub fn note_stop(&self) -> Result<(), StoreError> {
+        let dir = &self.0.dir;
+        // Closed before the files are listed, because that may still write.
+        let settings = self.0.settings.close()?;
+        let kept = layout::irreplaceable(dir.path())?;
+        stopped::note(dir, &self.segments, settings, kept)
+    }
+}
+
+/// What the directory has besides the logs of entries.
+struct Found {
+    dir: StateDir,
+    store_id: u64,
+    /// The record of the last stop, if it was a clean one.
+    stopped: Stopped,
+    /// The small files that have changed since.
+    changed: Vec<ChangedFile>,
+    /// The numbers that were reserved, if that is known.
+    reserved: Option<SequenceFile>,
+    settings: Arc<Settings>,
+    /// Those of the configuration, and those that are only on disk.
+    classes: Arc<Classes>,
+}
+
+impl Found {
+    /// Reads the small files and the settings, and makes the directories that are missing.
+    fn read(options: &Options, lock: format::Lock) -> Result<Self, StoreError> {
         let (path, fs) = (&options.dir, &options.fs);
-        let (clock, metrics) = (&options.clock, &options.metrics);
 
         // Locked first: nothing is read that another process may change.
         let store_id = format::check_version(&**fs, path)?;
         let dir = StateDir::new(fs.clone(), path, store_id, lock);
         // Before anything changes.
         let (stopped, changed) = stopped::take(&**fs, path)?;
-        metrics
-            .files_changed_while_stopped
-            .add(changed.len() as u64);
+        let count = changed.len() as u64;
+        options.metrics.files_changed_while_stopped.add(count);
 
         // Before any log: a number that was never reserved is not believed.
         let reserved = SequenceFile::read(&**fs, path)?.flatten();
-        let reserved_at_start = reserved.as_ref().map_or(SeqNo(u64::MAX), |file| file.end);
 
         format::make_dir(&**fs, &path.join("log"))?;
         match format::make_dir(&**fs, &trash_dir(path)) {
@@ -100,10 +170,36 @@ impl Store {
             is_new: reserved.is_none() && is_without_segments(path)?,
             growth: options.limits.settings_growth,
         };
-        let settings = Arc::new(Settings::open(fs.clone(), place, clock.clone())?);
-        let classes = Arc::new(all_classes(path, &options.classes)?);
+        let settings = Settings::open(fs.clone(), place, options.clock.clone())?;
+        let classes = all_classes(path, &options.classes)?;
+        Ok(Self {
+            dir,
+            store_id,
+            stopped,
+            changed,
+            reserved,
+            settings: Arc::new(settings),
+            classes: Arc::new(classes),
+        })
+    }
+}
 
-        // What reads.
+/// What reads entries, and what was found damaged.
+struct Reading {
+    log: Arc<LogReader>,
+    indexes: Arc<OpenIndexes>,
+    sealing: Sealing,
+    damage: Arc<DamageList>,
+    faults: Arc<FileFaults>,
+}
+
+impl Reading {
+    /// Without any segment: [`Reading::recover`] finds them.
+    fn new(options: &Options, found: &Found) -> Result<Self, StoreError> {
+        let (clock, metrics) = (&options.clock, &options.metrics);
+        let (dir, classes, reserved) = (&found.dir, &found.classes, found.reserved.as_ref());
+
+        let reserved_at_start = reserved.map_or(SeqNo(u64::MAX), |file| file.end);
         let watermark = Arc::new(Watermark::new(reserved_at_start, clock.clone()));
         let segments = Arc::new(Segments::new(classes.len()));
         let indexes = Arc::new(OpenIndexes::new(watermark.clone(), metrics.clone()));
@@ -116,72 +212,120 @@ impl Store {
         let catalogue = Arc::new(catalogue);
         let damage = Arc::new(DamageList::new(metrics.clone()));
         let faults = Arc::new(FileFaults::new(dir.clone(), metrics.clone()));
+
         let log = Arc::new(LogReader {
             classes: classes.clone(),
             segments: segments.clone(),
             blocks: Arc::new(BlockReader::new(indexes.clone(), damage.clone())),
             catalogue: catalogue.clone(),
-            watermark: watermark.clone(),
+            watermark,
             allowed: AllowedCache::new(indexes.clone()),
-            public_id: public_id(store_id),
+            public_id: public_id(found.store_id),
             clock: clock.clone(),
-            skipped: reserved.map(|file| file.skipped).unwrap_or_default(),
+            skipped: reserved.map_or_else(Vec::new, |file| file.skipped.clone()),
         });
-
-        // What is on disk.
-        report_found(&changed, &settings, &damage, &faults);
         let sealing = Sealing {
             dir: dir.clone(),
-            segments: segments.clone(),
-            catalogue: catalogue.clone(),
+            segments,
+            catalogue,
             metrics: metrics.clone(),
         };
-        let recovered = Recovery {
+        Ok(Self {
+            log,
+            indexes,
+            sealing,
+            damage,
+            faults,
+        })
+    }
+
+    /// Reads the logs of all classes, after which every segment is known.
+    fn recover(&self, options: &Options, found: &Found) -> Result<Recovered, StoreError> {
+        report_found(&found.changed, &found.settings, &self.damage, &self.faults);
+
+        Recovery {
             options,
-            dir: &dir,
-            log: &log,
-            damage: &damage,
-            faults: &faults,
-            sealing: &sealing,
+            dir: &found.dir,
+            log: &self.log,
+            damage: &self.damage,
+            faults: &self.faults,
+            sealing: &self.sealing,
             known: HashMap::new(),
             next_seq: SeqNo::FIRST,
             tails: Vec::new(),
             backlog: Vec::new(),
         }
-        .run(&stopped)?;
+        .run(&found.stopped)
+    }
 
+    /// The numbers of new entries, from `next_seq` on. Everything before them is readable from now
+    /// on.
+    fn continue_numbers(&self, options: &Options, next_seq: SeqNo) -> Result<SeqNos, StoreError> {
         // All numbers of the logs are known by now, so none is assigned twice.
         let ahead = options.limits.numbers_ahead;
-        let seqnos = SeqNos::open(fs, path, recovered.next_seq, ahead)?;
+        let seqnos = SeqNos::open(&options.fs, &options.dir, next_seq, ahead)?;
         if let Some(problem) = seqnos.problem_at_start() {
-            faults.report("SEQUENCE", problem);
+            self.faults.report("SEQUENCE", problem);
         }
 
         // Everything found counts as acknowledged: it was made durable.
-        watermark.advance(seqnos.next());
+        self.log.watermark.advance(seqnos.next());
+        Ok(seqnos)
+    }
+}
 
-        // What decides about what stays.
+/// What decides about what stays.
+struct Keeping {
+    consumers: Arc<Consumers>,
+    salt_keeps: Arc<SaltKeeps>,
+    keep: Arc<KeepLimits>,
+    guard: Arc<FreeSpaceGuard>,
+    rounds: Arc<Rounds>,
+    shares: Arc<ShareState>,
+    rates: Arc<Rates>,
+    retention: Arc<Retention>,
+}
+
+impl Keeping {
+    /// `next_seq` is the number of the next entry, which no cursor is behind.
+    fn new(options: &Options, found: &Found, reading: &Reading, next_seq: SeqNo) -> Self {
+        let (path, fs) = (&options.dir, &options.fs);
+        let (clock, metrics) = (&options.clock, &options.metrics);
+        let (classes, settings) = (&found.classes, &found.settings);
+        let log = &reading.log;
+
         let consumers = Consumers::open(settings.clone(), log.clone(), metrics.clone());
-        consumers.limit_to(seqnos.next());
+        consumers.limit_to(next_seq);
         let consumers = Arc::new(consumers);
         let salt_keeps = Arc::new(SaltKeeps::open(settings.clone()));
         let keep = Arc::new(KeepLimits::new(
             classes.clone(),
-            segments.clone(),
+            log.segments.clone(),
             salt_keeps.clone(),
             clock.clone(),
         ));
         let guard = FreeSpaceGuard::new(path, fs.clone(), clock.clone(), options.free);
         let guard = Arc::new(guard);
         let rounds = Arc::new(Rounds::default());
-        let share_state = Arc::new(ShareState::new(classes.len()));
+        let shares = Arc::new(ShareState::new(classes.len()));
         let rates = Arc::new(Rates::new(classes.len(), clock.clone(), metrics.clone()));
-        let newest = |wall| newest_data(&segments.all(), wall);
+
+        let newest = |wall| newest_data(&log.segments.all(), wall);
+        let trash = Trash::new(
+            found.dir.clone(),
+            (
+                log.segments.clone(),
+                reading.indexes.clone(),
+                log.catalogue.clone(),
+            ),
+            guard.clone(),
+            rounds.clone(),
+        );
         let retention = Arc::new(Retention {
             round: parking_lot::Mutex::default(),
             rounds: rounds.clone(),
             classes: classes.clone(),
-            segments: segments.clone(),
+            segments: log.segments.clone(),
             blocks: log.blocks.clone(),
             limits: keep.clone(),
             salt_keeps: salt_keeps.clone(),
@@ -189,51 +333,80 @@ impl Store {
             consumers: consumers.clone(),
             age_clock: AgeClock::open(clock.clone(), settings.clone(), metrics, newest),
             guard: guard.clone(),
-            trash: Trash::new(
-                dir.clone(),
-                (segments.clone(), indexes.clone(), catalogue),
-                guard.clone(),
-                rounds.clone(),
-            ),
-            shares: share_state.clone(),
+            trash,
+            shares: shares.clone(),
             rates: rates.clone(),
             pin_bytes_max: options.limits.pin_bytes_max,
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
 
-        // What writes.
+        Self {
+            consumers,
+            salt_keeps,
+            keep,
+            guard,
+            rounds,
+            shares,
+            rates,
+            retention,
+        }
+    }
+}
+
+/// What writes entries, and the ends of its queues.
+struct Writing {
+    intake: Intake,
+    appender: Appender,
+    committer: Committer,
+    /// Finished segments.
+    seals: Receiver<Arc<Segment>>,
+    status: Arc<WriterStatus>,
+}
+
+impl Writing {
+    /// Continues the active logs, by class, with these numbers.
+    fn new(
+        options: &Options,
+        found: &Found,
+        reading: &Reading,
+        keeping: &Keeping,
+        (active, seqnos): (Vec<Option<Active>>, SeqNos),
+    ) -> Result<Self, StoreError> {
+        let (clock, metrics) = (&options.clock, &options.metrics);
+        let (classes, log) = (&found.classes, &reading.log);
+
         let mut dedupe = Dedupe::new(options.limits.dedupe_window);
-        let mut classifier = Classifier::new(&classes);
-        let mut shares = Shares::new(&classes);
-        share_state.sample_compression(&classes, &segments);
+        let mut classifier = Classifier::new(classes);
+        let mut shares = Shares::new(classes);
+        keeping.shares.sample_compression(classes, &log.segments);
         // Never fails: what it cannot read only means fewer recognized duplicates.
         refill(
-            &log,
+            log,
             options.limits.dedupe_window,
             &mut dedupe,
-            (&mut classifier, &mut shares, &share_state),
+            (&mut classifier, &mut shares, &keeping.shares),
             metrics,
         );
 
-        let packer = Packer::new().map_err(error::io_at("start zstd for", path))?;
+        let packer = Packer::new().map_err(error::io_at("start zstd for", &options.dir))?;
         let status = Arc::new(WriterStatus::new(clock.clone()));
         // Bounded, because the index of each waiting segment is in memory.
         let (seals_tx, seals) = bounded(SEALS_WAITING);
         let writer = SegmentWriter {
-            dir: dir.clone(),
+            dir: found.dir.clone(),
             classes: classes.clone(),
-            segments,
-            watermark,
-            keep,
-            guard: guard.clone(),
-            rounds: rounds.clone(),
-            rates: rates.clone(),
+            segments: log.segments.clone(),
+            watermark: log.watermark.clone(),
+            keep: keeping.keep.clone(),
+            guard: keeping.guard.clone(),
+            rounds: keeping.rounds.clone(),
+            rates: keeping.rates.clone(),
             status: status.clone(),
             clock: clock.clone(),
             metrics: metrics.clone(),
             seals: seals_tx,
-            active: recovered.active,
+            active,
             broken: Vec::new(),
             limits: options.limits,
             on_disk: classes.configured().map(|_| SeqNo::default()).collect(),
@@ -243,49 +416,17 @@ impl Store {
         let (intake, appender, committer) = Appender::new(
             writer,
             dedupe,
-            (classifier, shares, share_state.clone()),
+            (classifier, shares, keeping.shares.clone()),
             packer,
             seqnos,
         );
-
-        Ok(Opened {
+        Ok(Self {
             intake,
             appender,
             committer,
-            sealer: Sealer {
-                sealing,
-                indexes,
-                rounds,
-                seals,
-                backlog: recovered.backlog,
-            },
-            retainer: Retainer {
-                retention: retention.clone(),
-            },
-            store: Store(Arc::new(StoreReader {
-                log,
-                consumers,
-                retention,
-                settings,
-                salt_keeps,
-                guard,
-                shares: share_state,
-                rates,
-                status,
-                damage,
-                faults,
-                dir,
-            })),
+            seals,
+            status,
         })
-    }
-
-    /// Records the end of a clean stop. Nothing may change in the state directory any more.
-    pub fn note_stop(&self) -> Result<(), StoreError> {
-        let dir = &self.0.dir;
-        // Closed before the files are listed, because that may still write.
-        let settings = self.0.settings.close()?;
-        let kept = layout::irreplaceable(dir.path())?;
-        stopped::note(dir, &self.segments, settings, kept)
     }
 }
 
