@@ -13,6 +13,7 @@ use saltcellar::wire::salt_event::{fired, peek};
 const KEYS: [&str; 9] = ["jid", "load", "events", "minions", "id", "count", "return", "limit", "x"];
 
 pub(crate) fn call(payload: &[u8]) {
+    unwalked(payload);
     let request = match Request::read(payload) {
         Ok(request) => request,
         Err(error) => {
@@ -67,4 +68,17 @@ fn same_again(payload: &[u8], request: &Request<'_>) {
 fn first_of<'a>(map: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let is_it = |name: &[u8]| Reader::new(name).bytes() == Ok(key.as_bytes());
     pairs(map).find(|(name, _)| is_it(name)).map(|(_, value)| value).filter(|value| value.first() != Some(&0xc0))
+}
+
+/// What the call that walks its last argument takes for whole, a walk of the request takes for whole.
+fn unwalked(payload: &[u8]) {
+    let Ok(request) = Request::read_for(payload, |_| true) else { return };
+    let Some(events) = request.args.raw("events").filter(|events| Reader::new(events).array().is_ok()) else { return };
+    let mut read = fired(events);
+    let _ = read.by_ref().count();
+    // Another argument may be the last one.
+    if read.is_whole() && payload.ends_with(events) && request.args.map().ends_with(events) {
+        let same = Request::read(payload).expect("a whole request");
+        assert_eq!(same.args.raw("events"), Some(events));
+    }
 }

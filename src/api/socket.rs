@@ -485,7 +485,8 @@ async fn start_call(
     bytes: OwnedSemaphorePermit,
     permit: OwnedSemaphorePermit,
 ) -> Result<(), CallError> {
-    let request = Request::read(&payload)?;
+    let walks = |call: &str| find(call).is_some_and(|call| call.walks_last_argument);
+    let request = Request::read_for(&payload, walks)?;
     let server = &peer.server;
 
     let mut reply = Reply {
@@ -569,6 +570,8 @@ async fn start_call(
             let entries = batch.detach();
 
             match result {
+                // The last argument is not what the frame announced, as if it had been walked above.
+                Err(error @ CallError::Protocol(_)) => return Err(error),
                 Err(error) => reply.send(Err(error)),
                 // Nothing to store: the answer needs no sync.
                 Ok(answer) if entries.is_empty() => reply.send(Ok(answer)),

@@ -20,6 +20,7 @@
 pub mod master_keys;
 pub mod redact;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -386,7 +387,7 @@ impl Policy {
             }
 
             if names.is_some() {
-                accepted.replaced.names = names;
+                accepted.replaced.names = names.map(Box::new);
             }
         }
 
@@ -536,11 +537,29 @@ fn is_sampled(entry: &Entry<'_>, n: u32) -> bool {
 /// Whether a stamp (`2026-11-21T05:47:28.123456`) is within about a day of `at`. True for any other text.
 fn is_near(stamp: &[u8], at: Micros) -> bool {
     const OFF_MAX: Duration = Duration::from_secs(36 * 3_600);
-    let number = |from: usize, to: usize| digits(stamp.get(from..to)?);
-    let noon = || Micros::of_utc([number(0, 4)?, number(5, 7)?, number(8, 10)?, 12, 0, 0, 0]);
-
     // The time of day is ignored: from noon, 36 hours are at least a day in both directions.
-    noon().is_none_or(|noon| Duration::from_micros(noon.0.abs_diff(at.0)) <= OFF_MAX)
+    noon(stamp).is_none_or(|noon| Duration::from_micros(noon.0.abs_diff(at.0)) <= OFF_MAX)
+}
+
+/// Noon of the day of a stamp.
+fn noon(stamp: &[u8]) -> Option<Micros> {
+    type Date = [u8; 10];
+    thread_local! {
+        /// The last date: that of nearly every event is today's.
+        static LAST: Cell<(Date, Option<Micros>)> = const { Cell::new(([0; 10], None)) };
+    }
+
+    let date: Date = *stamp.first_chunk()?;
+    let (last, noon) = LAST.get();
+    if last == date {
+        return noon;
+    }
+
+    let number = |from: usize, to: usize| digits(date.get(from..to)?);
+    let noon = || Micros::of_utc([number(0, 4)?, number(5, 7)?, number(8, 10)?, 12, 0, 0, 0]);
+    let noon = noon();
+    LAST.set((date, noon));
+    noon
 }
 
 /// A tag for a log line, shortened.

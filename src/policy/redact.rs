@@ -319,7 +319,7 @@ impl Redactor {
                 Redacted::Untouched => None,
                 Redacted::Changed(body) | Redacted::Unparsed(body) => Some(body),
             },
-            names: self.names(entry),
+            names: self.names(entry).map(Box::new),
         }
     }
 

@@ -38,6 +38,40 @@ fn stalled_peers_do_not_delay_a_stop() {
     }
 }
 
+/// The events of `event_return` are walked once, by the call itself.
+#[test]
+fn events_that_do_not_end_with_their_frame_store_nothing_and_end_the_connection() {
+    let cellar = Cellar::start();
+    let event = b"\x82\xa3tag\xa1a\xa4data\x80";
+    let args = |events: &[&[u8]]| [&b"\x81\xa6events"[..], &events.concat()].concat();
+
+    for broken in [
+        args(&[b"\x92", event]),
+        args(&[b"\x91", event, b"\xc0"]),
+        args(&[b"\x92", event, b"\xc1"]),
+        args(&[b"\x91", &event[..event.len() - 1]]),
+    ] {
+        let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+        stream.write_all(&preamble()).unwrap();
+        stream
+            .write_all(&request_frame(1, "event_return", &broken))
+            .unwrap();
+
+        let told = String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned();
+        assert!(told.contains("protocol"), "{broken:x?}: {told}");
+    }
+
+    let stored = || cellar.ask("status", vec![])["counters"]["entries_stored"].clone();
+    assert_eq!(stored(), Value::from(0));
+    let mut stream = UnixStream::connect(cellar.socket()).unwrap();
+    stream.write_all(&preamble()).unwrap();
+    stream
+        .write_all(&request_frame(1, "event_return", &args(&[b"\x91", event])))
+        .unwrap();
+    assert_eq!(response(&mut stream)[2], Value::from(1));
+    assert_eq!(stored(), Value::from(1));
+}
+
 #[test]
 fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     let cellar = Cellar::start();

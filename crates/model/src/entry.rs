@@ -311,8 +311,8 @@ impl Names {
 pub struct Replaced {
     /// The new body.
     pub body: Option<Vec<u8>>,
-    /// The new texts.
-    pub names: Option<Names>,
+    /// The new texts; boxed, because nearly every entry keeps its own.
+    pub names: Option<Box<Names>>,
 }
 
 impl Replaced {
@@ -469,6 +469,11 @@ impl Batch {
         self.entries
             .iter()
             .map(|meta| (self.view(meta), meta.fingerprints))
+    }
+
+    /// The fingerprints of the entries that have some.
+    pub fn fingerprints(&self) -> impl Iterator<Item = Fingerprints> {
+        self.entries.iter().filter_map(|meta| meta.fingerprints)
     }
 
     /// The entry at an index.

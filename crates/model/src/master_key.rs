@@ -4,6 +4,7 @@
 //! and similar commands fire that key on the event bus, visible to every subscriber.
 
 use std::hint::black_box;
+use std::sync::LazyLock;
 
 use memchr::memmem;
 use regex::bytes::Regex;
@@ -22,7 +23,9 @@ const KEY_BYTES_MIN: usize = 16;
 
 /// Whether the data of an event with this tag contains a master's key.
 pub fn is_manage_tag(tag: &[u8]) -> bool {
-    memmem::find(tag, MANAGE_TAG.as_bytes()).is_some()
+    static FINDER: LazyLock<memmem::Finder<'static>> =
+        LazyLock::new(|| memmem::Finder::new(MANAGE_TAG));
+    FINDER.find(tag).is_some()
 }
 
 /// Compares a given key with the right one in constant time.
@@ -119,7 +122,7 @@ impl KeyTexts {
 
 impl KeyTexts {
     /// The names of an entry without keys; `None` if they have none.
-    pub fn blank_names(&self, entry: &Entry<'_>) -> Option<Names> {
+    pub fn blank_names(&self, entry: &Entry<'_>) -> Option<Box<Names>> {
         let texts = [
             entry.tag,
             entry.jid.as_bytes(),
@@ -128,7 +131,7 @@ impl KeyTexts {
         ];
         let has_key = |text: &[u8]| text.len() >= KEY_BYTES_MIN && self.occur_in(text);
 
-        if !texts.into_iter().any(has_key) {
+        if self.finder.is_none() || !texts.into_iter().any(has_key) {
             return None;
         }
 
@@ -144,7 +147,7 @@ impl KeyTexts {
         names.jid = text(entry.jid);
         names.minion = text(entry.minion);
         names.fun = text(entry.fun);
-        Some(names)
+        Some(Box::new(names))
     }
 }
 

@@ -123,6 +123,15 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Parses a frame's payload.
     pub fn read(payload: &'a [u8]) -> Result<Self, CallError> {
+        Self::read_for(payload, |_| false)
+    }
+
+    /// As [`Request::read`]. If `walks` is true for the call, the last argument is not looked at, and is all that is left of the
+    /// payload: the call finds the end of the value itself, and rejects a payload that has another end.
+    pub fn read_for(
+        payload: &'a [u8],
+        walks: impl FnOnce(&str) -> bool,
+    ) -> Result<Self, CallError> {
         let protocol =
             |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
 
@@ -132,7 +141,7 @@ impl<'a> Request<'a> {
             let len = r.array()?;
             let id = r.value()?;
             let call = r.text()?;
-            let args = Args::next(&mut r)?;
+            let args = Args::next(&mut r, walks(call))?;
             Ok((len, id, call, args, r.rest().is_empty()))
         };
 
@@ -165,11 +174,12 @@ pub struct Args<'a> {
 impl<'a> Args<'a> {
     /// Accepts a value that is a map.
     pub fn of(map: &'a [u8]) -> Option<Self> {
-        Self::next(&mut Reader::new(map)).ok().flatten()
+        Self::next(&mut Reader::new(map), false).ok().flatten()
     }
 
-    /// Reads the next value; `None` if it is not a map.
-    fn next(reader: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
+    /// Reads the next value; `None` if it is not a map. With `leaves_last` its last value is the rest of the bytes, if that
+    /// begins as an array.
+    fn next(reader: &mut Reader<'a>, leaves_last: bool) -> Result<Option<Self>, DecodeError> {
         let start = reader.rest();
         let mut inside = *reader;
         let Ok(pairs) = inside.map() else {
@@ -184,7 +194,13 @@ impl<'a> Args<'a> {
         let mut at_hand = [(nothing, nothing); ARGS_AT_HAND];
         for n in 0..pairs {
             // One pass finds the end of the map and keeps what calls ask for.
-            let (key, value) = (reader.value()?, reader.value()?);
+            let key = reader.value()?;
+            let is_left = leaves_last && n + 1 == pairs && n < ARGS_AT_HAND;
+            let value = if is_left && reader.is_at_array() {
+                reader.take(reader.rest().len())?
+            } else {
+                reader.value()?
+            };
             if let Some(slot) = at_hand.get_mut(n) {
                 *slot = (Reader::new(key).bytes().unwrap_or_default(), value);
             }
@@ -425,6 +441,56 @@ mod tests {
         #[serde(default)]
         count: u64,
         nil: Option<String>,
+    }
+
+    #[test]
+    fn an_argument_that_its_call_walks_is_whole_or_rejected_by_the_call() {
+        let event = [&[0x82][..], b"\xa3tag\xa1a\xa4data\x80"].concat();
+        let payload = |before: &[u8], events: &[u8]| {
+            [b"\x93\x07\xacevent_return", before, b"\xa6events", events].concat()
+        };
+        let left = |payload: &[u8]| {
+            let request = Request::read_for(payload, |call| call == "event_return").unwrap();
+            let mut events = crate::salt_event::fired(request.args.raw("events").unwrap());
+            let found = events
+                .by_ref()
+                .filter(|event| matches!(event, Ok(Some(_))))
+                .count();
+            (found, events.is_whole())
+        };
+
+        let two = [b"\x92", &event[..], &event].concat();
+        let whole = payload(b"\x81", &two);
+        assert_eq!(left(&whole), (2, true));
+        assert_eq!(
+            Request::read(&whole).unwrap().args.raw("events"),
+            Some(&two[..])
+        );
+        // Behind another argument, and as the last of as many as there are slots.
+        assert_eq!(left(&payload(b"\x82\xa6replay\xc2", &two)), (2, true));
+        let many = [&[0x88][..], &b"\xa1x\xc2".repeat(7)].concat();
+        assert_eq!(left(&payload(&many, &two)), (2, true));
+
+        // What a walk of the whole request would have rejected.
+        let broken = [
+            payload(b"\x81", &two[..two.len() - 1]),
+            payload(b"\x81", &[&two[..], b"\xc0"].concat()),
+            payload(b"\x81", b"\x92\xc1\x80"),
+            payload(b"\x81", b"\xdd\xff\xff\xff\xff"),
+            payload(b"\x81", &[b"\x92", &event[..]].concat()),
+        ];
+        for payload in broken {
+            assert!(Request::read(&payload).is_err());
+            assert!(!left(&payload).1, "{payload:x?}");
+        }
+
+        // Any other value is walked.
+        let text = payload(b"\x81", b"\xa5ab");
+        assert!(Request::read_for(&text, |_| true).is_err());
+        // And so is one that is not the last.
+        let first = [b"\x93\x07\xa1x\x82\xa6events", &two[..], b"\xa1y\xc2"].concat();
+        let request = Request::read_for(&first, |_| true).unwrap();
+        assert_eq!(request.args.raw("events"), Some(&two[..]));
     }
 
     #[test]

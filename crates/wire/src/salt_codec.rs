@@ -89,16 +89,58 @@ pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
     }
 }
 
-/// Reads and checks a map key.
-pub(super) fn checked_key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Unreadable> {
-    // Arrays and maps as keys are errors, so a key has one level.
-    let end = ValueWalk {
-        bytes: reader.rest(),
-        any_key: false,
-        sink: Reject,
+/// A key and its value.
+pub(super) type Pair<'a> = (&'a [u8], &'a [u8]);
+
+/// The map that a reader is at, checked while it is read: after an error nothing more of it can be read.
+pub(super) struct CheckedMap<'a> {
+    walk: ValueWalk<'a, Reject>,
+    /// Behind the pairs that were read.
+    at: usize,
+    /// Pairs that were not read.
+    left: usize,
+}
+
+impl<'a> CheckedMap<'a> {
+    /// `None` if the next value is not a map; it is then still unread.
+    pub(super) fn of(reader: &Reader<'a>) -> Option<Self> {
+        let bytes = reader.rest();
+        let mut inside = *reader;
+        let left = inside.map().ok()?;
+        Some(Self {
+            walk: ValueWalk {
+                bytes,
+                any_key: false,
+                sink: Reject,
+            },
+            at: bytes.len() - inside.rest().len(),
+            left,
+        })
     }
-    .key(0, 1)?;
-    Ok(reader.take(end)?)
+
+    /// The next pair; `None` after the last one.
+    #[inline]
+    pub(super) fn next_pair(&mut self) -> Result<Option<Pair<'a>>, Unreadable> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.left = left;
+
+        let start = self.at;
+        // Arrays and maps as keys are errors, so a key has one level.
+        let middle = self.walk.key(start, 1)?;
+        self.at = self.walk.value(middle, MSGPACK_DEPTH_MAX - 1)?;
+
+        let bytes = self.walk.bytes;
+        let key = bytes.get(start..middle).ok_or(Unreadable::Short)?;
+        let value = bytes.get(middle..self.at).ok_or(Unreadable::Short)?;
+        Ok(Some((key, value)))
+    }
+
+    /// The bytes of the pairs that were read, and of the head.
+    pub(super) fn len(&self) -> usize {
+        self.at
+    }
 }
 
 /// Reads and checks a value of at most `depth` levels.

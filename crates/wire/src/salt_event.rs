@@ -6,9 +6,9 @@
 
 use memchr::memmem;
 
-use super::msgpack::{self, DecodeError, Reader, Writer, as_int, as_text};
+use super::msgpack::{self, DecodeError, Reader, Writer, as_int, as_text, text_bytes};
 use super::outcome::Outcome;
-use super::salt_codec::{Unreadable, checked_key, checked_value};
+use super::salt_codec::{CheckedMap, Unreadable, checked_value};
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use saltcellar_model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
@@ -21,7 +21,8 @@ pub const HOPS: &str = "saltcellar-hops";
 
 /// Splits a frame's body into tag and data. `None` without a tag.
 pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = memmem::find(body, b"\n\n")?;
+    // A tag has no line break, mostly, so that the first one is the place.
+    let at = memchr::memchr_iter(b'\n', body).find(|&at| body.get(at + 1) == Some(&b'\n'))?;
     let (tag, rest) = body.split_at_checked(at)?;
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
 }
@@ -136,15 +137,18 @@ pub const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
 /// Parses the tag of a job. A job that is not to be cached has a placeholder in it (`salt/job/nocache/ret/<id>`, for a
 /// schedule with `return_job: nocache`), so its event has no job.
 pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
-    let rest = std::str::from_utf8(tag).ok()?.strip_prefix("salt/")?;
-    let (space, rest) = rest.split_once('/')?;
+    job_of(std::str::from_utf8(tag).ok()?)
+}
+
+fn job_of(tag: &str) -> Option<JobTag<'_>> {
+    let (space, rest) = cut(tag.strip_prefix("salt/")?)?;
     if !matches!(space, "job" | "run" | "wheel" | "batch") {
         // Other tags below `salt/` are about no job.
         return None;
     }
 
-    let (jid, rest) = rest.split_once('/')?;
-    let (about, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let (jid, rest) = cut(rest)?;
+    let (about, rest) = cut(rest).unwrap_or((rest, ""));
 
     if PLACEHOLDER_JIDS.contains(&jid) || about.is_empty() || tag.len() > NAME_BYTES_MAX {
         // A placeholder is no job, and a longer name fits into no column.
@@ -154,7 +158,7 @@ pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     let of_minions = space == "job";
     let minion = match about {
         "ret" if of_minions => rest,
-        "prog" | "sub" if of_minions => rest.split_once('/').map_or(rest, |(id, _)| id),
+        "prog" | "sub" if of_minions => cut(rest).map_or(rest, |(id, _)| id),
         _ => "",
     };
 
@@ -166,26 +170,22 @@ pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     })
 }
 
-/// The top-level keys of an event or a return that the store keeps in columns.
+/// The parts before and behind the first slash. `str::split_once` costs more than the parts of a tag are long.
+fn cut(text: &str) -> Option<(&str, &str)> {
+    let at = text.bytes().position(|byte| byte == b'/')?;
+    Some((text.get(..at)?, text.get(at + 1..)?))
+}
+
+/// The values of an event or a return that the store reads, in msgpack; empty for one that it does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Peeked<'a> {
-    /// `jid`, if it is text.
-    pub jid: Option<&'a str>,
-    /// `id`: the minion.
-    pub id: Option<&'a str>,
-    /// `fun`, if it is one function.
-    pub fun: Option<&'a str>,
-    /// `cmd`: `_return` in events of a master, `publish` in a load.
-    pub cmd: Option<&'a str>,
-    /// Whether `return` exists.
-    pub has_return: bool,
-    /// The msgpack of `fun`.
-    pub function: &'a [u8],
-    /// The msgpack of `fun_args`.
-    pub fun_args: &'a [u8],
-    /// The text of `_stamp`, which is added when an event is fired.
-    pub stamp: Option<&'a [u8]>,
-    /// The msgpack of `return`, `retcode` and `success`.
+    jid: &'a [u8],
+    id: &'a [u8],
+    fun: &'a [u8],
+    cmd: &'a [u8],
+    fun_args: &'a [u8],
+    stamp: &'a [u8],
+    /// `return`, `retcode` and `success`.
     pub answer: [&'a [u8]; 3],
 }
 
@@ -194,16 +194,83 @@ fn name(value: &[u8]) -> Option<&str> {
     as_text(value).filter(|text| text.len() <= NAME_BYTES_MAX)
 }
 
-/// Reads a stored msgpack map once. All fields are empty for a value of another type. Values that Salt's codec cannot read
+impl<'a> Peeked<'a> {
+    /// `jid`, if it is text.
+    pub fn jid(&self) -> Option<&'a str> {
+        name(self.jid)
+    }
+
+    /// `id`: the minion.
+    pub fn id(&self) -> Option<&'a str> {
+        name(self.id)
+    }
+
+    /// `fun`, if it is one function.
+    pub fn fun(&self) -> Option<&'a str> {
+        name(self.fun)
+    }
+
+    /// `cmd`: `_return` in events of a master, `publish` in a load.
+    pub fn cmd(&self) -> Option<&'a str> {
+        as_text(self.cmd)
+    }
+
+    /// Whether `return` exists.
+    pub fn has_return(&self) -> bool {
+        !self.answer[0].is_empty()
+    }
+
+    /// The text of `_stamp`, which is added when an event is fired.
+    pub fn stamp(&self) -> Option<&'a [u8]> {
+        (!self.stamp.is_empty()).then(|| text_bytes(self.stamp))
+    }
+
+    /// Whether it is the return of this minion for this job.
+    fn is_return_of(&self, minion: &str, jid: &str) -> bool {
+        self.has_return()
+            && text_bytes(self.id) == minion.as_bytes()
+            && text_bytes(self.jid) == jid.as_bytes()
+    }
+
+    #[inline]
+    fn take(&mut self, key: &[u8], value: &'a [u8]) {
+        // The length distinguishes most keys without comparing bytes.
+        let key = text_bytes(key);
+        match key.len() {
+            2 if key == b"id" => self.id = value,
+            3 if key == b"jid" => self.jid = value,
+            3 if key == b"fun" => self.fun = value,
+            3 if key == b"cmd" => self.cmd = value,
+            6 if key == b"return" => self.answer[0] = value,
+            6 if key == b"_stamp" => self.stamp = value,
+            7 if key == b"retcode" => self.answer[1] = value,
+            7 if key == b"success" => self.answer[2] = value,
+            8 if key == b"fun_args" => self.fun_args = value,
+            _ => {}
+        }
+    }
+}
+
+/// Reads a stored msgpack map once. All values are empty for a value of another type. Values that Salt's codec cannot read
 /// are not an error.
 pub fn peek(map: &[u8]) -> Peeked<'_> {
-    peek_next::<false>(&mut Reader::new(map)).unwrap_or_default()
+    peek_whole(map).unwrap_or_default()
+}
+
+fn peek_whole(map: &[u8]) -> Result<Peeked<'_>, DecodeError> {
+    let mut seen = Peeked::default();
+    let mut reader = Reader::new(map);
+    for _ in 0..reader.map()? {
+        let (key, value) = (reader.value()?, reader.value()?);
+        seen.take(key, value);
+    }
+    Ok(seen)
 }
 
 /// As [`peek`], for a value to be stored: also checks that Salt's codec can read all of it.
 pub fn peek_checked(value: &[u8]) -> Result<Peeked<'_>, Unreadable> {
     let mut reader = Reader::new(value);
-    let seen = peek_next::<true>(&mut reader)?;
+    let seen = peek_next(&mut reader)?;
     if reader.rest().is_empty() {
         Ok(seen)
     } else {
@@ -211,56 +278,20 @@ pub fn peek_checked(value: &[u8]) -> Result<Peeked<'_>, Unreadable> {
     }
 }
 
-/// Peeks into the next value.
-fn peek_next<'a, const CHECKED: bool>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, Unreadable> {
+/// Peeks into the next value, and checks it. After an error the value is unread.
+fn peek_next<'a>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, Unreadable> {
     let mut seen = Peeked::default();
-    let start = *reader;
-    let Ok(pairs) = reader.map() else {
+    let Some(mut map) = CheckedMap::of(reader) else {
         // A value of another type has no fields, but still has an end.
-        *reader = start;
-        if CHECKED {
-            checked_value(reader, MSGPACK_DEPTH_MAX)?
-        } else {
-            reader.value()?
-        };
+        checked_value(reader, MSGPACK_DEPTH_MAX)?;
         return Ok(seen);
     };
 
-    for _ in 0..pairs {
-        let (key, value) = if CHECKED {
-            (
-                checked_key(reader)?,
-                checked_value(reader, MSGPACK_DEPTH_MAX - 1)?,
-            )
-        } else {
-            (reader.value()?, reader.value()?)
-        };
-
-        // The length distinguishes most keys without comparing bytes.
-        let key = text_bytes(key);
-        match key.len() {
-            2 if key == b"id" => seen.id = name(value),
-            3 if key == b"jid" => seen.jid = name(value),
-            3 if key == b"fun" => (seen.fun, seen.function) = (name(value), value),
-            3 if key == b"cmd" => seen.cmd = as_text(value),
-            6 if key == b"return" => (seen.has_return, seen.answer[0]) = (true, value),
-            6 if key == b"_stamp" => seen.stamp = Some(text_bytes(value)),
-            7 if key == b"retcode" => seen.answer[1] = value,
-            7 if key == b"success" => seen.answer[2] = value,
-            8 if key == b"fun_args" => seen.fun_args = value,
-            _ => {}
-        }
+    while let Some((key, value)) = map.next_pair()? {
+        seen.take(key, value);
     }
-
+    reader.take(map.len())?;
     Ok(seen)
-}
-
-/// The bytes of a text; empty for another value.
-fn text_bytes(value: &[u8]) -> &[u8] {
-    match value.split_first() {
-        Some((0xa0..=0xbf, text)) => text,
-        _ => Reader::new(value).bytes().unwrap_or_default(),
-    }
 }
 
 /// An item of an `event_return` batch: a map with `tag` and `data`.
@@ -274,10 +305,40 @@ pub struct FiredEvent<'a> {
 }
 
 /// Reads an array of events. `None` is an item without tag or data; an error ends the iteration.
-pub fn fired(array: &[u8]) -> impl Iterator<Item = Result<Option<FiredEvent<'_>>, DecodeError>> {
+pub fn fired(array: &[u8]) -> FiredEvents<'_> {
     let mut reader = Reader::new(array);
-    let count = reader.array().unwrap_or(0);
-    (0..count).map(move |_| next_fired(&mut reader))
+    let left = reader.array().unwrap_or(0);
+    FiredEvents { reader, left }
+}
+
+/// The events of an array.
+#[derive(Debug)]
+pub struct FiredEvents<'a> {
+    reader: Reader<'a>,
+    left: usize,
+}
+
+impl FiredEvents<'_> {
+    /// Whether all events were read, and nothing follows them.
+    pub fn is_whole(&self) -> bool {
+        self.left == 0 && self.reader.rest().is_empty()
+    }
+}
+
+impl<'a> Iterator for FiredEvents<'a> {
+    type Item = Result<Option<FiredEvent<'a>>, DecodeError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let next = next_fired(&mut self.reader);
+        // Where the next event begins is not known.
+        if next.is_err() {
+            self.left = 0;
+            self.reader = Reader::new(&[0xc1]);
+        }
+        Some(next)
+    }
 }
 
 fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, DecodeError> {
@@ -291,12 +352,12 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
 
     let (mut tag, mut data, mut at) = (None, None, None);
     for _ in 0..pairs {
-        match text_bytes(reader.value()?) {
-            b"tag" => tag = Reader::new(reader.value()?).bytes().ok(),
+        match reader.text_bytes()? {
+            b"tag" => tag = Some(reader.text_bytes()?),
             b"at" => at = as_int(reader.value()?).map(Micros),
             b"data" => {
                 let start = *reader;
-                let seen = peek_next::<true>(reader);
+                let seen = peek_next(reader);
                 if seen.is_err() {
                     // Skip the value; the following items are still read.
                     *reader = start;
@@ -377,7 +438,7 @@ fn event_of<'a>(
     SaltEvent {
         entry,
         fingerprints,
-        stamp: seen.stamp,
+        stamp: seen.stamp(),
         form,
     }
 }
@@ -437,12 +498,12 @@ impl<'a> Peeked<'a> {
             value: some(value),
             retcode: some(retcode),
             success: some(success),
-            fun: some(self.function),
+            fun: some(self.fun),
             fun_args: some(self.fun_args),
             ..Outcome::default()
         };
 
-        outcome.resolved(self.jid.unwrap_or_default()).columns()
+        outcome.resolved(self.jid().unwrap_or_default()).columns()
     }
 }
 
@@ -469,7 +530,9 @@ fn entry_of<'a>(
     source: Source,
     at: Micros,
 ) -> (Entry<'a>, Fingerprints) {
-    let job = job_tag(tag);
+    // Once for all names in it.
+    let text = std::str::from_utf8(tag).ok();
+    let job = text.and_then(job_of);
     let kind = match job {
         Some(JobTag {
             of_minions: true,
@@ -482,13 +545,7 @@ fn entry_of<'a>(
             about: "ret",
             jid,
             minion,
-        }) if !minion.is_empty()
-            && seen.has_return
-            && seen.id == Some(minion)
-            && seen.jid == Some(jid) =>
-        {
-            Kind::Return
-        }
+        }) if !minion.is_empty() && seen.is_return_of(minion, jid) => Kind::Return,
         _ => Kind::Event,
     };
 
@@ -496,7 +553,7 @@ fn entry_of<'a>(
         Some(job) if !job.minion.is_empty() => job.minion,
         // The event is about the job as a whole.
         Some(_) => "",
-        None => minion_of(tag).or(seen.id).unwrap_or(""),
+        None => text.and_then(minion_of).or_else(|| seen.id()).unwrap_or(""),
     };
 
     let (flags, retcode) = seen.columns();
@@ -509,7 +566,7 @@ fn entry_of<'a>(
         tag,
         jid: job.map_or("", |job| job.jid),
         minion,
-        fun: seen.fun.unwrap_or(""),
+        fun: seen.fun().unwrap_or(""),
         retcode,
         body: data,
     };
@@ -529,17 +586,17 @@ pub fn funs_of(body: &[u8]) -> Vec<&str> {
 /// authenticating the minion. Lists of events in one message, and events of other programs, are fired without it.
 pub fn authenticated(data: &[u8]) -> Option<&str> {
     let seen = peek(data);
-    seen.id
-        .filter(|_| matches!(seen.cmd, Some("_minion_event" | "_return")))
+    seen.id()
+        .filter(|_| matches!(seen.cmd(), Some("_minion_event" | "_return")))
 }
 
 /// The minion in `salt/minion/<id>/start`, `salt/beacon/<id>/..`, `minion/refresh/<id>`.
-fn minion_of(tag: &[u8]) -> Option<&str> {
-    let tag = std::str::from_utf8(tag).ok()?;
+fn minion_of(tag: &str) -> Option<&str> {
     let rest = ["salt/minion/", "salt/beacon/", "minion/refresh/"]
         .iter()
         .find_map(|p| tag.strip_prefix(p))?;
-    rest.split('/').next().filter(|id| !id.is_empty())
+    let id = cut(rest).map_or(rest, |(id, _)| id);
+    (!id.is_empty()).then_some(id)
 }
 
 #[cfg(test)]

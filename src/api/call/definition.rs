@@ -41,6 +41,10 @@ pub(crate) trait Call: 'static {
     /// so this is below the limit of a frame, but for a stored body.
     const ARGS_BYTES_MAX: usize = ARGS_BYTES_MAX;
 
+    /// The call walks its last argument, an array, and rejects one that does not end with the arguments: whoever reads the
+    /// arguments need not walk it before.
+    const WALKS_LAST_ARGUMENT: bool = false;
+
     /// What it may reach.
     type Scope: Scope;
     /// A struct. Null counts as absent, and unknown fields are ignored.
@@ -210,6 +214,8 @@ pub struct CallEntry {
     /// It changes nothing, so that it may end when nobody waits for its answer any more. A call of
     /// another kind is carried out in any case.
     pub(in crate::api) only_reads: bool,
+    /// [`Call::WALKS_LAST_ARGUMENT`]
+    pub(super) walks_last_argument: bool,
     /// The schemas of its arguments and of its answer.
     pub(in crate::api) args: fn(&mut SchemaGenerator) -> Schema,
     pub(in crate::api) answer: fn(&mut SchemaGenerator) -> Schema,
@@ -284,6 +290,7 @@ impl CallEntry {
             raised: C::RAISED,
             applies: C::APPLIES,
             only_reads: C::Scope::ONLY_READS,
+            walks_last_argument: C::WALKS_LAST_ARGUMENT,
             args: SchemaGenerator::subschema_for::<C::Args<'static>>,
             answer: SchemaGenerator::subschema_for::<C::Answer>,
             run,

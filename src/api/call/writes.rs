@@ -174,7 +174,7 @@ impl Save for SaveLoad {
 
         let seen = peek(load);
         // With another `cmd` the map is the request of a publish.
-        let is_return = seen.has_return && seen.cmd.is_none_or(|cmd| cmd == "_return");
+        let is_return = seen.has_return() && seen.cmd().is_none_or(|cmd| cmd == "_return");
 
         let kind = if is_return {
             Kind::ReturnLoad
@@ -196,7 +196,7 @@ impl Save for SaveLoad {
 
         let entry = Entry {
             jid: &jid,
-            fun: seen.fun.unwrap_or(""),
+            fun: seen.fun().unwrap_or(""),
             body: &body,
             ..args.origin.blank(ctx, kind)
         };
@@ -453,7 +453,7 @@ fn keep_return(
 
     // The master fires a return, which adds the stamp, before it calls the returner. A stamp
     // therefore shows that the return was on the bus.
-    let fired = from_master && seen.stamp.is_some() && seen.cmd == Some("_return");
+    let fired = from_master && seen.stamp().is_some() && seen.cmd() == Some("_return");
 
     let (flags, retcode) = seen.columns();
     let flags = if fired {
@@ -464,7 +464,7 @@ fn keep_return(
 
     let entry = Entry {
         flags,
-        fun: seen.fun.unwrap_or(""),
+        fun: seen.fun().unwrap_or(""),
         retcode,
         body: load,
         ..made
@@ -559,6 +559,7 @@ impl Call for EventReturn {
     const RIGHT: Right = Right::Write;
     const RAISED: Raised = Raised::ByImport;
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
+    const WALKS_LAST_ARGUMENT: bool = true;
     type Scope = Changing<Acceptor>;
     type Args<'a> = EventReturnArgs<'a>;
     type Answer = u64;
@@ -580,7 +581,8 @@ impl Save for EventReturn {
         let mut total = 0_u64;
         let mut malformed = 0;
         let mut unfit = 0;
-        for event in fired(events) {
+        let mut events = fired(events);
+        for event in events.by_ref() {
             // Spooled events are deduplicated by time, so equal events of one batch get different ones.
             let at = if source == Source::SpooledEventReturn {
                 Micros(at.0.saturating_add_unsigned(total))
@@ -627,6 +629,13 @@ impl Save for EventReturn {
                 Ok(None) => {}
                 Err(_) => unfit += 1,
             }
+        }
+
+        // Of the socket nobody has walked them before.
+        if !events.is_whole() {
+            return Err(CallError::Protocol(
+                "a request is [id, call, args]: its events are not a msgpack array that ends with the frame".to_owned(),
+            ));
         }
 
         if malformed > 0 {

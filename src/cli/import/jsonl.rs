@@ -298,7 +298,7 @@ fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
     let text = |key| msgpack::get(data, key).and_then(id_text);
     let (jid, minion) = (text("jid")?, text("id")?);
 
-    let fired = seen.stamp.is_some() && seen.cmd == Some("_return");
+    let fired = seen.stamp().is_some() && seen.cmd() == Some("_return");
     (fired && tag == format!("salt/job/{jid}/ret/{minion}").as_bytes()).then_some((jid, minion))
 }
 

@@ -454,7 +454,7 @@ impl Reading<'_> {
             return self.minions(&minions_path, None);
         };
 
-        self.fun = peek(&load).fun.map(str::to_owned);
+        self.fun = peek(&load).fun().map(str::to_owned);
         let minions = self.names(&minions_path).unwrap_or_default();
 
         self.push(

@@ -57,7 +57,11 @@ impl Micros {
         )
         .ok()?;
 
-        i64::try_from(at.duration_since(EPOCH).as_micros())
+        // Ten times as fast as the difference to an epoch, but a time stamp cannot be on the last day of
+        // the year 9999.
+        let stamp = Offset::UTC.to_timestamp(at).map(Timestamp::as_microsecond);
+        stamp
+            .or_else(|_| i64::try_from(at.duration_since(EPOCH).as_micros()))
             .ok()
             .map(Self)
     }

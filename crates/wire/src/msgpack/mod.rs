@@ -72,7 +72,13 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
+    /// Whether the next value is an array.
+    pub fn is_at_array(&self) -> bool {
+        matches!(self.rest.first(), Some(0x90..=0x9f | 0xdc | 0xdd))
+    }
+
     /// Reads this many bytes.
+    #[inline]
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (taken, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
         self.rest = rest;
@@ -89,14 +95,24 @@ impl<'a> Reader<'a> {
     }
 
     fn size<const N: usize>(&mut self) -> Result<usize, DecodeError> {
-        let n = self
-            .number::<N>()?
-            .iter()
-            .fold(0_u64, |n, &b| n << 8 | u64::from(b));
-        usize::try_from(n).map_err(|_| DecodeError::Short)
+        const { assert!(matches!(N, 1 | 2 | 4)) };
+        let size = number_at(
+            self.rest,
+            0,
+            if N == 1 {
+                1
+            } else if N == 2 {
+                2
+            } else {
+                4
+            },
+        )?;
+        self.take(N)?;
+        Ok(size)
     }
 
     /// Reads the head of the next value and stops before its content.
+    #[inline]
     pub fn head(&mut self) -> Result<Head, DecodeError> {
         let [marker] = self.number::<1>()?;
 
@@ -156,12 +172,24 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one complete value and returns its bytes.
+    #[inline]
     pub fn value(&mut self) -> Result<&'a [u8], DecodeError> {
-        let len = value_len(self.rest)?;
+        let len = match self.rest.first() {
+            // Keys and names are short texts.
+            Some(marker @ 0xa0..=0xbf) => 1 + usize::from(marker & 0x1f),
+            _ => value_len(self.rest)?,
+        };
         self.take(len)
     }
 
+    /// Reads a value and returns the bytes of its text or binary; empty for another value.
+    #[inline]
+    pub(super) fn text_bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        self.value().map(text_bytes)
+    }
+
     /// Reads the head of a map: its number of pairs.
+    #[inline]
     pub fn map(&mut self) -> Result<usize, DecodeError> {
         match self.head()? {
             Head::Map(n) => Ok(n),
@@ -178,6 +206,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads text or binary.
+    #[inline]
     pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         match self.head()? {
             Head::Str(n) | Head::Bin(n) => self.take(n),
@@ -216,6 +245,7 @@ pub(super) enum ValueTail {
 
 impl ValueTail {
     /// The continuation after a first byte.
+    #[inline]
     pub(super) fn of(marker: u8) -> Self {
         TAILS
             .get(usize::from(marker))
@@ -273,12 +303,18 @@ const fn tails() -> [ValueTail; 256] {
     tails
 }
 
-/// The big-endian number of `size` bytes at `at`.
+/// The big-endian number of `size` bytes at `at`: 1, 2 or 4.
+#[inline]
 pub(super) fn number_at(bytes: &[u8], at: usize, size: u8) -> Result<usize, DecodeError> {
-    let digits = bytes
-        .get(at..at + usize::from(size))
-        .ok_or(DecodeError::Short)?;
-    Ok(digits.iter().fold(0_usize, |n, &b| n << 8 | usize::from(b)))
+    let rest = bytes.get(at..).ok_or(DecodeError::Short)?;
+    let number = match size {
+        1 => rest.first().map(|n| u32::from(*n)),
+        2 => rest
+            .first_chunk()
+            .map(|n| u32::from(u16::from_be_bytes(*n))),
+        _ => rest.first_chunk().map(|n| u32::from_be_bytes(*n)),
+    };
+    Ok(number.ok_or(DecodeError::Short)? as usize)
 }
 
 /// Length of the first value in `bytes`.
@@ -334,6 +370,16 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
         Err(DecodeError::Short)
     } else {
         Ok(at)
+    }
+}
+
+/// The bytes of a text or binary; empty for another value.
+#[inline]
+pub(crate) fn text_bytes(value: &[u8]) -> &[u8] {
+    match value.split_first() {
+        // The length distinguishes most texts without comparing bytes.
+        Some((0xa0..=0xbf, text)) => text,
+        _ => Reader::new(value).bytes().unwrap_or_default(),
     }
 }
 
