@@ -169,7 +169,7 @@ pub const HOLD_REASON_BYTES_MAX: usize = 1000;
 pub const SEALS_WAITING: usize = 2;
 
 /// Event fingerprints kept to recognise duplicates from a second source: at least this many, at most
-/// twice as many, 40 bytes each. Salt's EventReturn can lag behind the bus by this many events.
+/// four times as many, 16 bytes each, in tables of which at most three quarters are used. Salt's EventReturn can lag behind the bus by this many events.
 pub const DEDUPE_WINDOW: usize = 128 * 1024;
 
 /// Bytes of the log read at start to restore them, so that large entries do not delay it.

@@ -480,6 +480,8 @@ impl Appender {
         // Read once per batch: a reactor may be configured while the daemon runs.
         self.dedupe.note_seen_on_bus(self.status.has_reactor());
 
+        self.dedupe.look_ahead(batch.fingerprints());
+
         for (at, (entry, fingerprints)) in batch.entries().enumerate() {
             let packed = self.pack_entry(batch, at, entry, fingerprints);
             // `fail` counts what is in the queues.
