@@ -69,8 +69,8 @@ pub const FUNCTION_CLASSES: [&str; 20] = [
 pub struct ByFunction([Counter; FUNCTION_CLASSES.len()]);
 
 impl ByFunction {
-    /// Counts a function.
-    pub fn count(&self, fun: &str) {
+    /// Counts `n` uses of a function.
+    pub fn count(&self, fun: &str, n: u64) {
         let module = fun.split('.').next().unwrap_or_default();
         let last = FUNCTION_CLASSES.len() - 1;
 
@@ -79,7 +79,7 @@ impl ByFunction {
             .position(|class| *class == module)
             .unwrap_or(last);
         if let Some(counter) = self.0.get(class) {
-            counter.add(1);
+            counter.add(n);
         }
     }
 
@@ -523,7 +523,7 @@ mod tests {
             "",
             "stateful.x",
         ] {
-            counts.count(fun);
+            counts.count(fun, 1);
         }
         let counted: Vec<_> = counts.all().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [("state", 2), ("runner", 1), ("other", 3)]);

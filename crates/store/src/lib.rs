@@ -41,7 +41,7 @@
 //! limits           what the owner of a store may set
 //! state_dir        the locked directory;  format: its version, lock and names
 //! log              file, frame       log file: header, frames with checksums
-//!                  block, column     columnar blocks of entries;  builder: their construction
+//!                  block, column     columnar blocks of entries;  builder: their construction;  columns: those in memory
 //!                  walk              scan of a log, tolerant of damage
 //!                  writer            a new log of existing entries
 //! class            retention classes, and the assignment of entries
@@ -71,6 +71,7 @@
 //!                  age_clock         clock that ignores steps of the wall clock
 //!                  hold              jobs exempt from retention
 //!                  salt_keep         the time for which Salt keeps jobs
+//! names            numbers for names: of a segment, of a block
 //! rounds           requests to the retainer
 //! free_space       free space guard
 //! skipped          sequence numbers that were never assigned
@@ -90,6 +91,7 @@ pub mod free_space;
 pub mod index;
 mod limits;
 pub mod log;
+pub(crate) mod names;
 mod open;
 pub(crate) mod rates;
 pub mod read;

@@ -1,5 +1,7 @@
 //! String interning: each byte string is stored once and has a number; and its hash table.
 //!
+//! The names of a segment ([`Names`]), and the texts of a block, whose table its builder keeps ([`intern`]).
+//!
 //! Names come from outside, so the hash has a secret seed against collision attacks.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -68,6 +70,12 @@ impl Table {
         }
     }
 
+    /// Empties the table and keeps its slots.
+    pub(crate) fn clear(&mut self) {
+        self.slots.fill(0);
+        self.used = 0;
+    }
+
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(16);
         // Slots contain the upper half of their hash, so nothing is hashed again.
@@ -87,45 +95,18 @@ fn number(slot: u64) -> u32 {
     u32::try_from(slot & !HASH_BITS).expect("the lower half") - 1
 }
 
-/// Interned byte strings, numbered from 0 in order of insertion.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    table: Table,
-    ends: Vec<u32>,
-    bytes: Vec<u8>,
+/// Byte strings, concatenated.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Texts {
+    /// The end of each.
+    pub(crate) ends: Vec<u32>,
+    pub(crate) bytes: Vec<u8>,
 }
 
-impl Names {
-    /// The number of a name, which is added if new. Fails if the names exceed 4 GiB.
-    pub(crate) fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
-        let hash = hash(name);
-        // The usual case: names repeat.
-        if let Some(known) = self.table.find(hash, |n| self.get(n) == name) {
-            return Ok(known);
-        }
-
-        let number = self.len();
-        let end = fits(
-            self.bytes.len() + name.len(),
-            "the names in an index exceed 4 GiB",
-        )?;
-        // The greatest number stands for none elsewhere, and a slot holds the number plus one.
-        if number == u32::MAX {
-            return Err(StoreError::Broken("an index has over 4 G names"));
-        }
-
-        self.bytes.extend_from_slice(name);
-        self.ends.push(end);
-        self.table.insert(hash, number);
-        Ok(number)
-    }
-
-    pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
-        self.table.find(hash(name), |n| self.get(n) == name)
-    }
-
+impl Texts {
+    #[inline]
     pub(crate) fn get(&self, number: u32) -> &[u8] {
-        let end = |n: u32| *self.ends.get(n as usize).expect("a number of these names") as usize;
+        let end = |n: u32| *self.ends.get(n as usize).expect("a number of these texts") as usize;
         let from = number.checked_sub(1).map_or(0, end);
         self.bytes.get(from..end(number)).expect("ends ascend")
     }
@@ -134,12 +115,76 @@ impl Names {
         u32::try_from(self.ends.len()).expect("numbers are 32 bits")
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+        self.bytes.clear();
+    }
+
+    /// Appends a text and returns its number. Fails if the texts exceed 4 GiB.
+    fn push(&mut self, text: &[u8]) -> Result<u32, StoreError> {
+        let number = self.len();
+        let end = fits(
+            self.bytes.len() + text.len(),
+            "the names in an index or a block exceed 4 GiB",
+        )?;
+        // The greatest number stands for none elsewhere, and a slot holds the number plus one.
+        if number == u32::MAX {
+            return Err(StoreError::Broken("an index has over 4 G names"));
+        }
+
+        self.bytes.extend_from_slice(text);
+        self.ends.push(end);
+        Ok(number)
+    }
+}
+
+/// The number of a text, which is added if it is new. Fails if the texts exceed 4 GiB.
+#[inline]
+pub(crate) fn intern(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<u32, StoreError> {
+    let hash = hash(text);
+    // The usual case: names repeat.
+    if let Some(known) = table.find(hash, |n| texts.get(n) == text) {
+        return Ok(known);
+    }
+
+    let number = texts.push(text)?;
+    table.insert(hash, number);
+    Ok(number)
+}
+
+/// Interned byte strings, numbered from 0 in order of insertion.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    table: Table,
+    texts: Texts,
+}
+
+impl Names {
+    /// The number of a name, which is added if new. Fails if the names exceed 4 GiB.
+    #[inline]
+    pub(crate) fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
+        intern(&mut self.table, &mut self.texts, name)
+    }
+
+    pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
+        self.table.find(hash(name), |n| self.get(n) == name)
+    }
+
+    pub(crate) fn get(&self, number: u32) -> &[u8] {
+        self.texts.get(number)
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.texts.len()
+    }
+
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len()
+        self.texts.bytes.len()
     }
 
     pub(crate) fn memory(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * 4 + self.table.slots.capacity() * 8
+        let texts = self.texts.bytes.capacity() + self.texts.ends.capacity() * 4;
+        texts + self.table.slots.capacity() * 8
     }
 }
 

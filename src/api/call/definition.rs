@@ -215,7 +215,7 @@ pub struct CallEntry {
     /// another kind is carried out in any case.
     pub(in crate::api) only_reads: bool,
     /// [`Call::WALKS_LAST_ARGUMENT`]
-    pub(super) walks_last_argument: bool,
+    pub(in crate::api) walks_last_argument: bool,
     /// The schemas of its arguments and of its answer.
     pub(in crate::api) args: fn(&mut SchemaGenerator) -> Schema,
     pub(in crate::api) answer: fn(&mut SchemaGenerator) -> Schema,

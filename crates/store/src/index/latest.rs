@@ -21,6 +21,8 @@
 //!            previous ones: signed
 //! ```
 
+use std::borrow::Borrow;
+
 use super::super::error::StoreError;
 use super::newness;
 use super::page::PageWriter;
@@ -141,13 +143,14 @@ impl Before {
 }
 
 /// Writes rows, sorted, into pages.
-pub fn write(writer: &mut PageWriter, rows: &[LatestJob]) -> std::io::Result<()> {
+pub fn write(writer: &mut PageWriter, rows: &[impl Borrow<LatestJob>]) -> std::io::Result<()> {
     let mut before = Before::default();
     writer.fill_numbered(rows.len(), |n, is_first, out| {
         if is_first {
             before = Before::default();
         }
-        before.write(out, rows.get(n).expect("a record of the list"));
+        let row = rows.get(n).expect("a record of the list");
+        before.write(out, row.borrow());
         Ok(())
     })
 }

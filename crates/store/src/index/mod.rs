@@ -10,7 +10,6 @@ pub mod job_summary;
 pub mod latest;
 pub mod memory;
 pub mod minion;
-pub mod names;
 pub mod page;
 pub mod sealed;
 pub mod segment_metadata;

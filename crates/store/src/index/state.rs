@@ -15,7 +15,7 @@
 //!                      value  the page: the latest job per function and minion (see `index::latest`)
 //! ```
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,16 +23,16 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{StoreError, io_at};
 use crate::format::remove_dir;
+use crate::index::SegmentMetadata;
 use crate::index::latest::{self, LatestJob};
 use crate::index::page::{PageWriter, unpack};
 use crate::index::tree::CheckedTree;
 use crate::index::tree::sled_guard::{
     flush_and_sync, guarded, open_in_memory, open_or_copy, open_sled,
 };
-use crate::index::{SegmentMetadata, newness};
 use crate::vfs::{Disk, Fs as _};
 use saltcellar_base::limits::{STATE_CACHE_BYTES, STATE_PAGE_BYTES};
-use saltcellar_model::{JidKey, SeqNo};
+use saltcellar_model::SeqNo;
 
 #[derive(Debug)]
 pub(crate) struct StateDatabase {
@@ -54,8 +54,6 @@ struct Database {
     /// Whether an I/O error occurred; sled needs a reopen then.
     failed: AtomicBool,
 }
-
-type Pair<'a> = (&'a [u8], &'a [u8]);
 
 /// The file that exists while the database is being created.
 fn incomplete_mark(dir: &Path) -> PathBuf {
@@ -240,41 +238,7 @@ impl StateDatabase {
         let _changing = self.changing.lock();
         let known = latest_of_all(&open.latest, &|_, _| true)?;
 
-        let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
-        for LatestJob {
-            fun,
-            minion,
-            seq,
-            jid,
-        } in known.iter().filter(|row| stays(row.seq))
-        {
-            rows.insert((fun, minion), (*seq, jid));
-        }
-
-        // Of two returns the newer job wins, so applying a segment twice, or in another order,
-        // changes nothing.
-        for LatestJob {
-            fun,
-            minion,
-            seq,
-            jid,
-        } in fresh
-        {
-            let row = rows.entry((fun, minion)).or_insert((*seq, jid));
-            if row.0 != *seq && newness(JidKey::of(row.1), row.0) < newness(JidKey::of(jid), *seq) {
-                *row = (*seq, jid);
-            }
-        }
-
-        let rows: Vec<LatestJob> = rows
-            .into_iter()
-            .map(|((fun, minion), (seq, jid))| LatestJob {
-                fun: fun.into(),
-                minion: minion.into(),
-                seq,
-                jid: jid.into(),
-            })
-            .collect();
+        let rows = merged(known.iter().filter(|row| stays(row.seq)).chain(fresh));
 
         let pages = PageWriter::with_page_bytes(STATE_PAGE_BYTES).and_then(|mut writer| {
             latest::write(&mut writer, &rows)?;
@@ -375,6 +339,22 @@ impl StateDatabase {
     }
 }
 
+/// The rows, sorted, each pair of function and minion once. Of two returns the newer job wins, so applying a segment twice, or in
+/// another order, changes nothing.
+fn merged<'a>(rows: impl Iterator<Item = &'a LatestJob>) -> Vec<&'a LatestJob> {
+    let mut rows: Vec<_> = rows.collect();
+    // Two sorted lists behind each other, mostly, which a merge sort exploits.
+    rows.sort_by(|one, other| one.pair().cmp(&other.pair()));
+    rows.dedup_by(|next, kept| {
+        let is_same = next.pair() == kept.pair();
+        if is_same && next.seq != kept.seq && kept.newness() < next.newness() {
+            *kept = next;
+        }
+        is_same
+    });
+    rows
+}
+
 /// The rows of tree `latest` that `wanted` selects.
 fn latest_of_all(
     latest: &CheckedTree,
@@ -397,6 +377,7 @@ fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use saltcellar_model::JidKey;
 
     fn job(minion: &str, seq: u64) -> LatestJob {
         let (fun, minion) = (b"test.ping".to_vec(), minion.as_bytes().to_vec());

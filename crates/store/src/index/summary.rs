@@ -18,8 +18,8 @@ use rkyv::{Archive, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{EntryPosition, archive};
-use crate::index::names::Names;
 use crate::log::file::BlockMeta;
+use crate::names::Names;
 use saltcellar_base::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use saltcellar_model::SeqNo;
 

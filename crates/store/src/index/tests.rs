@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::StoreError;
 use crate::index::job_summary::JobSummary;
+use crate::log::builder::{BlockBuilder, Packer};
 use crate::log::file::BlockMeta;
 use crate::log::frame::LogId;
 use crate::vfs::Disk;
@@ -52,6 +53,15 @@ fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
     w.into_bytes()
 }
 
+/// Adds the entries of a builder as the block `meta`.
+fn add(index: &mut MemIndex, meta: BlockMeta, builder: &mut BlockBuilder) {
+    let mut packer = Packer::new().unwrap();
+    let built = builder.build(&mut packer, &mut Vec::new()).unwrap();
+    index
+        .add_block(meta, &built.columns, || built.bodies())
+        .unwrap();
+}
+
 /// Adds blocks of entries as the committer does; returns the expected jobs.
 fn feed(
     index: &mut MemIndex,
@@ -75,7 +85,7 @@ fn feed(
             at_min,
             at_max,
         };
-        index.add_block(meta, &[b"salt/job/\x01/ret/\x02".to_vec()]);
+        let mut builder = BlockBuilder::default();
         for (at, &(kind, job, minion, fun)) in block.iter().enumerate() {
             seq += 1;
             let kind = [
@@ -94,12 +104,13 @@ fn feed(
             let arrived = Micros(seq.cast_signed());
             let entry = Entry {
                 flags: Flags::ON_BUS,
+                tag: b"salt/job",
                 jid: &jid,
                 minion: &minion,
                 fun: &fun,
                 ..Entry::new(kind, Source::Bus, arrived, &body)
             };
-            index.add(at, SeqNo(seq), &entry, 7, || &body).unwrap();
+            builder.push(SeqNo(seq), &entry).unwrap();
             let (row, positions) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
                 (
                     JobSummary {
@@ -116,6 +127,7 @@ fn feed(
                 at: u16::try_from(at).unwrap(),
             });
         }
+        add(index, meta, &mut builder);
     }
     model
 }
@@ -255,7 +267,8 @@ fn entries_with_very_long_names_are_sealed() {
             at_min: Micros(0),
             at_max: Micros(0),
         };
-        index.add_block(meta, &[noise(number, 300).into_bytes()]);
+        let tag = noise(number, 300);
+        let mut builder = BlockBuilder::default();
         for at in 0..100_u64 {
             seq += 1;
             let jid = if at % 2 == 0 {
@@ -282,17 +295,15 @@ fn entries_with_very_long_names_are_sealed() {
             let fun = noise(at, 50);
             let entry = Entry {
                 flags,
+                tag: tag.as_bytes(),
                 jid: &jid,
                 minion: &minion,
                 fun: &fun,
                 ..Entry::new(kind, source, Micros(0), &body)
             };
-            index
-                .add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || {
-                    &body
-                })
-                .unwrap();
+            builder.push(SeqNo(seq), &entry).unwrap();
         }
+        add(&mut index, meta, &mut builder);
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("index");

@@ -21,19 +21,11 @@ use rkyv::{Archive, Serialize};
 use zstd::bulk::Decompressor;
 
 use super::column::{ArchivedColumn, Column};
+use super::columns::{Columns, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
+use crate::names::Texts;
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
 use saltcellar_model::{Entry, Flags, JidKey, JidSpeller, Kind, Origin, SeqNo, Source};
-
-/// Placeholder of the jid in a tag template.
-pub(crate) const JID_PLACEHOLDER: u8 = 1;
-/// Placeholder of the minion id in a tag template.
-pub(crate) const MINION_PLACEHOLDER: u8 = 2;
-/// In a list of templates: the block has a jid that is not derived from a time. (As a template: a
-/// tag equal to its jid.)
-pub(crate) const FREE_JID: &[u8] = &[JID_PLACEHOLDER];
-/// First byte of a template that is a literal tag, because the tag contains a placeholder byte.
-pub(crate) const LITERAL: u8 = 0;
 
 pub(crate) const CODEC_STORED: u8 = 0;
 pub(crate) const CODEC_ZSTD: u8 = 1;
@@ -471,6 +463,49 @@ impl<'a> Rows<'a> {
         self.block.jid_pid.get(at) > 0
     }
 
+    /// All columns, unpacked.
+    pub(crate) fn columns(&self) -> Columns {
+        let block = self.block;
+        let jids = block.jids.to_native() as usize;
+        let mut jid_pid = Vec::with_capacity(jids);
+        block.jid_pid.unpack(jids, &mut jid_pid);
+
+        // Tags are not expanded: their lengths follow from the templates.
+        let jid = self.jids();
+        let names = self.jid_texts();
+        let raw_len = (0..self.len()).map(|at| {
+            // 0 stands for no jid.
+            let name = jid
+                .get(at)
+                .and_then(|&n| usize::try_from(n - 1).ok())
+                .and_then(|n| names.get(n));
+            self.tag_len(at, name.map_or("", String::as_str)) + self.body_len(at)
+        });
+
+        Columns {
+            first_seq: block.first_seq.to_native(),
+            seqs: self.column(&block.seq),
+            at: self.ats(),
+            kind: self.column(&block.kind),
+            source: self.column(&block.source),
+            origin: self.column(&block.origin),
+            flags: self.column(&block.flags),
+            retcode: self.column(&block.retcode),
+            minion: self.minions(),
+            fun: self.funs(),
+            tag: self.tags(),
+            body_len: self.column(&block.body_len),
+            jid_time: self.jid_times(),
+            jid_pid,
+            texts: Texts {
+                ends: block.text_ends.iter().map(|end| end.to_native()).collect(),
+                bytes: block.texts.to_vec(),
+            },
+            raw_len: raw_len.sum(),
+            jid,
+        }
+    }
+
     /// Index of the tag template among the texts, per entry.
     pub(crate) fn tags(&self) -> Vec<i64> {
         self.column(&self.block.tag)
@@ -601,6 +636,11 @@ impl<'a> Rows<'a> {
             .ok_or_else(|| "a body is out of range".to_owned())
     }
 
+    /// All bodies, concatenated.
+    pub(crate) fn bodies(&self) -> Result<&'a [u8], String> {
+        self.view.unpacked()
+    }
+
     /// Length of the body in bytes.
     pub fn body_len(&self, i: usize) -> usize {
         self.block.body_len.index(i)
@@ -608,16 +648,7 @@ impl<'a> Rows<'a> {
 
     /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
     pub fn templates(&self) -> Vec<Vec<u8>> {
-        super::column::distinct(&self.tags())
-            .into_iter()
-            .map(|at| self.text(at).to_vec())
-            .chain(
-                self.jid_times()
-                    .iter()
-                    .any(|&time| time < 0)
-                    .then(|| FREE_JID.to_vec()),
-            )
-            .collect()
+        self.columns().templates()
     }
 
     fn text(&self, at: usize) -> &'a [u8] {
@@ -776,6 +807,17 @@ mod tests {
                 prop_assert_eq!(back, e.entry());
                 prop_assert_eq!(rows.jid_key(i), (!e.jid.is_empty()).then(|| JidKey::of(&e.jid)));
             }
+
+            // An index that is rebuilt is made from the same columns as the first one.
+            let read = rows.columns();
+            let bodies = rows.bodies().unwrap().to_vec();
+            let built = builder.build(&mut Packer::new().unwrap(), &mut Vec::new()).unwrap();
+            prop_assert_eq!(&read, &built.columns);
+            prop_assert_eq!(bodies, built.bodies());
+            for (row, e) in built.columns.rows().zip(&entries) {
+                prop_assert_eq!((row.seq, row.kind, row.flags), (seqs.remove(0), e.entry().kind, e.entry().flags));
+                prop_assert_eq!(&built.bodies()[row.body], &e.body);
+            }
         }
 
         #[test]
@@ -804,6 +846,9 @@ mod tests {
                 for i in 0..view.len() {
                     let _ = (rows.seq(i), rows.tag(i), rows.jid(i), rows.minion(i), rows.fun(i), rows.body(i).is_ok());
                 }
+                let columns = rows.columns();
+                let texts = columns.rows().filter_map(|row| row.minion.or(row.fun)).map(|text| columns.texts.get(text));
+                let _ = (texts.count(), (0..columns.jids()).map(|jid| columns.jid(jid).0).max(), columns.templates());
             }
         }
     }

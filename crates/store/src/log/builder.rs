@@ -5,15 +5,14 @@
 
 use memchr::memmem;
 use rkyv::rancor::Error;
-use xxhash_rust::xxh3::xxh3_64;
 
-use super::block::{
-    CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER,
-};
-use super::column::{Column, distinct};
+use super::block::{CODEC_STORED, CODEC_ZSTD, Head};
+use super::column::Column;
+use super::columns::{Columns, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 use super::file::BlockMeta;
 use super::frame::{Packed, write_frame};
 use crate::error::{StoreError, fits};
+use crate::names::{Table, Texts, intern};
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use saltcellar_model::{Entry, FastMap, JidKey, SeqNo};
@@ -57,79 +56,24 @@ impl Packer {
 /// Limit of the texts in a block: minion, function, tag template and jid of each entry.
 const TEXTS_MAX: usize = 4 * BLOCK_ENTRIES_MAX;
 
-#[derive(Default)]
-struct Dictionary {
-    by_hash: FastMap<u64, u32>,
-    ends: Vec<u32>,
-    bytes: Vec<u8>,
-}
-
-impl Dictionary {
-    fn index_of(&mut self, text: &[u8]) -> Result<i64, StoreError> {
-        let hash = xxh3_64(text);
-        // The texts are compared: a hash is not an identity, and an equal hash must not merge two
-        // names.
-        if let Some(&at) = self.by_hash.get(&hash)
-            && self.text(at) == text
-        {
-            return Ok(i64::from(at));
-        }
-
-        // Only a bug reaches this: each entry adds at most four texts.
-        if self.ends.len() >= TEXTS_MAX {
-            return Err(StoreError::Broken(
-                "a block has more texts than its entries can name",
-            ));
-        }
-
-        let at = fits(self.ends.len(), "a block has over 4 G texts")?;
-        let end = fits(
-            self.bytes.len() + text.len(),
-            "the texts of a block exceed 4 GiB",
-        )?;
-
-        self.bytes.extend_from_slice(text);
-        self.ends.push(end);
-        self.by_hash.insert(hash, at);
-        Ok(i64::from(at))
+/// The number of a text of a block, which gets it if it is new.
+fn index_of(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<i64, StoreError> {
+    let at = intern(table, texts, text)?;
+    // Only a bug reaches this: each entry adds at most four texts.
+    if at as usize >= TEXTS_MAX {
+        return Err(StoreError::Broken(
+            "a block has more texts than its entries can name",
+        ));
     }
-
-    fn text(&self, at: u32) -> &[u8] {
-        let end = |i: u32| self.ends.get(i as usize).map(|&end| end as usize);
-        let from = at.checked_sub(1).map_or(Some(0), end);
-        let text = from
-            .zip(end(at))
-            .and_then(|(from, to)| self.bytes.get(from..to));
-        text.expect("an index of this dictionary")
-    }
-
-    fn clear(&mut self) {
-        self.by_hash.clear();
-        self.ends.clear();
-        self.bytes.clear();
-    }
+    Ok(i64::from(at))
 }
 
 /// A block under construction.
 #[derive(Default)]
 pub struct BlockBuilder {
-    first_seq: u64,
-    seqs: Vec<i64>,
-    at: Vec<i64>,
-    kind: Vec<i64>,
-    source: Vec<i64>,
-    origin: Vec<i64>,
-    flags: Vec<i64>,
-    retcode: Vec<i64>,
-    jid: Vec<i64>,
-    minion: Vec<i64>,
-    fun: Vec<i64>,
-    tag: Vec<i64>,
-    body_len: Vec<i64>,
+    columns: Columns,
+    text_table: Table,
     jid_index: FastMap<JidKey, i64>,
-    jid_time: Vec<i64>,
-    jid_pid: Vec<i64>,
-    texts: Dictionary,
     bodies: Vec<u8>,
     raw_bytes: usize,
     template: Vec<u8>,
@@ -137,15 +81,34 @@ pub struct BlockBuilder {
     last_jid: (String, i64),
 }
 
+/// A block that was packed: where its frame is, and what its index is made from.
+#[derive(Debug)]
+pub(crate) struct BuiltBlock {
+    /// Its offset is relative to the buffer that the frame was appended to.
+    pub(crate) meta: BlockMeta,
+    pub(crate) columns: Columns,
+    /// Bodies of its entries, concatenated.
+    bodies: Vec<u8>,
+    /// Bytes of its entries, names included.
+    pub(crate) raw_bytes: usize,
+}
+
+impl BuiltBlock {
+    /// The bodies of its entries, concatenated.
+    pub(crate) fn bodies(&self) -> &[u8] {
+        &self.bodies
+    }
+}
+
 impl BlockBuilder {
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.at.len()
+        self.columns.len()
     }
 
     /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.at.is_empty()
+        self.columns.is_empty()
     }
 
     /// Bytes of the entries, names included.
@@ -176,30 +139,23 @@ impl BlockBuilder {
         }
 
         if self.is_empty() {
-            self.first_seq = seq.0;
+            self.columns.first_seq = seq.0;
         }
 
         // Gaps are relative to the index in the block, so consecutive numbers are a constant
         // column.
-        let before = self.seqs.last().copied().unwrap_or(0);
+        let before = self.columns.seqs.last().copied().unwrap_or(0);
         let gap = seq
             .0
-            .checked_sub(self.first_seq)
+            .checked_sub(self.columns.first_seq)
             .and_then(|n| n.checked_sub(self.len() as u64));
 
         let gap = gap
             .and_then(|gap| i64::try_from(gap).ok())
             .filter(|gap| *gap >= before);
-        self.seqs.push(gap.ok_or(StoreError::Broken(
+        let gap = gap.ok_or(StoreError::Broken(
             "the sequence numbers of a block do not ascend",
-        ))?);
-
-        self.at.push(entry.at.0);
-        self.kind.push(i64::from(entry.kind as u8));
-        self.source.push(i64::from(entry.source as u8));
-        self.origin.push(i64::from(entry.origin.0));
-        self.flags.push(i64::from(entry.flags.0));
-        self.retcode.push(entry.retcode);
+        ))?;
 
         // 0 means none, so real indexes are shifted by one.
         let jid = if entry.jid.is_empty() {
@@ -207,25 +163,38 @@ impl BlockBuilder {
         } else {
             self.jid_of(entry.jid)? + 1
         };
-        self.jid.push(jid);
 
-        for (text, column) in [(entry.minion, &mut self.minion), (entry.fun, &mut self.fun)] {
-            column.push(if text.is_empty() {
-                0
-            } else {
-                self.texts.index_of(text.as_bytes())? + 1
-            });
-        }
+        let columns = &mut self.columns;
+        let mut name = |text: &str| {
+            if text.is_empty() {
+                return Ok(0);
+            }
+            index_of(&mut self.text_table, &mut columns.texts, text.as_bytes()).map(|at| at + 1)
+        };
+        let minion = name(entry.minion)?;
+        let fun = name(entry.fun)?;
 
         template_of(entry, &mut self.template);
-        let template = self.texts.index_of(&self.template)?;
-        self.tag.push(template);
+        let tag = index_of(&mut self.text_table, &mut columns.texts, &self.template)?;
 
-        let body_len = i64::try_from(entry.body.len());
-        self.body_len
-            .push(body_len.map_err(|_| StoreError::Broken("a body exceeds 8 EiB"))?);
+        let body_len = i64::try_from(entry.body.len())
+            .map_err(|_| StoreError::Broken("a body exceeds 8 EiB"))?;
+
+        columns.seqs.push(gap);
+        columns.at.push(entry.at.0);
+        columns.kind.push(i64::from(entry.kind as u8));
+        columns.source.push(i64::from(entry.source as u8));
+        columns.origin.push(i64::from(entry.origin.0));
+        columns.flags.push(i64::from(entry.flags.0));
+        columns.retcode.push(entry.retcode);
+        columns.jid.push(jid);
+        columns.minion.push(minion);
+        columns.fun.push(fun);
+        columns.tag.push(tag);
+        columns.body_len.push(body_len);
+        columns.raw_len += entry.raw_len();
+
         self.bodies.extend_from_slice(entry.body);
-
         self.raw_bytes += entry.packed_len_max();
         Ok(())
     }
@@ -249,65 +218,67 @@ impl BlockBuilder {
             // Keys of jids that are arbitrary text may collide; compare the texts.
             let place = usize::try_from(at)
                 .ok()
-                .and_then(|at| self.jid_time.get(at));
+                .and_then(|at| self.columns.jid_time.get(at));
 
             let spelled = *place.expect("a jid of this block");
             let same = spelled >= 0
                 || u32::try_from(-1 - spelled)
-                    .is_ok_and(|text| self.texts.text(text) == jid.as_bytes());
+                    .is_ok_and(|text| self.columns.texts.get(text) == jid.as_bytes());
             if same {
                 return Ok(at);
             }
         }
 
         // After a collision the new jid takes the place in the index. Both keep their own number.
-        let at = i64::from(fits(self.jid_time.len(), "a block has over 4 G jids")?);
-        self.jid_time.push(match key.time() {
-            Some(time) => time.0,
-            None => -1 - self.texts.index_of(jid.as_bytes())?,
-        });
-        self.jid_pid
+        let columns = &mut self.columns;
+        let at = i64::from(fits(columns.jids(), "a block has over 4 G jids")?);
+        let time = if let Some(time) = key.time() {
+            time.0
+        } else {
+            let text = jid.as_bytes();
+            -1 - index_of(&mut self.text_table, &mut columns.texts, text)?
+        };
+        columns.jid_time.push(time);
+        columns
+            .jid_pid
             .push(key.pid().map_or(0, |pid| i64::from(pid) + 1));
         self.jid_index.insert(key, at);
 
         Ok(at)
     }
 
+    /// The sequence number of the first entry; `None` if there are no entries.
+    pub(crate) fn first_seq(&self) -> Option<SeqNo> {
+        (!self.is_empty()).then_some(SeqNo(self.columns.first_seq))
+    }
+
     /// The sequence numbers of the first and last entry. Panics if empty.
     pub(crate) fn seqs(&self) -> (SeqNo, SeqNo) {
-        let gap = self
-            .seqs
-            .last()
-            .expect("a block with entries")
-            .unsigned_abs();
-        (
-            SeqNo(self.first_seq),
-            SeqNo(self.first_seq + gap + (self.len() - 1) as u64),
-        )
+        let last = self.len().checked_sub(1).expect("a block with entries");
+        (SeqNo(self.columns.first_seq), self.columns.seq(last))
     }
 
     /// Earliest and latest time of arrival. Panics if empty.
     pub fn times(&self) -> (Micros, Micros) {
-        let earliest = self.at.iter().min().zip(self.at.iter().max());
-        let (earliest, latest) = earliest.expect("a block with entries");
-        (Micros(*earliest), Micros(*latest))
+        self.columns.times()
     }
 
     /// Checks the columns against each other, the dictionary and the bodies.
     fn check(&self) -> Result<(), StoreError> {
+        let block = &self.columns;
         let columns = [
-            &self.seqs,
-            &self.at,
-            &self.kind,
-            &self.source,
-            &self.origin,
-            &self.flags,
-            &self.retcode,
-            &self.jid,
-            &self.minion,
-            &self.fun,
-            &self.tag,
-            &self.body_len,
+            &block.seqs,
+            &block.at,
+            &block.kind,
+            &block.source,
+            &block.origin,
+            &block.flags,
+            &block.retcode,
+            &block.jid,
+            &block.minion,
+            &block.fun,
+            &block.tag,
+            &block.body_len,
         ];
         // All checks repeat what `push` ensures. They cost little next to zstd, and a block that
         // contradicts itself would be acknowledged and then unreadable.
@@ -316,16 +287,16 @@ impl BlockBuilder {
                 "a column of a block does not have one value per entry",
             ));
         }
-        if self.jid_time.len() != self.jid_pid.len() || self.jid_time.len() > self.len() {
+        if block.jid_time.len() != block.jid_pid.len() || block.jids() > self.len() {
             return Err(StoreError::Broken("a block has more jids than entries"));
         }
-        if self.texts.ends.last().map_or(0, |&end| end as usize) != self.texts.bytes.len() {
+        if block.texts.ends.last().map_or(0, |&end| end as usize) != block.texts.bytes.len() {
             return Err(StoreError::Broken(
                 "the last text end of a block differs from the length of its texts",
             ));
         }
 
-        let bodies: i64 = self.body_len.iter().sum();
+        let bodies: i64 = block.body_len.iter().sum();
         if usize::try_from(bodies) != Ok(self.bodies.len()) {
             return Err(StoreError::Broken(
                 "the bodies of a block differ in length from its entries",
@@ -333,27 +304,6 @@ impl BlockBuilder {
         }
 
         Ok(())
-    }
-
-    /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
-    pub fn templates(&self) -> Vec<Vec<u8>> {
-        let text = |at| {
-            self.texts
-                .text(u32::try_from(at).expect("an index of the dictionary"))
-                .to_vec()
-        };
-
-        let free = self
-            .jid_time
-            .iter()
-            .any(|&time| time < 0)
-            .then(|| FREE_JID.to_vec());
-
-        distinct(&self.tag)
-            .into_iter()
-            .map(text)
-            .chain(free)
-            .collect()
     }
 
     /// Compresses the bodies and archives the columns. Call [`BlockBuilder::clear`] before reuse.
@@ -365,26 +315,27 @@ impl BlockBuilder {
             .pack(&self.bodies)
             .map_err(|error| failed(error.to_string()))?;
 
+        let block = &self.columns;
         let head = Head {
-            first_seq: self.first_seq,
+            first_seq: block.first_seq,
             count: fits(self.len(), "a block has over 4 G entries")?,
-            seq: Column::pack(&self.seqs),
-            at: Column::pack(&self.at),
-            kind: Column::pack(&self.kind),
-            source: Column::pack(&self.source),
-            origin: Column::pack(&self.origin),
-            flags: Column::pack(&self.flags),
-            retcode: Column::pack(&self.retcode),
-            jid: Column::pack(&self.jid),
-            minion: Column::pack(&self.minion),
-            fun: Column::pack(&self.fun),
-            tag: Column::pack(&self.tag),
-            body_len: Column::pack(&self.body_len),
-            jid_time: Column::pack(&self.jid_time),
-            jid_pid: Column::pack(&self.jid_pid),
-            jids: fits(self.jid_time.len(), "a block has over 4 G jids")?,
-            text_ends: self.texts.ends.clone(),
-            texts: self.texts.bytes.clone(),
+            seq: Column::pack(&block.seqs),
+            at: Column::pack(&block.at),
+            kind: Column::pack(&block.kind),
+            source: Column::pack(&block.source),
+            origin: Column::pack(&block.origin),
+            flags: Column::pack(&block.flags),
+            retcode: Column::pack(&block.retcode),
+            jid: Column::pack(&block.jid),
+            minion: Column::pack(&block.minion),
+            fun: Column::pack(&block.fun),
+            tag: Column::pack(&block.tag),
+            body_len: Column::pack(&block.body_len),
+            jid_time: Column::pack(&block.jid_time),
+            jid_pid: Column::pack(&block.jid_pid),
+            jids: fits(block.jids(), "a block has over 4 G jids")?,
+            text_ends: block.texts.ends.clone(),
+            texts: block.texts.bytes.clone(),
             bodies_len: self.bodies.len() as u64,
             codec,
         };
@@ -401,22 +352,43 @@ impl BlockBuilder {
         packer: &mut Packer,
         out: &mut Vec<u8>,
     ) -> Result<BlockMeta, StoreError> {
+        let meta = self.append(packer, out)?;
+        self.clear();
+        Ok(meta)
+    }
+
+    /// As [`BlockBuilder::write`], and returns what the index of the block is made from.
+    pub(crate) fn build(
+        &mut self,
+        packer: &mut Packer,
+        out: &mut Vec<u8>,
+    ) -> Result<BuiltBlock, StoreError> {
+        let meta = self.append(packer, out)?;
+        let next_bodies = Vec::with_capacity(self.bodies.len().min(BLOCK_RAW_BYTES));
+        let built = BuiltBlock {
+            meta,
+            columns: self.columns.take(),
+            // The next block probably has as many bytes.
+            bodies: std::mem::replace(&mut self.bodies, next_bodies),
+            raw_bytes: self.raw_bytes,
+        };
+        self.clear();
+        Ok(built)
+    }
+
+    fn append(&self, packer: &mut Packer, out: &mut Vec<u8>) -> Result<BlockMeta, StoreError> {
         let packed = self.finish(packer)?;
 
-        let (seqs, (at_min, at_max), offset) = (self.seqs(), self.times(), out.len() as u64);
-        let (len, head_len) = write_frame(out, &packed, seqs, self.len())?;
-        // Ends the borrow of the builder, which is cleared below.
-        drop(packed);
+        let offset = out.len() as u64;
+        let (first_seq, last_seq) = self.seqs();
+        let (at_min, at_max) = self.times();
+        let (len, head_len) = write_frame(out, &packed, (first_seq, last_seq), self.len())?;
 
-        let count = fits(self.len(), "a block has over 4 G entries")?;
-        self.clear();
-
-        let (first_seq, last_seq) = seqs;
         Ok(BlockMeta {
             offset,
             len,
             head_len,
-            count,
+            count: fits(self.len(), "a block has over 4 G entries")?,
             first_seq,
             last_seq,
             at_min,
@@ -426,38 +398,26 @@ impl BlockBuilder {
 
     /// Empties the builder and keeps its buffers, except an oversized one for bodies.
     pub fn clear(&mut self) {
-        let columns = [
-            &mut self.seqs,
-            &mut self.at,
-            &mut self.kind,
-            &mut self.source,
-            &mut self.origin,
-            &mut self.flags,
-            &mut self.retcode,
-            &mut self.jid,
-            &mut self.minion,
-            &mut self.fun,
-            &mut self.tag,
-            &mut self.body_len,
-            &mut self.jid_time,
-            &mut self.jid_pid,
-        ];
-
-        columns.into_iter().for_each(Vec::clear);
+        self.columns.clear();
+        self.text_table.clear();
         self.jid_index.clear();
-        self.texts.clear();
         self.last_jid.0.clear();
 
         // One entry may be as large as `ENTRY_BYTES_MAX`, and each class keeps its builder forever.
         self.bodies.clear();
         self.bodies.shrink_to(4 * BLOCK_RAW_BYTES);
-        self.first_seq = 0;
         self.raw_bytes = 0;
+    }
+
+    /// Makes the block impossible to pack.
+    #[cfg(test)]
+    pub(crate) fn break_a_column(&mut self) {
+        self.columns.kind.pop();
     }
 
     #[cfg(test)]
     pub(crate) fn texts(&self) -> usize {
-        self.texts.ends.len()
+        self.columns.texts.ends.len()
     }
 }
 
@@ -509,26 +469,18 @@ mod tests {
 
     #[test]
     fn a_dictionary_with_too_many_texts_is_rejected() {
-        let mut texts = Dictionary::default();
+        let mut builder = BlockBuilder::default();
+        let mut index_of =
+            |text: &[u8]| index_of(&mut builder.text_table, &mut builder.columns.texts, text);
         for n in 0..TEXTS_MAX {
-            assert_eq!(
-                usize::try_from(texts.index_of(&n.to_le_bytes()).unwrap()),
-                Ok(n)
-            );
+            assert_eq!(usize::try_from(index_of(&n.to_le_bytes()).unwrap()), Ok(n));
         }
-        assert!(matches!(
-            texts.index_of(b"one more"),
-            Err(StoreError::Broken(_))
-        ));
+        assert!(matches!(index_of(b"one more"), Err(StoreError::Broken(_))));
         assert_eq!(
-            texts.index_of(&0_usize.to_le_bytes()).unwrap(),
+            index_of(&0_usize.to_le_bytes()).unwrap(),
             0,
             "known texts are still found"
         );
-        let mut builder = BlockBuilder {
-            texts,
-            ..BlockBuilder::default()
-        };
         let entry = saltcellar_wire::salt_event::event_entry(
             b"a/tag",
             b"\x80",

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod builder;
 pub mod column;
+pub(crate) mod columns;
 pub mod file;
 pub mod frame;
 pub mod walk;

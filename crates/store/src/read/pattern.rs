@@ -7,7 +7,7 @@
 use memchr::memmem;
 use salt_sls::{Glob, Literal};
 
-use crate::log::block::{JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
+use crate::log::columns::{JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 
 /// The condition under which tags of a template can match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -317,31 +317,10 @@ impl Segment {
                 return None;
             }
 
-            let rows = view.rows();
-            index.add_block(*meta, &rows.templates());
-            let names = rows.jid_texts();
-            let jids = rows.jids();
-
-            for at in 0..view.len() {
-                // 0 stands for no jid.
-                let jid = jids
-                    .get(at)
-                    .and_then(|&n| usize::try_from(n - 1).ok())
-                    .and_then(|n| names.get(n));
-                let jid = jid.map_or("", String::as_str);
-                // The tag and the body of an entry are not in the index: only their lengths count
-                // here.
-                let entry = rows.entry(at, &[], jid, &[]);
-
-                let raw = rows.tag_len(at, jid) + rows.body_len(at);
-                // A body that cannot be decompressed despite a valid checksum: its row stays empty,
-                // readers report it.
-                let body = || rows.body(at).unwrap_or_default();
-                noted = index.add(at, rows.seq(at), &entry, raw, body);
-                if noted.is_err() {
-                    break;
-                }
-            }
+            // Bodies that cannot be decompressed despite a valid checksum: their rows stay empty,
+            // readers report them.
+            let bodies = || view.rows().bodies().unwrap_or_default();
+            noted = index.add_block(*meta, &view.rows().columns(), bodies);
             None
         })?;
 

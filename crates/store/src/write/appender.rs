@@ -25,13 +25,13 @@ use parking_lot::Mutex;
 
 use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
-use super::packed::{Done, EntryRef, EntryStats, PackedBlock};
+use super::packed::{Done, EntryStats};
 use super::seqno::SeqNos;
 use super::status::WriterStatus;
 use crate::class::{Class, Classes, Classifier};
-use crate::error::{StoreError, fits};
+use crate::error::StoreError;
 use crate::free_space::FreeSpaceGuard;
-use crate::log::builder::{BlockBuilder, Packer};
+use crate::log::builder::{BlockBuilder, BuiltBlock, Packer};
 use crate::shares::{ShareState, Shares};
 use saltcellar_base::clock::Clock;
 use saltcellar_base::limits::{
@@ -132,48 +132,21 @@ impl Intake {
 #[derive(Default)]
 struct ClassQueue {
     builder: BlockBuilder,
-    batches: Vec<Arc<Batch>>,
-    entries: Vec<EntryRef>,
+    /// Number of the next commit when the open block got its first entry.
     open_since: u64,
     frames: Vec<u8>,
-    blocks: Vec<PackedBlock>,
+    blocks: Vec<BuiltBlock>,
     /// Sequence number of its last entry.
     last_seq: SeqNo,
 }
 
 impl ClassQueue {
-    fn push(
-        &mut self,
-        seq: SeqNo,
-        entry: &Entry<'_>,
-        batch: &Arc<Batch>,
-        at: usize,
-    ) -> Result<(), StoreError> {
+    fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
         assert!(
             seq > self.last_seq,
             "sequence numbers ascend within a class"
         );
-
-        // Blocks refer to batches instead of copying entries; consecutive entries share one.
-        if !self
-            .batches
-            .last()
-            .is_some_and(|last| Arc::ptr_eq(last, batch))
-        {
-            self.batches.push(batch.clone());
-        }
-
-        let batch = fits(self.batches.len() - 1, "a block has over 4 G batches")?;
-        let at = fits(at, "a batch has over 4 G entries")?;
         self.builder.push(seq, entry)?;
-        self.entries.push(EntryRef {
-            seq,
-            batch,
-            at,
-            kind: entry.kind,
-            flags: entry.flags,
-        });
-
         self.last_seq = seq;
         Ok(())
     }
@@ -181,42 +154,20 @@ impl ClassQueue {
     /// Packs the open block.
     fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
         // Nothing is open.
-        if self.entries.is_empty() {
+        if self.builder.is_empty() {
             return Ok(());
         }
-        // The index of the block is made from `entries`, so both must describe the same rows.
-        if self.builder.len() != self.entries.len() {
-            return Err(StoreError::Broken(
-                "entry counts of a block and its index differ",
-            ));
-        }
-
-        let (templates, raw_bytes) = (self.builder.templates(), self.builder.raw_bytes());
-        let meta = self.builder.write(packer, &mut self.frames)?;
-
-        // The next block probably has as many entries.
-        let room = self.entries.len();
-        let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
-        let batches = std::mem::take(&mut self.batches);
-
-        self.blocks.push(PackedBlock {
-            meta,
-            templates,
-            batches,
-            entries,
-            raw_bytes,
-        });
+        self.blocks
+            .push(self.builder.build(packer, &mut self.frames)?);
         Ok(())
     }
 
     /// Drops everything that is not handed over yet; returns the number of entries.
     fn clear(&mut self) -> usize {
-        let packed: usize = self.blocks.iter().map(|block| block.entries.len()).sum();
-        let lost = packed + self.entries.len();
+        let packed: usize = self.blocks.iter().map(|block| block.columns.len()).sum();
+        let lost = packed + self.builder.len();
 
         self.builder.clear();
-        self.batches.clear();
-        self.entries.clear();
         self.frames.clear();
         self.blocks.clear();
 
@@ -381,7 +332,7 @@ impl Appender {
     }
 
     fn has_work(&self) -> bool {
-        let has = |queue: &ClassQueue| !queue.entries.is_empty() || !queue.blocks.is_empty();
+        let has = |queue: &ClassQueue| !queue.builder.is_empty() || !queue.blocks.is_empty();
         !self.waiting.is_empty() || self.queues.iter().any(has)
     }
 
@@ -476,14 +427,14 @@ impl Appender {
             .map_or(SeqNo::default(), |queue| queue.last_seq)
     }
 
-    fn pack(&mut self, batch: &Arc<Batch>) -> Result<(), StoreError> {
+    fn pack(&mut self, batch: &Batch) -> Result<(), StoreError> {
         // Read once per batch: a reactor may be configured while the daemon runs.
         self.dedupe.note_seen_on_bus(self.status.has_reactor());
 
         self.dedupe.look_ahead(batch.fingerprints());
 
         for (at, (entry, fingerprints)) in batch.entries().enumerate() {
-            let packed = self.pack_entry(batch, at, entry, fingerprints);
+            let packed = self.pack_entry(entry, fingerprints);
             // `fail` counts what is in the queues.
             if packed.is_err() {
                 let left = batch.len().saturating_sub(at) as u64;
@@ -494,11 +445,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Packs entry `at` of a batch.
     fn pack_entry(
         &mut self,
-        batch: &Arc<Batch>,
-        at: usize,
         mut entry: Entry<'_>,
         fingerprints: Option<Fingerprints>,
     ) -> Result<(), StoreError> {
@@ -557,11 +505,10 @@ impl Appender {
             queue.finish(&mut self.packer)?;
         }
 
-        if queue.entries.is_empty() {
+        if queue.builder.is_empty() {
             queue.open_since = self.commit_number;
         }
-        queue.push(seq, &entry, batch, at)?;
-        Ok(())
+        queue.push(seq, &entry)
     }
 
     /// Hands packed blocks to the committer, and open blocks with them: all, or only those that are half full or have
@@ -591,8 +538,8 @@ impl Appender {
         let mut covered = self.seqnos.next();
         for (class, queue) in self.classes.configured().zip(&mut self.queues) {
             // Open blocks keep their senders waiting, also those of full blocks behind them.
-            if let Some(open) = queue.entries.first() {
-                covered = covered.min(open.seq);
+            if let Some(open) = queue.builder.first_seq() {
+                covered = covered.min(open);
             }
 
             if !queue.blocks.is_empty() {
@@ -699,22 +646,20 @@ mod tests {
             };
             let break_one = |appender: &mut Appender, class: &str| {
                 let class = appender.classes.find(class).unwrap().index();
-                // As many as before, so that only the packing fails.
-                let queue = &mut appender.queues[class];
-                queue.entries.pop().unwrap();
+                appender.queues[class].builder.break_a_column();
             };
 
             take(&mut appender, 0..10);
             break_one(&mut appender, ["jobs", "events"][broken]);
             appender.hand_over(true);
-            assert_eq!(failed(), 9, "one was taken out by the test");
+            assert_eq!(failed(), 10);
             assert!(!results.recv().unwrap());
 
             // In the middle of a batch: what was not packed yet has failed as well.
             take(&mut appender, 20..30);
             break_one(&mut appender, "jobs");
             take(&mut appender, 100..40_000);
-            assert_eq!(failed(), 9 + 9 + 39_900);
+            assert_eq!(failed(), 10 + 10 + 39_900);
             assert_eq!(
                 [results.recv().unwrap(), results.recv().unwrap()],
                 [false; 2]

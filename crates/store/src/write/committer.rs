@@ -21,13 +21,15 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendError, Sender};
 use parking_lot::Mutex;
 
-use super::packed::{Done, EntryStats, PackedBlock};
+use super::packed::{Done, EntryStats};
 use super::status::WriterStatus;
 use crate::class::{Class, Classes};
 use crate::error::{StoreError, io_at};
 use crate::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::index::MemIndex;
 use crate::limits::Limits;
+use crate::log::builder::BuiltBlock;
+use crate::log::columns::Columns;
 use crate::log::file::FILE_HEADER_LEN;
 use crate::log::frame::{Position, place_frame};
 use crate::rates::Rates;
@@ -40,8 +42,8 @@ use crate::vfs::FsFile;
 use crate::watermark::Watermark;
 use saltcellar_base::clock::Clock;
 use saltcellar_base::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
-use saltcellar_base::metrics::Metrics;
-use saltcellar_model::{Durability, Entry, Flags, Kind, SeqNo};
+use saltcellar_base::metrics::{ByFunction, Metrics};
+use saltcellar_model::{Durability, FastMap, Flags, Kind, SeqNo};
 
 /// Blocks that are written and synced together.
 pub(crate) struct Commit {
@@ -69,12 +71,12 @@ impl Commit {
 pub(crate) struct Part {
     pub(crate) class: Class,
     pub(crate) frames: Vec<u8>,
-    pub(crate) blocks: Vec<PackedBlock>,
+    pub(crate) blocks: Vec<BuiltBlock>,
 }
 
 impl Part {
     fn fits_into(&self, index: &MemIndex) -> bool {
-        let entries = self.blocks.iter().map(|block| block.entries.len()).sum();
+        let entries = self.blocks.iter().map(|block| block.columns.len()).sum();
         let raw_bytes = self.blocks.iter().map(|block| block.raw_bytes).sum();
 
         let last = self
@@ -386,7 +388,7 @@ impl SegmentWriter {
             .parts
             .iter()
             .flat_map(|p| &p.blocks)
-            .map(|b| b.entries.len())
+            .map(|b| b.columns.len())
             .sum();
         if let Err(error) = &outcome {
             self.metrics.entries_failed.add(entries as u64);
@@ -469,7 +471,7 @@ impl SegmentWriter {
             let entries = part
                 .blocks
                 .iter()
-                .map(|block| block.entries.len() as u64)
+                .map(|block| block.columns.len() as u64)
                 .sum();
 
             self.rates.count(part.class, entries);
@@ -686,48 +688,46 @@ fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
     buffer
 }
 
-fn index_block(index: &mut MemIndex, block: &PackedBlock, metrics: &Metrics) {
-    index.add_block(block.meta, &block.templates);
-    for (at, place) in block.entries.iter().enumerate() {
-        let batch = block.batches.get(place.batch as usize);
-        let entry = batch
-            .and_then(|batch| batch.entry(place.at as usize))
-            .expect("an entry of this block");
-
-        // Deduplication may have changed both after the batch was made.
-        let entry = Entry {
-            kind: place.kind,
-            flags: place.flags,
-            ..entry
-        };
-
-        let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
-        added.expect("room was checked before the write");
-        count(&entry, metrics);
-    }
+fn index_block(index: &mut MemIndex, block: &BuiltBlock, metrics: &Metrics) {
+    let added = index.add_block(block.meta, &block.columns, || block.bodies());
+    added.expect("room was checked before the write");
+    count(&block.columns, metrics);
 }
 
 /// Counts jobs and returns by function.
-fn count(entry: &Entry<'_>, metrics: &Metrics) {
+fn count(columns: &Columns, metrics: &Metrics) {
     let counts = &metrics.distributions;
+    // Most blocks have few functions, so each is counted once with its number of entries.
+    let mut found: FastMap<(usize, u32), (&ByFunction, u64)> = FastMap::default();
 
-    match entry.kind {
-        Kind::Load => counts.jobs.count(entry.fun),
-        Kind::Return => {
-            // Both kinds are counted apart: a forged event must not look like a return of a minion.
-            let is_confirmed = !entry.flags.has(Flags::UNCONFIRMED);
-            let [succeeded, failed] = if is_confirmed {
-                &counts.confirmed_returns
-            } else {
-                &counts.unconfirmed_returns
-            };
-            let of_outcome = if entry.flags.failed(entry.retcode) {
-                failed
-            } else {
-                succeeded
-            };
-            of_outcome.count(entry.fun);
-        }
-        _ => {}
+    for row in columns.rows() {
+        let (of, counter) = match row.kind {
+            Kind::Load => (0, &counts.jobs),
+            Kind::Return => {
+                // Both kinds are counted apart: a forged event must not look like a return of a minion.
+                let is_confirmed = !row.flags.has(Flags::UNCONFIRMED);
+                let has_failed = row.flags.failed(row.retcode);
+                let [succeeded, failed] = if is_confirmed {
+                    &counts.confirmed_returns
+                } else {
+                    &counts.unconfirmed_returns
+                };
+                let counter = if has_failed { failed } else { succeeded };
+                (
+                    1 + 2 * usize::from(is_confirmed) + usize::from(has_failed),
+                    counter,
+                )
+            }
+            _ => continue,
+        };
+        let fun = row.fun.map_or(0, |fun| fun + 1);
+        found.entry((of, fun)).or_insert((counter, 0)).1 += 1;
+    }
+
+    for ((_, fun), (counter, entries)) in found {
+        let fun = fun
+            .checked_sub(1)
+            .map_or(&b""[..], |fun| columns.texts.get(fun));
+        counter.count(&String::from_utf8_lossy(fun), entries);
     }
 }

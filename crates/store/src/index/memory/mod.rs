@@ -19,10 +19,12 @@ use super::summary::{Blocks, TagTemplates};
 use super::{EntryPosition, Totals, newness};
 use crate::index::job_summary::{self, JobSummary};
 use crate::index::memory::arena::Arena;
-use crate::index::names::{Names, Table, hash};
+use crate::log::columns::{Columns, Row};
 use crate::log::file::BlockMeta;
+use crate::names::{Names, Table, hash};
+use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::JOBS_SORTED_AT_ONCE;
-use saltcellar_model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
+use saltcellar_model::{FastMap, Flags, JidKey, Kind, SeqNo};
 
 /// Stands for no job, no entry or no text.
 const NONE: u32 = u32::MAX;
@@ -32,7 +34,6 @@ const TEXT_BYTES_BESIDE: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 struct MemJob {
-    /// The halves of the key: a u128 would pad every job to a multiple of 16.
     key: [u64; 2],
     first: u32,
     last: u32,
@@ -51,24 +52,8 @@ struct MemJob {
 
 impl MemJob {
     fn key(&self) -> JidKey {
-        let [upper, lower] = self.key.map(u128::from);
-        JidKey(upper << 64 | lower)
+        key_of(self.key)
     }
-}
-
-const LAST_JIDS: usize = 64;
-
-/// Slot of a jid in the cache of recent jids: its last four bytes, mostly digits, change fastest.
-fn slot_of(jid: &str) -> usize {
-    let digits = jid
-        .as_bytes()
-        .last_chunk::<4>()
-        .copied()
-        .unwrap_or_default();
-    let mixed = u32::from_le_bytes(digits).wrapping_mul(0x9e37_79b1) >> 26;
-    // The multiplication leaves the best mixed bits at the top; 26 of 32 are dropped, so 64 slots
-    // are left.
-    mixed as usize % LAST_JIDS
 }
 
 /// The latest return of a function from a minion.
@@ -78,6 +63,60 @@ struct MemLatest {
     minion: u32,
     job: u32,
     seq: SeqNo,
+    /// That of the job: a comparison that looked there would wait for memory.
+    key: [u64; 2],
+}
+
+impl MemLatest {
+    /// Takes over a further return of the same function and minion, unless its job is older.
+    fn renew(&mut self, other: Self) {
+        let newness = |latest: &Self| newness(key_of(latest.key), latest.seq);
+        // A second return of the same job renews the row even if it says nothing newer: the last
+        // one decides when the row expires.
+        if other.job == self.job || newness(&other) > newness(self) {
+            *self = other;
+        }
+    }
+}
+
+/// The halves of a key: a u128 would pad every job to a multiple of 16.
+fn halves(key: JidKey) -> [u64; 2] {
+    let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).expect("64 bits");
+    [half(key.0 >> 64), half(key.0)]
+}
+
+fn key_of(halves: [u64; 2]) -> JidKey {
+    let [upper, lower] = halves.map(u128::from);
+    JidKey(upper << 64 | lower)
+}
+
+/// The numbers in the index of what a block names.
+#[derive(Debug, Default)]
+struct BlockNumbers {
+    /// Of a minion's name, by its index among the texts of the block; `NONE` before it was looked up.
+    minions: Vec<u32>,
+    /// Of a function's name, likewise: confirmed, and known from a bus only.
+    funs: Vec<[u32; 2]>,
+    /// The job of a jid of the block, and its key.
+    jobs: Vec<Option<(u32, JidKey)>>,
+}
+
+impl BlockNumbers {
+    /// Nothing of this block was looked up.
+    fn start(&mut self, columns: &Columns) {
+        self.minions.clear();
+        self.minions.resize(columns.texts.ends.len(), NONE);
+        self.funs.clear();
+        self.funs.resize(columns.texts.ends.len(), [NONE; 2]);
+        self.jobs.clear();
+        self.jobs.resize(columns.jids(), None);
+    }
+
+    /// The number of a minion, by its index among the texts; all were looked up.
+    fn minion(&self, text: u32) -> u32 {
+        let number = self.minions.get(text as usize);
+        *number.expect("a text of the block")
+    }
 }
 
 /// The latest data about a minion.
@@ -136,11 +175,8 @@ pub(crate) struct MemIndex {
     latest_table: Table,
     register: Option<SeqNo>,
     totals: Totals,
-    /// A direct-mapped cache of recent jids and their jobs: consecutive entries often belong to few
-    /// jobs.
-    last_jids: Vec<(String, u32)>,
-    /// The name in the previous row of each kind.
-    last_funs: [Option<u32>; 2],
+    /// Used for one block at a time.
+    numbers: BlockNumbers,
     scratch: (JobSummary, Vec<u8>),
 }
 
@@ -157,8 +193,14 @@ impl MemIndex {
         }
     }
 
-    /// Adds a block and its tag templates; its entries follow with [`MemIndex::add`].
-    pub(crate) fn add_block(&mut self, meta: BlockMeta, templates: &[Vec<u8>]) {
+    /// Adds a block and its entries. `bodies` is called if a job's summary needs a body. Fails without room
+    /// ([`MemIndex::has_room`]).
+    pub(crate) fn add_block<'a>(
+        &mut self,
+        meta: BlockMeta,
+        columns: &Columns,
+        bodies: impl Fn() -> &'a [u8],
+    ) -> Result<(), StoreError> {
         let totals = &mut self.totals;
         totals.log_bytes = meta.end();
         // `Totals` starts with zero times, which would win every comparison of the minimum.
@@ -173,11 +215,39 @@ impl MemIndex {
         } else {
             totals.at_max.max(meta.at_max)
         };
+        totals.entries += columns.len() as u64;
+        totals.last_seq = totals.last_seq.max(meta.last_seq);
+        totals.raw_bytes += columns.raw_len as u64;
 
-        self.blocks.push(meta, self.templates.bits(templates));
-        // An empty range: entries of the block extend it.
-        self.minion_ends.push(self.minions_len());
-        self.raws.push(0);
+        self.blocks
+            .push(meta, self.templates.bits(&columns.templates()));
+        // Saturating: the value only separates small blocks from large ones when a segment is
+        // sealed.
+        self.raws
+            .push(u32::try_from(columns.raw_len).unwrap_or(u32::MAX));
+
+        // What the block names is looked up once per name, not per entry.
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.start(columns);
+        self.note_minions(columns, &mut numbers)?;
+
+        self.look_ahead(columns, &numbers);
+
+        let first = self.blocks.newest_start();
+        for (at, row) in (0_u32..).zip(columns.rows()) {
+            if row.kind == Kind::Register {
+                self.register = Some(row.seq);
+            }
+            // An entry without a job is found by its block alone.
+            if let Some(jid) = row.jid {
+                let number = first.checked_add(at).filter(|number| *number < NONE);
+                let number = number.ok_or(StoreError::Broken("an index has over 4 G entries"))?;
+                self.add_to_job((columns, &mut numbers), (jid, number), &row, &bodies)?;
+            }
+        }
+
+        self.numbers = numbers;
+        Ok(())
     }
 
     /// Whether there is room for this many entries and bytes with sequence numbers up to `last`:
@@ -207,57 +277,83 @@ impl MemIndex {
             .expect("at most one minion per entry, and entries are 32 bits")
     }
 
-    /// Adds an entry to the newest block; `at` is its index there. `body` is called only if the job
-    /// summary needs it. Fails without room ([`MemIndex::has_room`]).
-    pub(crate) fn add<'a>(
+    /// Records the minions of the newest block, each once.
+    fn note_minions(
         &mut self,
-        at: usize,
-        seq: SeqNo,
-        entry: &Entry<'a>,
-        raw_len: usize,
-        body: impl FnOnce() -> &'a [u8],
+        columns: &Columns,
+        numbers: &mut BlockNumbers,
     ) -> Result<(), StoreError> {
-        self.totals.entries += 1;
-        self.totals.last_seq = self.totals.last_seq.max(seq);
-        self.totals.raw_bytes += raw_len as u64;
-        // Saturating: the value only separates small blocks from large ones when a segment is
-        // sealed.
-        let raw = self.raws.last_mut().expect("a block was added");
-        *raw = raw.saturating_add(u32::try_from(raw_len).unwrap_or(u32::MAX));
+        let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
 
-        if entry.kind == Kind::Register {
-            self.register = Some(seq);
+        for text in columns.minions() {
+            let slot = numbers.minions.get_mut(text as usize);
+            let slot = slot.expect("a text of the block");
+            if *slot != NONE {
+                continue;
+            }
+
+            let name = self.names.number(columns.texts.get(text))?;
+            *slot = name;
+            if self.noted.len() <= name as usize {
+                self.noted.resize(name as usize + 1, Noted::default());
+            }
+            let noted = self.noted.get_mut(name as usize).expect("resized above");
+            // Texts whose hashes are equal may be in a block twice.
+            if noted.block != block {
+                noted.block = block;
+                self.minions.push(name);
+            }
         }
 
-        let minion = if entry.minion.is_empty() {
-            NONE
+        self.minion_ends.push(self.minions_len());
+        Ok(())
+    }
+
+    /// Brings the rows of the latest returns that the block renews closer to the processor: they are spread over more memory
+    /// than its caches hold, and renewing them one after the other would wait for each.
+    fn look_ahead(&self, columns: &Columns, numbers: &BlockNumbers) {
+        let read = columns.minions().fold(0, |read, text| {
+            let noted = self.noted.get(numbers.minion(text) as usize);
+            let row = noted.and_then(|noted| noted.rows.first());
+            let latest = row.and_then(|row| self.latest.get(row.at as usize));
+            read ^ latest.map_or(0, |latest| latest.seq.0)
+        });
+        // The compiler must not leave out reads whose result nobody needs.
+        std::hint::black_box(read);
+    }
+
+    /// Adds an entry to the job of its jid; `number` is that of the entry in the segment.
+    fn add_to_job<'a>(
+        &mut self,
+        (columns, numbers): (&Columns, &mut BlockNumbers),
+        (jid, number): (u32, u32),
+        row: &Row,
+        bodies: &impl Fn() -> &'a [u8],
+    ) -> Result<(), StoreError> {
+        let slot = numbers.jobs.get_mut(jid as usize);
+        let slot = slot.expect("a jid of the block");
+        let (at, key) = if let Some(known) = *slot {
+            known
         } else {
-            self.note_minion(entry.minion.as_bytes())?
+            let (key, text) = columns.jid(jid as usize);
+            let at = self.find_or_make(key, text, row.at, number)?;
+            *slot.insert((at, key))
         };
-        // An entry without a job is found by its block alone.
-        if entry.jid.is_empty() {
-            return Ok(());
-        }
+        self.link(at, number);
 
-        let number = u32::try_from(at)
-            .ok()
-            .and_then(|at| self.blocks.newest_start().checked_add(at));
-        let number = number.filter(|number| *number < NONE);
-        let number = number.ok_or(StoreError::Broken("an index has over 4 G entries"))?;
-
-        let at = self.job_of(entry, number)?;
         let job = self
             .jobs
             .get_mut(at as usize)
             .expect("the job was found or added");
-        let rank = job_summary::rank(entry.kind);
+        let rank = job_summary::rank(row.kind);
 
         // A salvaged segment may span more than 32 bits of sequence numbers. Beyond that only their
         // order matters, which saturation preserves.
         let since =
-            u32::try_from(seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
+            u32::try_from(row.seq.0.saturating_sub(self.totals.first_seq.0)).unwrap_or(NONE - 1);
 
-        match entry.kind {
+        let body = || bodies().get(row.body.clone()).unwrap_or_default();
+        match row.kind {
             Kind::Endtime => {
                 let text = saltcellar_wire::msgpack::as_text(body()).unwrap_or_default();
                 job.endtime = self.texts.number(text.as_bytes())?;
@@ -266,13 +362,13 @@ impl MemIndex {
             Kind::NoCache => job.nocache = true,
             // Of several loads the best one counts, and of equal ones the first.
             kind if rank > job.rank => {
-                let (row, values) = &mut self.scratch;
-                row.take_load(
+                let (summary, values) = &mut self.scratch;
+                summary.take_load(
                     job_summary::load_of(kind, body()),
                     saltcellar_base::limits::ROW_VALUE_BYTES_MAX,
                 );
                 values.clear();
-                row.write_values(values);
+                summary.write_values(values);
                 job.load = self.texts.number(values)?;
                 job.rank = rank;
                 job.load_seq = since;
@@ -281,93 +377,58 @@ impl MemIndex {
         }
 
         // Only returns are jobs that a minion has run. Without a minion there is no row to renew.
-        if entry.kind == Kind::Return && minion != NONE {
-            let is_bus_only = entry.flags.has(Flags::UNCONFIRMED);
+        if row.kind == Kind::Return
+            && let Some(minion) = row.minion
+        {
+            let newest = MemLatest {
+                fun: NONE,
+                minion: numbers.minion(minion),
+                job: at,
+                seq: row.seq,
+                key: halves(key),
+            };
+            let is_bus_only = row.flags.has(Flags::UNCONFIRMED);
             // A highstate counts twice: for its function, and for the question when a minion last
             // applied all of its states.
-            if entry.flags.has(Flags::HIGHSTATE) {
-                let fun = self.number_of(RowKind::Highstate, HIGHSTATE, is_bus_only)?;
-                self.note_latest(RowKind::Highstate, fun, minion, at, seq);
+            if row.flags.has(Flags::HIGHSTATE) {
+                let fun = self.number_of_fun(HIGHSTATE.as_bytes(), is_bus_only)?;
+                self.note_latest(RowKind::Highstate, MemLatest { fun, ..newest });
             }
-            let fun = self.number_of(RowKind::Function, entry.fun, is_bus_only)?;
-            self.note_latest(RowKind::Function, fun, minion, at, seq);
+
+            let fun = match row.fun {
+                Some(text) => {
+                    let slot = numbers.funs.get_mut(text as usize);
+                    let [confirmed, bus_only] = slot.expect("a text of the block");
+                    let slot = if is_bus_only { bus_only } else { confirmed };
+                    if *slot == NONE {
+                        *slot = self.number_of_fun(columns.texts.get(text), is_bus_only)?;
+                    }
+                    *slot
+                }
+                None => self.number_of_fun(b"", is_bus_only)?,
+            };
+            self.note_latest(RowKind::Function, MemLatest { fun, ..newest });
         }
         Ok(())
     }
 
-    /// The number of the name in a row of the latest returns.
-    fn number_of(
-        &mut self,
-        kind: RowKind,
-        fun: &str,
-        is_bus_only: bool,
-    ) -> Result<u32, StoreError> {
+    /// The number of a function's name in a row of the latest returns.
+    fn number_of_fun(&mut self, fun: &[u8], is_bus_only: bool) -> Result<u32, StoreError> {
         let (_, name) = &mut self.scratch;
         name.clear();
         if is_bus_only {
             name.push(BUS_ONLY as u8);
         }
-        name.extend_from_slice(fun.as_bytes());
-        // Usually that of the return before.
-        let [last, of_highstate] = &mut self.last_funs;
-        let last = match kind {
-            RowKind::Function => last,
-            RowKind::Highstate => of_highstate,
-        };
-        let known = last.filter(|&last| self.names.get(last) == name.as_slice());
-        let number = known.map_or_else(|| self.names.number(name), Ok)?;
-        *last = Some(number);
-        Ok(number)
+        name.extend_from_slice(fun);
+        self.names.number(name)
     }
 
-    /// Records a minion for the newest block; returns the number of its name.
-    fn note_minion(&mut self, minion: &[u8]) -> Result<u32, StoreError> {
-        let name = self.names.number(minion)?;
-        let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
-
-        if self.noted.len() <= name as usize {
-            self.noted.resize(name as usize + 1, Noted::default());
-        }
-        let noted = self.noted.get_mut(name as usize).expect("resized above");
-
-        // Each minion once per block: `minion_ends` delimits the blocks, and entries of a block are
-        // added together.
-        if noted.block != block {
-            noted.block = block;
-            self.minions.push(name);
-            *self.minion_ends.last_mut().expect("a block was added") = self.minions_len();
-        }
-        Ok(name)
-    }
-
-    /// Appends an entry to its job; returns the number of the job.
-    fn job_of(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
+    /// Appends entry `number` of the segment to a job.
+    fn link(&mut self, at: u32, number: u32) {
         // Entries without a job leave gaps here, so the list is extended up to this one.
         while self.next.len() <= number as usize {
             self.next.push(NONE);
         }
-
-        let slot = slot_of(entry.jid);
-        let known = self
-            .last_jids
-            .get(slot)
-            .filter(|(jid, _)| jid == entry.jid)
-            .map(|(_, at)| *at);
-        // Consecutive entries often belong to few jobs, and comparing a text is cheaper than
-        // hashing a key and probing a table.
-        let at = if let Some(at) = known {
-            at
-        } else {
-            let at = self.find_or_make(entry, number)?;
-            if self.last_jids.is_empty() {
-                self.last_jids.resize_with(LAST_JIDS, Default::default);
-            }
-            let (jid, job) = self.last_jids.get_mut(slot).expect("a slot of the cache");
-            jid.clear();
-            jid.push_str(entry.jid);
-            *job = at;
-            at
-        };
 
         let job = self
             .jobs
@@ -381,11 +442,15 @@ impl MemIndex {
 
         job.count += 1;
         job.last = number;
-        Ok(at)
     }
 
-    fn find_or_make(&mut self, entry: &Entry<'_>, number: u32) -> Result<u32, StoreError> {
-        let key = JidKey::of(entry.jid);
+    fn find_or_make(
+        &mut self,
+        key: JidKey,
+        text: &[u8],
+        first_at: Micros,
+        number: u32,
+    ) -> Result<u32, StoreError> {
         let hash = hash(&key.0.to_le_bytes());
         // Keys, not texts: two jids without a time whose hashes collide share a job here. Readers
         // compare the texts of the entries.
@@ -396,13 +461,12 @@ impl MemIndex {
         let at = fits(self.jobs.len(), "an index has over 4 G jobs")?;
         // A jid with a time is spelled from its key.
         if key.time().is_none() {
-            let text = self.texts.number(entry.jid.as_bytes())?;
+            let text = self.texts.number(text)?;
             self.free.insert(at, text);
         }
 
-        let half = |n: u128| u64::try_from(n & u128::from(u64::MAX)).expect("64 bits");
         self.jobs.push(MemJob {
-            key: [half(key.0 >> 64), half(key.0)],
+            key: halves(key),
             first: number,
             last: number,
             count: 0,
@@ -410,7 +474,7 @@ impl MemIndex {
             endtime: NONE,
             load_seq: 0,
             endtime_seq: NONE,
-            first_at: entry.at.0,
+            first_at: first_at.0,
             rank: 0,
             nocache: false,
         });
@@ -446,16 +510,18 @@ impl MemIndex {
     }
 
     /// Records a return of a minion, whose name was recorded, in its row.
-    fn note_latest(&mut self, kind: RowKind, fun: u32, minion: u32, job: u32, seq: SeqNo) {
+    fn note_latest(&mut self, kind: RowKind, newest: MemLatest) {
+        let MemLatest { fun, minion, .. } = newest;
+
         // Usually a minion runs the same function as before.
         let noted = self
             .noted
-            .get(minion as usize)
-            .and_then(|noted| noted.rows.get(kind as usize))
-            .filter(|row| row.fun == fun + 1)
-            .map(|row| row.at);
-        if let Some(at) = noted {
-            self.renew_latest(at, job, seq);
+            .get_mut(minion as usize)
+            .and_then(|noted| noted.rows.get_mut(kind as usize))
+            .expect("the minion was recorded");
+        if noted.fun == fun + 1 {
+            let latest = self.latest.get_mut(noted.at as usize);
+            latest.expect("a row that was noted").renew(newest);
             return;
         }
 
@@ -466,45 +532,20 @@ impl MemIndex {
                 .get(at as usize)
                 .is_some_and(|l| l.fun == fun && l.minion == minion)
         };
-        let known = self.latest_table.find(hash, is);
-        let next = u32::try_from(self.latest.len())
-            .expect("at most one per entry, and entries are 32 bits");
 
-        if let Some(at) = known {
-            self.renew_latest(at, job, seq);
-        } else {
+        let at = self.latest_table.find(hash, is).unwrap_or_else(|| {
+            let next = u32::try_from(self.latest.len())
+                .expect("at most one per entry, and entries are 32 bits");
             self.latest_table.insert(hash, next);
-            self.latest.push(MemLatest {
-                fun,
-                minion,
-                job,
-                seq,
-            });
+            self.latest.push(newest);
+            next
+        });
+        if let Some(latest) = self.latest.get_mut(at as usize) {
+            latest.renew(newest);
         }
 
-        let row = self
-            .noted
-            .get_mut(minion as usize)
-            .and_then(|noted| noted.rows.get_mut(kind as usize))
-            .expect("the minion was recorded");
-        row.fun = fun + 1;
-        row.at = known.unwrap_or(next);
-    }
-
-    /// Records a further return of a function from a minion, unless its job is older.
-    fn renew_latest(&mut self, at: u32, job: u32, seq: SeqNo) {
-        let newness = |job: u32, seq| self.key_of(job).map(|key| newness(key, seq));
-        // A second return of the same job renews the row even if it says nothing newer: the last
-        // one decides when the row expires.
-        let is_newer = |known: &MemLatest| {
-            known.job == job || newness(job, seq) > newness(known.job, known.seq)
-        };
-        if self.latest.get(at as usize).is_some_and(is_newer)
-            && let Some(latest) = self.latest.get_mut(at as usize)
-        {
-            latest.job = job;
-            latest.seq = seq;
-        }
+        noted.fun = fun + 1;
+        noted.at = at;
     }
 
     pub(crate) fn blocks(&self) -> &Blocks {
@@ -655,9 +696,22 @@ impl MemIndex {
 
     /// The latest job per function and minion, sorted by both.
     pub(crate) fn latest(&self) -> Vec<LatestJob> {
-        let mut rows = self.latest_with(&|_, _| true);
-        rows.sort_unstable();
-        rows
+        // Names are sorted, and rows by the places of their names: there are many more rows than names.
+        let mut names: Vec<u32> = (0..self.names.len()).collect();
+        names.sort_unstable_by_key(|&name| self.names.get(name));
+        let mut place_of = vec![0; names.len()];
+        for (place, name) in (0_u64..).zip(names) {
+            if let Some(slot) = place_of.get_mut(name as usize) {
+                *slot = place;
+            }
+        }
+
+        let place = |name: u32| place_of.get(name as usize).copied().unwrap_or_default();
+        let mut rows: Vec<&MemLatest> = self.latest.iter().collect();
+        rows.sort_unstable_by_key(|row| place(row.fun) << 32 | place(row.minion));
+        rows.into_iter()
+            .filter_map(|row| self.latest_row(row))
+            .collect()
     }
 
     /// The latest job of each function and minion that `wanted` selects, in no order.
@@ -719,7 +773,14 @@ impl MemIndex {
 
     /// All minions, sorted, with their blocks, ascending.
     pub(crate) fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
-        let mut blocks: Vec<Vec<u32>> = vec![Vec::new(); self.names.len() as usize];
+        // Their numbers first, so that no list grows.
+        let mut counts = vec![0; self.names.len() as usize];
+        for &name in self.minions.iter() {
+            if let Some(count) = counts.get_mut(name as usize) {
+                *count += 1;
+            }
+        }
+        let mut blocks: Vec<Vec<u32>> = counts.into_iter().map(Vec::with_capacity).collect();
 
         let mut from = 0;
         // Blocks are visited in order, so every list ascends.

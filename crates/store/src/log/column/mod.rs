@@ -21,6 +21,16 @@ pub(crate) struct Column {
 
 impl Column {
     pub(crate) fn pack(values: &[i64]) -> Self {
+        let first = values.first().copied().unwrap_or(0);
+        // Sources, masters and gaps mostly; the others end this at once.
+        if values.iter().all(|value| *value == first) {
+            return Self {
+                base: first,
+                width: 0,
+                data: Vec::new(),
+            };
+        }
+
         let base = values.iter().copied().min().unwrap_or(0);
         // Wrapping: the difference of two i64 always fits the u64 it is taken as.
         let delta = |v: i64| v.wrapping_sub(base).cast_unsigned();

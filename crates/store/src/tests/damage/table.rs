@@ -223,15 +223,15 @@ fn a_table_that_lacks_the_end_of_its_log_hides_nothing() {
         // An index of the same log without its last block.
         let mut blocks = Vec::new();
         let bounds = walk::Bounds::of_log(log.size().unwrap());
-        walk::walk(&log, bounds, true, |meta, _| {
-            blocks.push(*meta);
+        walk::walk(&log, bounds, true, |meta, view| {
+            blocks.push((*meta, view.rows().columns()));
             None
         })
         .unwrap();
         blocks.pop();
         let mut index = index::MemIndex::new(first_seq);
-        for meta in &blocks {
-            index.add_block(*meta, &[]);
+        for (meta, columns) in &blocks {
+            index.add_block(*meta, columns, || b"").unwrap();
         }
         index::sealed::write(&vfs::Disk, table, (&index, None), id, Vec::new()).unwrap();
     }
