@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{DiskQueue, Hole};
-use super::{
-    BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, dir_of, offer,
-};
+use super::offered::Settled;
+use super::pending::PendingBatch;
+use super::position::Position;
+use super::state::SpillState;
+use super::{BusDependencies, Shared, SpillWriter, dir_of, offer};
 use crate::base::backoff::{Backoff, Retry};
 use crate::base::clock::Micros;
 use crate::base::limits::{
@@ -41,7 +43,8 @@ pub(crate) struct SpillDrainer {
     pub(super) offers: Retry,
     /// The store's count of stored entries at the first rejection of the current batch.
     stored_before: u64,
-    seen: (Option<Micros>, u64),
+    /// As recorded last.
+    seen: Position,
     seen_at: Option<Instant>,
     seen_file: Option<Box<dyn FsFile>>,
     log: LogOnce,
@@ -86,7 +89,7 @@ impl SpillDrainer {
                 .map_err(io_at("write", &path))?;
         }
 
-        let (until, number) = read_seen(&*fs, dir, &shared)
+        let Position { until, number } = read_seen(&*fs, dir, &shared)
             .map_err(io_at("read the position in", dir))?
             .unwrap_or_default();
 
@@ -101,9 +104,11 @@ impl SpillDrainer {
         let last = found.last.map_or(0, |(number, _)| number);
         {
             let mut state = shared.state.lock();
-            state.next_number = last.max(number) + 1;
-            state.on_disk = !disk.is_empty();
-            state.disk = (disk.waiting(), disk.bytes());
+            state.read.number = last.max(number);
+            state.disk.measure(&disk);
+            if !disk.is_empty() {
+                state.disk.begin();
+            }
 
             // A gap for events older than those on disk: in memory or with the store when the daemon was killed.
             if let Some((first, at)) = found
@@ -118,7 +123,7 @@ impl SpillDrainer {
                 };
                 let batch = shared.gap_batch(&mut state, &gap);
                 state
-                    .back
+                    .offered
                     .push_back(PendingBatch::new(batch, first - 1, at));
             }
         }
@@ -133,7 +138,7 @@ impl SpillDrainer {
         } else {
             until
         };
-        shared.state.lock().read_until = until;
+        shared.state.lock().read.until = until;
 
         Ok((
             Self::new(spill_writer, disk, fs, master_keys, bytes_max),
@@ -171,7 +176,7 @@ impl SpillDrainer {
             reads: Retry::new(Backoff::new(SPILL_RETRY, SPILL_RETRY_MAX)),
             offers: Retry::new(Backoff::new(REFUSED_PAUSE_MIN, REFUSED_PAUSE_MAX)),
             stored_before: 0,
-            seen: (None, 0),
+            seen: Position::default(),
             seen_at: None,
             seen_file: None,
             log: LogOnce::every(SOURCE_LOG_INTERVAL),
@@ -193,17 +198,14 @@ impl SpillDrainer {
 
             // The timeout for stopping runs only while the writer is closed and the store makes no
             // progress.
-            if state.accepted != self.accepted || !state.closing {
-                self.accepted = state.accepted;
+            if state.offered.accepted() != self.accepted || !state.closing {
+                self.accepted = state.offered.accepted();
                 self.accepted_at = Instant::now();
             }
 
-            let empty = state.waiting.is_empty()
-                && state.back.is_empty()
-                && !state.on_disk
-                && self.piece.is_none();
-
-            if state.closing && empty && state.flights.is_empty() && state.stored.is_empty() {
+            let empty = state.is_empty() && self.piece.is_none();
+            let is_settled = !state.offered.has_in_flight() && !state.offered.has_stored_files();
+            if state.closing && empty && is_settled {
                 break;
             }
 
@@ -217,7 +219,7 @@ impl SpillDrainer {
             let pause = match () {
                 () if moved || spilled => continue,
                 // A fraction of the shortest pause between retries, so that none is missed by much.
-                () if state.held => REFUSED_PAUSE_MIN / 4,
+                () if state.offered.is_held() => REFUSED_PAUSE_MIN / 4,
                 // The intake is full, and nothing tells when it has room again.
                 () if !empty => Duration::from_millis(1),
                 () => STOP_CHECK,
@@ -231,7 +233,7 @@ impl SpillDrainer {
     /// Delivers as much as the intake has room for; returns whether there was progress.
     pub(super) fn deliver(&mut self) -> bool {
         // The lock covers no work on the disk, because the reader of the bus needs it.
-        let stored = std::mem::take(&mut self.shared.state.lock().stored);
+        let stored = self.shared.state.lock().offered.take_stored_files();
         let mut moved = !stored.is_empty();
         for file in stored {
             self.disk.stored(file);
@@ -241,38 +243,35 @@ impl SpillDrainer {
         loop {
             let shared = self.shared.clone();
             let mut state = shared.state.lock();
-            state.disk = (self.disk.waiting(), self.disk.bytes());
+            state.disk.measure(&self.disk);
 
-            if state.held && !self.may_retry(&state) {
+            if state.offered.is_held() && !self.may_retry(&state) {
                 return moved;
             }
 
             // Oldest first: rejected, read from disk, on disk, in memory.
-            if let Some(pending_batch) = state.back.front().cloned() {
+            if let Some(pending_batch) = state.offered.queue().front().cloned() {
                 if !offer(&shared, &mut state, &self.intake, &pending_batch) {
                     return moved;
                 }
                 // The pause stays, and grows if the store rejects the batch again.
-                state.back.pop_front();
+                state.offered.pop_front();
             } else if let Some(pending_batch) = &self.piece {
                 if !offer(&shared, &mut state, &self.intake, pending_batch) {
                     return moved;
                 }
                 self.piece = None;
-            } else if state.on_disk {
+            } else if state.disk.has_events() {
                 drop(state);
                 // Read without the lock: the reader of the bus must not wait for a disk.
                 if !self.read_disk() {
                     return moved;
                 }
-            } else if let Some(pending_batch) = state.waiting.front().cloned() {
+            } else if let Some(pending_batch) = state.memory.front().cloned() {
                 if !offer(&shared, &mut state, &self.intake, &pending_batch) {
                     return moved;
                 }
-                state.waiting_bytes = state
-                    .waiting_bytes
-                    .saturating_sub(pending_batch.batch.footprint());
-                state.waiting.pop_front();
+                state.memory.pop_front();
             } else {
                 return moved;
             }
@@ -284,10 +283,10 @@ impl SpillDrainer {
     /// While the store rejects batches, one is retried at a time, with pauses, to keep the order.
     fn may_retry(&mut self, state: &SpillState) -> bool {
         // The store's response to the batch in flight decides about the next one.
-        if !state.flights.is_empty() {
+        if state.offered.has_in_flight() {
             return false;
         }
-        if state.back.is_empty() {
+        if state.offered.queue().is_empty() {
             return true;
         }
 
@@ -299,46 +298,30 @@ impl SpillDrainer {
         let shared = self.shared.clone();
         let mut state = shared.state.lock();
 
-        // A batch without a response may still be stored, and a second offer would store it twice.
-        if state.flights.iter().any(|flight| flight.stored.is_none()) {
-            return;
-        }
-
-        if state.flights.is_empty() {
-            if !state.held {
-                self.offers.succeeded();
+        let (batches, alone) = match state.offered.settle() {
+            Settled::NotYet => return,
+            Settled::Stored => {
+                let accepts = !state.offered.is_held();
+                drop(state);
+                if accepts {
+                    self.accepts_again();
+                }
+                return;
             }
-            if !state.held && self.logged_rejection {
-                self.logged_rejection = false;
-                tracing::info!(bus = %shared.bus().display(), "the store accepts bus events again");
-            }
-            return;
-        }
-
-        let flights = std::mem::take(&mut state.flights);
-        state.first_flight += flights.len() as u64;
-        // Only the rejection of a single batch proves that this batch is the cause.
-        let alone = flights.len() == 1;
+            Settled::Rejected { batches, alone } => (batches, alone),
+        };
 
         // From the newest, because each one goes to the front.
-        for InFlight {
-            mut pending_batch,
-            stored,
-        } in flights.into_iter().rev()
-        {
-            if stored == Some(true) {
-                state.stored.extend(pending_batch.file);
-                continue;
-            }
-
+        for mut pending_batch in batches.into_iter().rev() {
             shared
                 .metrics
                 .bus_events_offered_again
-                .add(pending_batch.batch.len() as u64);
+                .add(pending_batch.events());
 
             if pending_batch.refused == 0 {
                 self.stored_before = shared.metrics.entries_stored.get();
             }
+            // Only the rejection of a single batch proves that this batch is the cause.
             pending_batch.refused += u32::from(alone);
             let accepts_others = shared.metrics.entries_stored.get() > self.stored_before;
 
@@ -348,27 +331,36 @@ impl SpillDrainer {
                 continue;
             }
 
-            state.back.push_front(pending_batch);
+            state.offered.push_front(pending_batch);
         }
 
         self.offers.failed();
         if self.log.is_due((), shared.clock.monotonic()) {
             self.logged_rejection = true;
             tracing::warn!(
-                bus = %shared.bus().display(), why = state.reason,
+                bus = %shared.bus().display(), why = state.offered.refusal(),
                 "the store rejects bus events; they wait in the spill"
             );
         }
     }
 
+    /// Ends the pauses between retries.
+    fn accepts_again(&mut self) {
+        self.offers.succeeded();
+        if self.logged_rejection {
+            self.logged_rejection = false;
+            let bus = self.shared.bus();
+            tracing::info!(bus = %bus.display(), "the store accepts bus events again");
+        }
+    }
+
     /// Drops a batch that the store rejects permanently while it accepts others, and records a gap in its place.
     fn drop_rejected(&self, state: &mut SpillState, pending_batch: &PendingBatch) {
-        let lost = pending_batch.batch.len() as u64;
+        let lost = pending_batch.events();
         self.shared.metrics.bus_events_lost.add(lost);
-        state.lost += lost;
-        tracing::error!(bus = %self.shared.bus().display(), lost, why = state.reason, "events rejected permanently, dropped");
-        // Its file no longer waits for the batch.
-        state.stored.extend(pending_batch.file);
+        state.losses.count(lost);
+        tracing::error!(bus = %self.shared.bus().display(), lost, why = state.offered.refusal(), "events rejected permanently, dropped");
+        state.offered.dropped(pending_batch);
 
         let PendingBatch { first, at, .. } = *pending_batch;
         let gap = Gap {
@@ -379,7 +371,9 @@ impl SpillDrainer {
         };
 
         let batch = self.shared.gap_batch(state, &gap);
-        state.back.push_front(PendingBatch::new(batch, first, at));
+        state
+            .offered
+            .push_front(PendingBatch::new(batch, first, at));
     }
 
     /// Reads the next chunk from disk; false if that has to wait.
@@ -421,11 +415,11 @@ impl SpillDrainer {
 
                     // The gap goes before the events that follow it.
                     let mut state = self.shared.state.lock();
-                    state.lost += missing;
+                    state.losses.count(missing);
                     self.shared.metrics.bus_events_lost.add(missing);
                     let batch = self.shared.gap_batch(&mut state, &gap);
                     state
-                        .back
+                        .offered
                         .push_back(PendingBatch::new(batch, piece.first, at));
                 }
 
@@ -435,10 +429,9 @@ impl SpillDrainer {
                 true
             }
             Ok(None) => {
-                // The store may go on with memory: nothing older is left on disk.
                 let mut state = self.shared.state.lock();
-                state.on_disk = false;
-                state.disk = (self.disk.waiting(), self.disk.bytes());
+                state.disk.end();
+                state.disk.measure(&self.disk);
                 true
             }
             Err(error) => {
@@ -458,17 +451,13 @@ impl SpillDrainer {
         loop {
             let pending_batch = {
                 let mut state = self.shared.state.lock();
-                let waits_long = || {
-                    state
-                        .waiting
-                        .front()
-                        .is_some_and(|p| p.since.elapsed() > SPILL_AFTER)
-                };
+                let store_is_behind =
+                    || state.offered.is_held() || state.memory.waits_longer_than(SPILL_AFTER);
 
                 // Once begun, memory is emptied, so that spilling does not begin anew with each
                 // batch.
-                emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES && (state.held || waits_long());
-                if !emptying || state.waiting.is_empty() {
+                emptying |= state.memory.bytes() > SPILL_ABOVE_BYTES && store_is_behind();
+                if !emptying || state.memory.is_empty() {
                     return wrote;
                 }
 
@@ -476,9 +465,8 @@ impl SpillDrainer {
                     return wrote;
                 }
 
-                // Before the write: from now on no newer event goes directly to the store.
-                state.on_disk = true;
-                state.waiting.front().cloned()
+                state.disk.begin();
+                state.memory.front().cloned()
             };
 
             let Some(pending_batch) = pending_batch else {
@@ -492,11 +480,8 @@ impl SpillDrainer {
 
             wrote = true;
             let mut state = self.shared.state.lock();
-            state.waiting.pop_front();
-            state.waiting_bytes = state
-                .waiting_bytes
-                .saturating_sub(pending_batch.batch.footprint());
-            state.disk = (self.disk.waiting(), self.disk.bytes());
+            state.memory.pop_front();
+            state.disk.measure(&self.disk);
         }
     }
 
@@ -547,18 +532,9 @@ impl SpillDrainer {
     /// Writes all events that the store did not accept before shutdown to disk.
     fn spill_all(&mut self) {
         let (old, new) = {
-            // Taken together, so that later responses find nothing to change.
+            // Taken together, so that no response comes in between.
             let mut state = self.shared.state.lock();
-            let flights = std::mem::take(&mut state.flights);
-            let unanswered = flights
-                .into_iter()
-                .filter(|flight| flight.stored != Some(true));
-            let old: Vec<PendingBatch> = unanswered
-                .map(|flight| flight.pending_batch)
-                .chain(std::mem::take(&mut state.back))
-                .collect();
-
-            (old, std::mem::take(&mut state.waiting))
+            (state.offered.take_all(), state.memory.take_all())
         };
 
         // Events from disk are still there.
@@ -607,11 +583,13 @@ impl SpillDrainer {
             .filter(|_| lost > 0)
         {
             // The gap of the next start begins here.
-            state.read_until = new
-                .front()
-                .map(|pending_batch| pending_batch.at)
-                .or(state.read_until);
-            state.next_number = first;
+            state.read = Position {
+                until: new
+                    .front()
+                    .map(|pending_batch| pending_batch.at)
+                    .or(state.read.until),
+                number: first.saturating_sub(1),
+            };
         }
 
         drop(state);
@@ -622,17 +600,15 @@ impl SpillDrainer {
     fn save_seen(&mut self, now: bool) {
         let (seen, spilling) = {
             let state = self.shared.state.lock();
-            (state.safe(), state.on_disk)
+            (state.safe(), state.disk.has_events())
         };
 
         let every = if spilling { STOP_CHECK } else { SEEN_INTERVAL };
         let due = now || self.seen_at.is_none_or(|at| at.elapsed() >= every);
-        if !due || seen == self.seen || seen.0.is_none() {
-            // Unchanged, or nothing has been read yet: then an earlier position stays valid.
+        // Unchanged, or nothing has been read yet: then an earlier position stays valid.
+        let Some(until) = seen.until.filter(|_| due && seen != self.seen) else {
             return;
-        }
-
-        let (Some(until), number) = seen else { return };
+        };
         self.seen_at = Some(Instant::now());
 
         let path = self.disk.dir().join(SEEN);
@@ -645,7 +621,7 @@ impl SpillDrainer {
         }
 
         // Overwritten in place at constant length: a rename would force other files' blocks to disk first.
-        let line = format!("{:>20} {number:>20}\n", until.0);
+        let line = Position::line(until, seen.number);
         let written = match &self.seen_file {
             Some(file) => file.write_all_at(line.as_bytes(), 0),
             None => Err(std::io::ErrorKind::NotFound.into()),
@@ -660,9 +636,6 @@ impl SpillDrainer {
         }
     }
 }
-
-/// The time up to which the bus was read, and the number of the last event stored.
-type Position = (Option<Micros>, u64);
 
 const SEEN: &str = "SEEN";
 const BUS: &str = "BUS";
@@ -732,16 +705,10 @@ fn read_seen(fs: &dyn Fs, dir: &Path, shared: &Shared) -> std::io::Result<Option
         return Ok(None);
     };
 
-    let seen = parse_seen(&content.bytes).filter(|_| !content.is_damaged());
+    let seen = Position::parse(&content.bytes).filter(|_| !content.is_damaged());
     if seen.is_none() {
         shared.metrics.spill_reads_failed.add(1);
         tracing::warn!(path = %path.display(), "the position of the bus is malformed or unreadable, a gap may be recorded");
     }
     Ok(seen)
-}
-
-fn parse_seen(bytes: &[u8]) -> Option<Position> {
-    let mut words = std::str::from_utf8(bytes).ok()?.split_whitespace();
-    let (until, number) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Some((Some(Micros(until)), number))
 }

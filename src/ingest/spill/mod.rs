@@ -19,10 +19,26 @@
 //!
 //! A batch is kept until the store reports it durable. A rejected one (no space, a failed write) is retried
 //! in its place. So everything up to the time in `SEEN` is in the log or in the spill.
+//!
+//! # Files
+//!
+//! - `state.rs`: what the reader, the drainer and the store's responses share, by its parts: `offered.rs`,
+//!   `memory.rs`, `losses.rs`, `position.rs`
+//! - `drainer.rs`: the thread that delivers and spills
+//! - `file.rs`, `log.rs`: the files on disk, and the events in one of them
+//!
+//! [`BUS_MEMORY_BYTES`]: crate::base::limits::BUS_MEMORY_BYTES
+//! [`BUS_WAITS_MAX`]: crate::base::limits::BUS_WAITS_MAX
 
 mod drainer;
 pub mod file;
 mod log;
+mod losses;
+mod memory;
+mod offered;
+mod pending;
+mod position;
+mod state;
 mod verify;
 
 pub(crate) use verify::faults;
@@ -32,7 +48,6 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,11 +55,11 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
-use super::gap::{Cause, Gap};
+use self::pending::PendingBatch;
+use self::state::SpillState;
+use super::gap::Gap;
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::{
-    BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER,
-};
+use crate::base::limits::{SOURCE_LOG_INTERVAL, SPILL_AFTER};
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -52,42 +67,6 @@ use crate::model::Batch;
 use crate::policy::Policy;
 use crate::store::vfs::Fs;
 use crate::store::{Done, Intake, Store};
-
-/// A batch of events that waits for the store.
-#[derive(Debug, Clone)]
-struct PendingBatch {
-    batch: Arc<Batch>,
-    /// The number of its first event.
-    first: u64,
-    /// When it was read from the bus.
-    at: Micros,
-    /// When it started to wait.
-    since: Instant,
-    /// The spill file that it was read from.
-    file: Option<u64>,
-    /// Rejections of this batch alone.
-    refused: u32,
-}
-
-impl PendingBatch {
-    fn new(batch: Batch, first: u64, at: Micros) -> Self {
-        Self {
-            batch: Arc::new(batch),
-            first,
-            at,
-            since: Instant::now(),
-            file: None,
-            refused: 0,
-        }
-    }
-}
-
-/// A batch offered to the store, kept until the store has responded to it and to all before it.
-#[derive(Debug)]
-struct InFlight {
-    pending_batch: PendingBatch,
-    stored: Option<bool>,
-}
 
 /// Waiting and lost events for `saltcellar status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -106,89 +85,6 @@ pub(crate) struct Waiting {
     pub gaps: u64,
     /// Everything up to here is safe.
     pub seen: Option<Micros>,
-}
-
-#[derive(Debug, Default)]
-struct SpillState {
-    flights: VecDeque<InFlight>,
-    /// The number of the first one in flight.
-    first_flight: u64,
-    /// Rejected, to be retried; the oldest first.
-    back: VecDeque<PendingBatch>,
-    /// In memory, newer than what is on disk; the oldest first.
-    waiting: VecDeque<PendingBatch>,
-    waiting_bytes: usize,
-    /// The disk may contain undelivered events.
-    on_disk: bool,
-    /// The store rejected a batch: one is offered at a time, until one is accepted.
-    held: bool,
-    /// The reason of the last rejection.
-    reason: String,
-    /// Remaining time for which the reader may wait for room.
-    timeout: Duration,
-    /// The current loss.
-    losing: Option<Gap>,
-    next_number: u64,
-    /// The bus has been read up to here.
-    read_until: Option<Micros>,
-    /// The writer is closed.
-    closing: bool,
-    /// Batches that the store has accepted.
-    accepted: u64,
-    /// When it accepted the last one.
-    accepted_at: Option<Instant>,
-    /// Spill files with a stored chunk.
-    stored: Vec<u64>,
-    disk: (u64, u64),
-    lost: u64,
-    gaps: u64,
-}
-
-impl SpillState {
-    /// Whether new events can go directly to the store.
-    fn is_clear(&self) -> bool {
-        self.waiting.is_empty() && self.back.is_empty() && !self.on_disk && !self.held
-    }
-
-    /// The time and number up to which everything is in the log or on disk.
-    fn safe(&self) -> (Option<Micros>, u64) {
-        let flights = self.flights.iter().map(|flight| &flight.pending_batch);
-        let mut unspilled = flights
-            .chain(&self.back)
-            .chain(&self.waiting)
-            .filter(|p| p.file.is_none());
-
-        // The oldest event that is only in memory limits what is safe; events read from a file are
-        // still on disk.
-        match (unspilled.next(), &self.losing) {
-            (Some(pending_batch), _) => (
-                Some(pending_batch.at),
-                pending_batch.first.saturating_sub(1),
-            ),
-            (None, Some(losing)) => (losing.begin, self.next_number.saturating_sub(1)),
-            (None, None) => (self.read_until, self.next_number.saturating_sub(1)),
-        }
-    }
-
-    /// Whether memory has room. After a loss more room is required, so that a loss is one gap and not one between
-    /// any two events.
-    fn fits(&self, bytes: usize) -> bool {
-        let room = BUS_MEMORY_BYTES
-            - if self.losing.is_some() {
-                BUS_RESUME_BYTES
-            } else {
-                0
-            };
-        self.waiting.is_empty() || self.waiting_bytes + bytes <= room
-    }
-
-    fn events_in_memory(&self) -> u64 {
-        self.waiting
-            .iter()
-            .chain(&self.back)
-            .map(|pending_batch| pending_batch.batch.len() as u64)
-            .sum()
-    }
 }
 
 /// State shared by writer, drainer and the store's responses. It holds no sender of `intake`: the
@@ -215,28 +111,26 @@ impl Shared {
 
     pub(crate) fn waiting(&self) -> Waiting {
         let state = self.state.lock();
-        let (spilled_events, spilled_bytes) = state.disk;
 
         Waiting {
             events: state.events_in_memory(),
-            bytes: state.waiting_bytes as u64,
-            spilled_events,
-            spilled_bytes,
-            lost: state.lost,
-            gaps: state.gaps,
-            seen: state.safe().0,
+            bytes: state.memory.bytes() as u64,
+            spilled_events: state.disk.events(),
+            spilled_bytes: state.disk.bytes(),
+            lost: state.losses.lost(),
+            gaps: state.losses.gaps(),
+            seen: state.safe().until,
         }
     }
 
     /// Why the store rejected the last batch; `None` once it accepts one again.
     pub(crate) fn refused(&self) -> Option<String> {
-        let state = self.state.lock();
-        state.held.then(|| state.reason.clone())
+        self.state.lock().offered.refusal().map(str::to_owned)
     }
 
     /// Counts and logs a gap; returns the batch with its entry.
     fn gap_batch(&self, state: &mut SpillState, gap: &Gap) -> Batch {
-        state.gaps += 1;
+        state.losses.count_gap();
         self.metrics.bus_gaps.add(1);
         let bus_path = self.bus();
         let (bus, cause) = (bus_path.display(), gap.cause.name());
@@ -253,45 +147,13 @@ impl Shared {
     }
 
     /// Records the store's response to a batch in flight.
-    fn answered(&self, flight: u64, outcome: Result<(), String>) {
-        let mut state = self.state.lock();
-
-        // Batches in flight are numbered without a gap, so the number gives the place. After
-        // `spill_all` there is none.
-        let at = usize::try_from(flight.saturating_sub(state.first_flight)).unwrap_or(usize::MAX);
+    fn answered(&self, id: u64, outcome: Result<(), String>) {
         let failed = outcome.is_err();
 
-        if let Some(flight) = state.flights.get_mut(at) {
-            flight.stored = Some(!failed);
-        }
-
-        if let Err(reason) = outcome {
-            state.held = true;
-            state.reason = reason;
-        } else {
-            // Only batches without an unanswered one before them are released: `SpillState::safe`
-            // relies on the order.
-            while state
-                .flights
-                .front()
-                .is_some_and(|flight| flight.stored == Some(true))
-            {
-                let file = state
-                    .flights
-                    .pop_front()
-                    .and_then(|flight| flight.pending_batch.file);
-                state.first_flight += 1;
-                state.accepted += 1;
-                state.accepted_at = Some(Instant::now());
-                state.stored.extend(file);
-            }
-            // The store accepts the batch that it rejected before.
-            let accepts_again = state.held && state.flights.is_empty();
-            state.held &= !accepts_again;
-        }
-
+        let mut state = self.state.lock();
+        state.offered.answered(id, outcome);
         let wakes_drainer =
-            failed || state.closing || !state.is_clear() || !state.stored.is_empty();
+            failed || state.closing || !state.is_clear() || state.offered.has_stored_files();
         drop(state);
 
         // Without the lock, which the drainer takes first.
@@ -308,16 +170,13 @@ fn offer(
     intake: &Intake,
     pending_batch: &PendingBatch,
 ) -> bool {
-    let id = state.first_flight + state.flights.len() as u64;
+    let id = state.offered.next_id();
     let answers = shared.clone();
     let done: Done = Box::new(move |outcome| answers.answered(id, outcome));
 
     match intake.try_share(pending_batch.batch.clone(), Some(done)) {
         Ok(()) => {
-            state.flights.push_back(InFlight {
-                pending_batch: pending_batch.clone(),
-                stored: None,
-            });
+            state.offered.offered(pending_batch.clone());
             true
         }
         // Full, or the process exits: the events are spilled to disk.
@@ -365,13 +224,8 @@ pub(crate) struct SpillWriter {
 impl SpillWriter {
     /// A writer with an empty spill.
     pub(crate) fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let state = SpillState {
-            next_number: 1,
-            ..SpillState::default()
-        };
-
         let shared = Shared {
-            state: Mutex::new(state),
+            state: Mutex::default(),
             changed: Condvar::new(),
             bus: Mutex::new(bus.to_owned()),
             clock,
@@ -396,6 +250,8 @@ impl SpillWriter {
 
     /// Accepts events read at `at`. If memory is full it waits for the drainer, [`BUS_WAITS_MAX`] in all
     /// until memory is half empty again. Salt does not notice such a pause, and a working disk frees memory in that time.
+    ///
+    /// [`BUS_WAITS_MAX`]: crate::base::limits::BUS_WAITS_MAX
     pub(crate) fn push(&self, mut batch: Batch, at: Micros) {
         if batch.is_empty() {
             return;
@@ -404,11 +260,9 @@ impl SpillWriter {
         batch.shrink();
         let mut state = self.shared.state.lock();
         let wanted = batch.footprint();
-        if state.waiting_bytes < BUS_MEMORY_BYTES / 2 {
-            state.timeout = BUS_WAITS_MAX;
-        }
+        state.memory.renew_timeout();
 
-        while !state.fits(wanted) && !state.timeout.is_zero() {
+        while !state.fits(wanted) && state.memory.may_wait() {
             // The drainer frees memory without a notification, hence the short wait.
             let began = Instant::now();
             self.shared
@@ -416,11 +270,8 @@ impl SpillWriter {
                 .wait_for(&mut state, Duration::from_millis(2));
 
             // A busy store that makes progress may set the pace.
-            if state
-                .accepted_at
-                .is_none_or(|at| at.elapsed() > SPILL_AFTER)
-            {
-                state.timeout = state.timeout.saturating_sub(began.elapsed());
+            if !state.offered.accepted_within(SPILL_AFTER) {
+                state.memory.waited(began.elapsed());
             }
         }
 
@@ -441,7 +292,7 @@ impl SpillWriter {
 
     /// Sets the time up to which the bus has been read.
     pub(crate) fn read_until(&self, at: Micros) {
-        self.shared.state.lock().read_until = Some(at);
+        self.shared.state.lock().read.until = Some(at);
     }
 
     /// Marks the end of input.
@@ -456,8 +307,7 @@ impl SpillWriter {
     }
 
     fn take(&self, state: &mut SpillState, batch: Batch, at: Micros) {
-        let first = state.next_number;
-        state.next_number += batch.len() as u64;
+        let first = state.read.number_events(batch.len() as u64);
         let pending_batch = PendingBatch::new(batch, first, at);
 
         // Directly to the store only while no older event waits, to keep the order.
@@ -465,23 +315,13 @@ impl SpillWriter {
             return;
         }
 
-        state.waiting_bytes += pending_batch.batch.footprint();
-        state.waiting.push_back(pending_batch);
+        state.memory.push(pending_batch);
         self.shared.changed.notify_all();
     }
 
     fn lose(&self, state: &mut SpillState, events: u64, at: Micros) {
         self.shared.metrics.bus_events_lost.add(events);
-        state.lost += events;
-
-        let gap = state.losing.get_or_insert(Gap {
-            begin: Some(at),
-            end: at,
-            cause: Cause::Overflow,
-            lost: Some(0),
-        });
-        gap.end = at;
-        gap.lost = gap.lost.map(|lost| lost + events);
+        state.losses.lose(events, at);
 
         if self.shared.losses.is_due((), self.shared.clock.monotonic()) {
             tracing::error!(
@@ -493,7 +333,7 @@ impl SpillWriter {
 
     /// Ends the current loss, if any, with its gap.
     fn take_loss(&self, state: &mut SpillState) {
-        if let Some(gap) = state.losing.take() {
+        if let Some(gap) = state.losses.end() {
             self.take_gap(state, &gap);
         }
     }

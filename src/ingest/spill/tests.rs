@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::file::{DiskQueue, SpillContents};
 use super::log::Scan;
 use super::*;
-use crate::base::limits::REFUSED_TIMES_MAX;
+use crate::base::limits::{BUS_MEMORY_BYTES, REFUSED_TIMES_MAX};
 use crate::model::{EventFilter, SeqNo, Source};
 use crate::policy::master_keys::MasterKeys;
 use crate::store::log::file::BlockMeta;
