@@ -26,15 +26,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::log::{FileScan, Scan, SpillLog, id, push_rows, scan, unreadable};
+pub use super::delivery::{Hole, SpillChunk};
+use super::delivery::{OpenFile, Progress, Reading};
+use super::log::{Scan, SpillLog, id, scan};
 use crate::base::clock::Micros;
-use crate::base::limits::{
-    SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES,
-};
+use crate::base::limits::{SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_TRIES};
 use crate::model::Batch;
 use crate::store::StoreError;
 use crate::store::error::io_at;
-use crate::store::log::walk::DamagedRange;
 use crate::store::vfs::Fs;
 
 /// The first file number, with room for files before it.
@@ -72,20 +71,32 @@ impl std::fmt::Display for FileName {
     }
 }
 
-#[derive(Debug)]
 struct File {
     name: FileName,
     size: u64,
+    /// Events that were counted and not read yet.
     events: u64,
-    /// In delivery, now or when an earlier daemon ended.
-    read: bool,
     /// Chunks in flight: the store has not responded to them yet.
     under_way: u64,
-    /// Everything in it is delivered.
-    done: bool,
-    /// Some bytes are invalid or unreadable: the file is kept.
-    damaged: bool,
+    /// Failed reads.
     failures: u32,
+    stage: Stage,
+}
+
+/// How far the delivery of a file is.
+enum Stage {
+    /// Not begun by this daemon.
+    Unread {
+        /// An earlier daemon ended during it, so some of its events may be stored.
+        was_begun: bool,
+    },
+    /// Under way.
+    Open(OpenFile),
+    /// All events were read.
+    Delivered {
+        /// Some bytes are invalid or unreadable: the file is kept.
+        is_damaged: bool,
+    },
 }
 
 impl File {
@@ -94,35 +105,20 @@ impl File {
             name,
             size,
             events: 0,
-            read: false,
             under_way: 0,
-            done: false,
-            damaged: false,
             failures: 0,
+            stage: Stage::Unread { was_begun: false },
         }
     }
-}
 
-/// Events read from the spill.
-#[derive(Debug)]
-pub struct SpillChunk {
-    /// The events.
-    pub batch: Batch,
-    /// The number of the first.
-    pub first: u64,
-    /// The file, for [`DiskQueue::stored`].
-    pub file: u64,
-    /// Events missing before it. The batch is empty if none follow.
-    pub hole: Option<Hole>,
-}
+    fn is_delivered(&self) -> bool {
+        matches!(self.stage, Stage::Delivered { .. })
+    }
 
-/// Missing events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hole {
-    /// Their number, if known.
-    pub lost: Option<u64>,
-    /// The arrival of the event before them, if known.
-    pub after: Option<Micros>,
+    /// Whether a failed read is tried again.
+    fn may_recover(&self) -> bool {
+        self.failures < SPILL_READ_TRIES
+    }
 }
 
 /// The contents of a spill directory when it was opened.
@@ -151,39 +147,10 @@ pub struct DiskQueue {
     files: VecDeque<File>,
     next_file: u64,
     tail: Option<SpillLog>,
-    front: Option<Front>,
-    /// The next expected number, and the arrival of the event before it.
-    expected: Option<(u64, Option<Micros>)>,
-    /// One more than the largest number in the files.
-    end: u64,
+    progress: Progress,
     bytes: u64,
     /// Undelivered events.
     waiting: u64,
-    /// Skipped damaged ranges.
-    damage: u64,
-    /// Ranges were skipped since the last event, so their loss is not known yet.
-    damage_open: bool,
-}
-
-/// The file in delivery.
-struct Front {
-    scan: Box<FileScan>,
-    number: u64,
-    unsure: bool,
-}
-
-impl Front {
-    /// The next damaged range, if it is before the next good frame.
-    fn next_damaged(&mut self) -> Option<DamagedRange> {
-        let before = self
-            .scan
-            .blocks
-            .front()
-            .map_or(u64::MAX, |meta| meta.offset);
-        self.scan
-            .damaged
-            .pop_front_if(|range| range.offset < before)
-    }
 }
 
 impl DiskQueue {
@@ -196,24 +163,20 @@ impl DiskQueue {
             files: VecDeque::new(),
             next_file: FIRST_FILE,
             tail: None,
-            front: None,
-            expected: None,
-            end: 0,
+            progress: Progress::default(),
             bytes: 0,
             waiting: 0,
-            damage: 0,
-            damage_open: false,
         }
     }
 
     /// Damaged ranges skipped since the last call.
     pub(crate) fn take_damage(&mut self) -> u64 {
-        std::mem::take(&mut self.damage)
+        self.progress.take_damage()
     }
 
     /// Whether everything is delivered.
     pub fn is_empty(&self) -> bool {
-        self.files.iter().all(|file| file.done)
+        self.files.iter().all(File::is_delivered)
     }
 
     /// Opens or creates a directory, and scans its files. A torn end of the newest file is truncated.
@@ -354,7 +317,7 @@ impl DiskQueue {
                 let size = std::fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
                 self.bytes += size;
                 self.files.push_back(File {
-                    read,
+                    stage: Stage::Unread { was_begun: read },
                     ..File::new(name, size)
                 });
                 return Ok(());
@@ -377,14 +340,14 @@ impl DiskQueue {
         if let (Some(first), Some(last)) = (scan.first, scan.last) {
             found.first.get_or_insert(first);
             found.last = Some(last);
-            self.end = self.end.max(last.0.saturating_add(1));
+            self.progress.extend(last.0.saturating_add(1));
         }
 
         self.bytes += size;
         self.waiting += scan.events;
         self.files.push_back(File {
             events: scan.events,
-            read,
+            stage: Stage::Unread { was_begun: read },
             ..File::new(name, size)
         });
 
@@ -449,7 +412,8 @@ impl DiskQueue {
         file.events += batch.len() as u64;
         self.bytes += added;
         self.waiting += batch.len() as u64;
-        self.end = self.end.max(first.saturating_add(batch.len() as u64));
+        self.progress
+            .extend(first.saturating_add(batch.len() as u64));
         self.tail = Some(tail);
 
         Ok(())
@@ -492,188 +456,86 @@ impl DiskQueue {
         written
     }
 
-    /// The next events, about [`SPILL_READ_BYTES`] of them; `None` if everything is delivered. After an error the next call
-    /// retries, until a file has failed [`SPILL_READ_TRIES`] times: then its unreadable part is
-    /// skipped like damage.
+    /// The next events; `None` if everything is delivered. After an error the next call retries, until
+    /// a file has failed [`SPILL_READ_TRIES`] times: then its unreadable part is skipped like damage.
     pub fn next_piece(&mut self) -> Result<Option<SpillChunk>, StoreError> {
-        loop {
-            if self.front.is_none() && !self.open_next()? {
-                return Ok(self.last_hole());
+        while let Some(at) = self.files.iter().position(|file| !file.is_delivered()) {
+            if let Some(chunk) = self.read_file(at)? {
+                return Ok(Some(chunk));
             }
+        }
 
-            let Some(front) = &mut self.front else {
-                return Ok(None);
-            };
+        Ok(self.progress.end())
+    }
 
-            let number = front.number;
-            let Some(file) = self
-                .files
-                .iter_mut()
-                .find(|file| file.name.number == number)
-            else {
-                self.front = None;
-                continue;
-            };
+    /// The next events of a file; `None` once it is delivered.
+    fn read_file(&mut self, at: usize) -> Result<Option<SpillChunk>, StoreError> {
+        self.open_file(at)?;
+        let Some(file) = self.files.get_mut(at) else {
+            return Ok(None);
+        };
+        let may_recover = file.may_recover();
+        // Otherwise it was skipped, and may be removed already.
+        let Stage::Open(open) = &mut file.stage else {
+            return Ok(None);
+        };
 
-            let mut batch = Batch::default();
-            let mut piece: Option<(u64, Option<Hole>)> = None;
-            let mut failure = None;
-
-            while batch.bytes() < SPILL_READ_BYTES {
-                // Before its successors, so that a loss behind the last event is noticed as well.
-                if let Some(range) = front.next_damaged() {
-                    file.damaged = true;
-                    self.damage += 1;
-                    self.damage_open = true;
-                    let path = front.scan.log.path().display();
-                    let DamagedRange {
-                        offset,
-                        bytes,
-                        what,
-                        ..
-                    } = range;
-                    tracing::error!(%path, offset, bytes, what, "skipping a damaged range of a spill file");
-                    continue;
-                }
-
-                let Some(meta) = front.scan.blocks.front().copied() else {
-                    break;
-                };
-
-                let (from, to) = (meta.first_seq.0, meta.last_seq.0);
-                let hole = self.expected.filter(|(expected, _)| *expected < from);
-
-                // Missing events precede a chunk, and its numbers are contiguous.
-                let follows = self.expected.is_none_or(|(expected, _)| expected == from);
-                if piece.is_some() && !follows {
-                    break;
-                }
-
-                let log = &front.scan.log;
-                let read = log.block(&meta).and_then(|view| {
-                    push_rows(&view, &mut batch, front.unsure)
-                        .map_err(|what| log.corrupt(meta.offset, what))
-                });
-                match read {
-                    Ok(()) => {}
-                    // It was good when the file was scanned, so it is tried again.
-                    Err(StoreError::Corrupt { .. })
-                        if log.is_unreadable(meta.offset, meta.end())
-                            && file.failures < SPILL_READ_TRIES =>
-                    {
-                        failure = Some(unreadable(log.path()));
-                        break;
-                    }
-                    Err(error @ StoreError::Io { .. }) if file.failures < SPILL_READ_TRIES => {
-                        failure = Some(error);
-                        break;
-                    }
-                    Err(error) => {
-                        (file.damaged, self.damage, self.damage_open) =
-                            (true, self.damage + 1, true);
-                        tracing::error!(%error, "skipping a damaged frame of a spill file");
-                        front.scan.blocks.pop_front();
-                        continue;
-                    }
-                }
-
-                self.damage_open = false;
-                let hole = hole.map(|(expected, after)| Hole {
-                    lost: Some(from - expected),
-                    after,
-                });
-                piece.get_or_insert((from, hole));
-                self.expected = Some((to.saturating_add(1), Some(meta.at_max)));
-                front.scan.blocks.pop_front();
-            }
-
-            // Bounded, because events of a file that could not be scanned were never counted.
-            let read = batch.len() as u64;
-            self.waiting -= read.min(self.waiting);
-            file.events -= read.min(file.events);
-
-            // Events before a failed read are returned first; the next call fails again.
-            if let Some((first, hole)) = piece {
+        match open.read_chunk(&mut self.progress, may_recover) {
+            Reading::Events(chunk) => {
                 file.under_way += 1;
-                return Ok(Some(SpillChunk {
-                    batch,
-                    first,
-                    file: number,
-                    hole,
-                }));
-            }
 
-            if let Some(error) = failure {
+                // Bounded, because events of a file that could not be scanned were never counted.
+                let read = chunk.batch.len() as u64;
+                self.waiting -= read.min(self.waiting);
+                file.events -= read.min(file.events);
+                Ok(Some(chunk))
+            }
+            Reading::Failed(error) => {
                 file.failures += 1;
-                return Err(error);
+                Err(error)
             }
-
-            // Events that the scan counted and that could not be read now.
-            self.waiting -= file.events.min(self.waiting);
-            file.done = true;
-            file.events = 0;
-            self.front = None;
-            self.remove_done_files();
+            Reading::End => {
+                let is_damaged = open.is_damaged();
+                self.finish_file(at, is_damaged);
+                Ok(None)
+            }
         }
     }
 
-    /// What is missing behind the last event, as a chunk without events.
-    fn last_hole(&mut self) -> Option<SpillChunk> {
-        // Events from now until the next spilling bypass the disk.
-        let (first, after) = self.expected.take().unwrap_or((self.end, None));
-        let lost = Some(self.end.saturating_sub(first)).filter(|lost| *lost > 0);
-
-        let is_open = std::mem::take(&mut self.damage_open);
-        (lost.is_some() || is_open).then(|| SpillChunk {
-            batch: Batch::default(),
-            first,
-            file: 0,
-            hole: Some(Hole { lost, after }),
-        })
-    }
-
-    /// Opens the next file for reading; false if no file is left.
-    fn open_next(&mut self) -> Result<bool, StoreError> {
-        let Some(at) = self.files.iter().position(|file| !file.done) else {
-            return Ok(false);
-        };
+    /// Opens a file that was not read yet. One that cannot be read for good is skipped.
+    fn open_file(&mut self, at: usize) -> Result<(), StoreError> {
         let is_tail = at + 1 == self.files.len();
         let Some(file) = self.files.get(at) else {
-            return Ok(false);
+            return Ok(());
+        };
+        let Stage::Unread { was_begun } = file.stage else {
+            return Ok(());
         };
 
-        let (name, was_read, failures) = (file.name, file.read, file.failures);
-        let opened = self.open_front(name, was_read, failures >= SPILL_READ_TRIES);
+        let (name, may_recover) = (file.name, file.may_recover());
+        let scan = self.scan_file(name, was_begun, !may_recover);
 
-        let Some(file) = self.files.get_mut(at) else {
-            return Ok(false);
-        };
         if is_tail {
             // New events go into a separate file.
             self.tail = None;
         }
+        let Some(file) = self.files.get_mut(at) else {
+            return Ok(());
+        };
 
-        let error = match opened {
+        let error = match scan {
             Ok(Scan::Log(scan)) => {
-                file.read = true;
-
                 // The name of the first file shows how many events are missing before its first
                 // frame.
-                if self.expected.is_none() {
-                    self.expected = Some((name.first, None));
-                }
+                self.progress.begin(name.first);
 
                 // Only files that were in delivery when a daemon ended may contain stored events.
-                self.front = Some(Front {
-                    scan,
-                    number: name.number,
-                    unsure: was_read,
-                });
-                return Ok(true);
+                file.stage = Stage::Open(OpenFile::new(scan, name.number, was_begun));
+                return Ok(());
             }
 
             // Not for good: the disk may recover.
-            Err(error) if file.failures < SPILL_READ_TRIES => {
+            Err(error) if may_recover => {
                 file.failures += 1;
                 return Err(error);
             }
@@ -682,37 +544,44 @@ impl DiskQueue {
             Ok(Scan::Blank) => "its content is gone".to_owned(),
         };
 
-        let path = self.dir.join(format!("{name}.{READ}"));
+        let path = self.path(name, true);
         tracing::error!(path = %path.display(), error, "skipping an unreadable spill file");
-        file.read = true;
-        file.damaged = true;
-        self.damage += 1;
-        self.damage_open = true;
-        self.waiting -= file.events.min(self.waiting);
-        file.done = true;
-        file.events = 0;
-        self.remove_done_files();
-        self.open_next()
+        self.progress.skip();
+        self.finish_file(at, true);
+        Ok(())
     }
 
-    /// Opens a file for delivery.
-    fn open_front(
+    /// Reads the frames of a file, whose delivery begins.
+    fn scan_file(
         &self,
         name: FileName,
-        was_read: bool,
+        was_begun: bool,
         past_errors: bool,
     ) -> Result<Scan, StoreError> {
         let (path, waiting) = (self.path(name, true), self.path(name, false));
 
         // Renamed before the first event is read: after a crash only a `.read` file may contain
         // stored events.
-        if !was_read && waiting.exists() {
+        if !was_begun && waiting.exists() {
             self.fs
                 .rename(&waiting, &path)
                 .map_err(io_at("rename", &waiting))?;
         }
 
         scan(&*self.fs, &path, id(self.store_id, name.first), past_errors)
+    }
+
+    /// Ends the delivery of a file.
+    fn finish_file(&mut self, at: usize, is_damaged: bool) {
+        if let Some(file) = self.files.get_mut(at) {
+            file.stage = Stage::Delivered { is_damaged };
+
+            // Events that were counted at the start and could not be read now.
+            let unread = std::mem::take(&mut file.events);
+            self.waiting -= unread.min(self.waiting);
+        }
+
+        self.remove_done_files();
     }
 
     /// Marks a chunk of that file as stored.
@@ -729,18 +598,14 @@ impl DiskQueue {
 
     /// Deletes files that are completely stored, and renames damaged ones for keeping.
     fn remove_done_files(&mut self) {
-        while self
+        while let Some(file) = self
             .files
-            .front()
-            .is_some_and(|file| file.done && file.under_way == 0)
+            .pop_front_if(|file| file.is_delivered() && file.under_way == 0)
         {
-            let Some(file) = self.files.pop_front() else {
-                return;
-            };
-
             self.bytes -= file.size.min(self.bytes);
             let path = self.path(file.name, true);
-            let done = if file.damaged {
+            let is_damaged = matches!(file.stage, Stage::Delivered { is_damaged: true });
+            let done = if is_damaged {
                 let kept = path.with_extension(DAMAGED);
                 tracing::warn!(path = %kept.display(), "keeping a damaged spill file");
                 self.fs

@@ -230,10 +230,15 @@ pub(super) fn unreadable(path: &Path) -> StoreError {
     io_at("read", path)(rustix::io::Errno::IO.into())
 }
 
-/// Adds the entries of a block to a batch; the error describes the damage. `unsure` marks them as
-/// possibly stored already.
+/// Adds the entries of a block to a batch, or none of them; the error describes the damage. `unsure`
+/// marks them as possibly stored already.
 pub(super) fn push_rows(view: &BlockView, batch: &mut Batch, unsure: bool) -> Result<(), String> {
     let rows = view.rows();
+    // Bodies are unpacked together, so all of them are there if the last one is.
+    if let Some(last) = rows.len().checked_sub(1) {
+        rows.body(last)?;
+    }
+
     for at in 0..rows.len() {
         let tag = rows.tag(at);
         let jid = rows.jid(at);

@@ -25,11 +25,12 @@
 //! - `state.rs`: what the reader, the drainer and the store's responses share, by its parts: `offered.rs`,
 //!   `memory.rs`, `losses.rs`, `position.rs`
 //! - `drainer.rs`: the thread that delivers and spills
-//! - `file.rs`, `log.rs`: the files on disk, and the events in one of them
+//! - `file.rs`: the files on disk; `delivery.rs`: their events as chunks; `log.rs`: one of them
 //!
 //! [`BUS_MEMORY_BYTES`]: crate::base::limits::BUS_MEMORY_BYTES
 //! [`BUS_WAITS_MAX`]: crate::base::limits::BUS_WAITS_MAX
 
+mod delivery;
 mod drainer;
 pub mod file;
 mod log;
