@@ -69,15 +69,17 @@ pub const FUNCTION_CLASSES: [&str; 20] = [
 pub struct ByFunction([Counter; FUNCTION_CLASSES.len()]);
 
 impl ByFunction {
-    /// Counts `n` uses of a function.
-    pub fn count(&self, fun: &str, n: u64) {
+    /// The class of a function: its place in [`FUNCTION_CLASSES`].
+    pub fn class_of(fun: &str) -> usize {
         let module = fun.split('.').next().unwrap_or_default();
-        let last = FUNCTION_CLASSES.len() - 1;
-
-        let class = FUNCTION_CLASSES
+        FUNCTION_CLASSES
             .iter()
             .position(|class| *class == module)
-            .unwrap_or(last);
+            .unwrap_or(FUNCTION_CLASSES.len() - 1)
+    }
+
+    /// Counts `n` uses of functions of a class.
+    pub fn count(&self, class: usize, n: u64) {
         if let Some(counter) = self.0.get(class) {
             counter.add(n);
         }
@@ -523,7 +525,7 @@ mod tests {
             "",
             "stateful.x",
         ] {
-            counts.count(fun, 1);
+            counts.count(ByFunction::class_of(fun), 1);
         }
         let counted: Vec<_> = counts.all().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [("state", 2), ("runner", 1), ("other", 3)]);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::StoreError;
 use crate::index::job_summary::JobSummary;
-use crate::log::builder::{BlockBuilder, Packer};
+use crate::log::builder::{BlockBuffers, BlockBuilder, Packer};
 use crate::log::file::BlockMeta;
 use crate::log::frame::LogId;
 use crate::vfs::Disk;
@@ -56,7 +56,9 @@ fn body(kind: Kind, fun: &str, n: usize) -> Vec<u8> {
 /// Adds the entries of a builder as the block `meta`.
 fn add(index: &mut MemIndex, meta: BlockMeta, builder: &mut BlockBuilder) {
     let mut packer = Packer::new().unwrap();
-    let built = builder.build(&mut packer, &mut Vec::new()).unwrap();
+    let built = builder
+        .build(&mut packer, &mut Vec::new(), BlockBuffers::default())
+        .unwrap();
     index
         .add_block(meta, &built.columns, || built.bodies())
         .unwrap();

@@ -676,7 +676,7 @@ impl<'a> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::builder::{BlockBuilder, Packer};
+    use super::super::builder::{BlockBuffers, BlockBuilder, Packer};
     use super::*;
     use proptest::prelude::*;
 
@@ -811,7 +811,7 @@ mod tests {
             // An index that is rebuilt is made from the same columns as the first one.
             let read = rows.columns();
             let bodies = rows.bodies().unwrap().to_vec();
-            let built = builder.build(&mut Packer::new().unwrap(), &mut Vec::new()).unwrap();
+            let built = builder.build(&mut Packer::new().unwrap(), &mut Vec::new(), BlockBuffers::default()).unwrap();
             prop_assert_eq!(&read, &built.columns);
             prop_assert_eq!(bodies, built.bodies());
             for (row, e) in built.columns.rows().zip(&entries) {

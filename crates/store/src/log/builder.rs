@@ -71,14 +71,29 @@ fn index_of(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<i64, St
 /// A block under construction.
 #[derive(Default)]
 pub struct BlockBuilder {
-    columns: Columns,
+    buffers: BlockBuffers,
     text_table: Table,
     jid_index: FastMap<JidKey, i64>,
-    bodies: Vec<u8>,
     raw_bytes: usize,
     template: Vec<u8>,
     /// Text and index of the last jid, for consecutive entries of one job.
     last_jid: (String, i64),
+}
+
+/// What a block under construction fills.
+#[derive(Debug, Default)]
+pub(crate) struct BlockBuffers {
+    columns: Columns,
+    bodies: Vec<u8>,
+}
+
+impl BlockBuffers {
+    fn clear(&mut self) {
+        self.columns.clear();
+        // One entry may be as large as `ENTRY_BYTES_MAX`, and these are kept forever.
+        self.bodies.clear();
+        self.bodies.shrink_to(4 * BLOCK_RAW_BYTES);
+    }
 }
 
 /// A block that was packed: where its frame is, and what its index is made from.
@@ -98,17 +113,27 @@ impl BuiltBlock {
     pub(crate) fn bodies(&self) -> &[u8] {
         &self.bodies
     }
+
+    /// Its buffers, emptied, for a later block.
+    pub(crate) fn into_buffers(self) -> BlockBuffers {
+        let mut buffers = BlockBuffers {
+            columns: self.columns,
+            bodies: self.bodies,
+        };
+        buffers.clear();
+        buffers
+    }
 }
 
 impl BlockBuilder {
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.columns.len()
+        self.buffers.columns.len()
     }
 
     /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.columns.is_empty()
+        self.buffers.columns.is_empty()
     }
 
     /// Bytes of the entries, names included.
@@ -139,15 +164,15 @@ impl BlockBuilder {
         }
 
         if self.is_empty() {
-            self.columns.first_seq = seq.0;
+            self.buffers.columns.first_seq = seq.0;
         }
 
         // Gaps are relative to the index in the block, so consecutive numbers are a constant
         // column.
-        let before = self.columns.seqs.last().copied().unwrap_or(0);
+        let before = self.buffers.columns.seqs.last().copied().unwrap_or(0);
         let gap = seq
             .0
-            .checked_sub(self.columns.first_seq)
+            .checked_sub(self.buffers.columns.first_seq)
             .and_then(|n| n.checked_sub(self.len() as u64));
 
         let gap = gap
@@ -164,7 +189,7 @@ impl BlockBuilder {
             self.jid_of(entry.jid)? + 1
         };
 
-        let columns = &mut self.columns;
+        let columns = &mut self.buffers.columns;
         let mut name = |text: &str| {
             if text.is_empty() {
                 return Ok(0);
@@ -194,7 +219,7 @@ impl BlockBuilder {
         columns.body_len.push(body_len);
         columns.raw_len += entry.raw_len();
 
-        self.bodies.extend_from_slice(entry.body);
+        self.buffers.bodies.extend_from_slice(entry.body);
         self.raw_bytes += entry.packed_len_max();
         Ok(())
     }
@@ -218,19 +243,19 @@ impl BlockBuilder {
             // Keys of jids that are arbitrary text may collide; compare the texts.
             let place = usize::try_from(at)
                 .ok()
-                .and_then(|at| self.columns.jid_time.get(at));
+                .and_then(|at| self.buffers.columns.jid_time.get(at));
 
             let spelled = *place.expect("a jid of this block");
             let same = spelled >= 0
                 || u32::try_from(-1 - spelled)
-                    .is_ok_and(|text| self.columns.texts.get(text) == jid.as_bytes());
+                    .is_ok_and(|text| self.buffers.columns.texts.get(text) == jid.as_bytes());
             if same {
                 return Ok(at);
             }
         }
 
         // After a collision the new jid takes the place in the index. Both keep their own number.
-        let columns = &mut self.columns;
+        let columns = &mut self.buffers.columns;
         let at = i64::from(fits(columns.jids(), "a block has over 4 G jids")?);
         let time = if let Some(time) = key.time() {
             time.0
@@ -249,23 +274,26 @@ impl BlockBuilder {
 
     /// The sequence number of the first entry; `None` if there are no entries.
     pub(crate) fn first_seq(&self) -> Option<SeqNo> {
-        (!self.is_empty()).then_some(SeqNo(self.columns.first_seq))
+        (!self.is_empty()).then_some(SeqNo(self.buffers.columns.first_seq))
     }
 
     /// The sequence numbers of the first and last entry. Panics if empty.
     pub(crate) fn seqs(&self) -> (SeqNo, SeqNo) {
         let last = self.len().checked_sub(1).expect("a block with entries");
-        (SeqNo(self.columns.first_seq), self.columns.seq(last))
+        (
+            SeqNo(self.buffers.columns.first_seq),
+            self.buffers.columns.seq(last),
+        )
     }
 
     /// Earliest and latest time of arrival. Panics if empty.
     pub fn times(&self) -> (Micros, Micros) {
-        self.columns.times()
+        self.buffers.columns.times()
     }
 
     /// Checks the columns against each other, the dictionary and the bodies.
     fn check(&self) -> Result<(), StoreError> {
-        let block = &self.columns;
+        let block = &self.buffers.columns;
         let columns = [
             &block.seqs,
             &block.at,
@@ -297,7 +325,7 @@ impl BlockBuilder {
         }
 
         let bodies: i64 = block.body_len.iter().sum();
-        if usize::try_from(bodies) != Ok(self.bodies.len()) {
+        if usize::try_from(bodies) != Ok(self.buffers.bodies.len()) {
             return Err(StoreError::Broken(
                 "the bodies of a block differ in length from its entries",
             ));
@@ -312,10 +340,10 @@ impl BlockBuilder {
 
         let failed = |what: String| StoreError::Failed(format!("cannot pack a block: {what}"));
         let (codec, bodies) = packer
-            .pack(&self.bodies)
+            .pack(&self.buffers.bodies)
             .map_err(|error| failed(error.to_string()))?;
 
-        let block = &self.columns;
+        let block = &self.buffers.columns;
         let head = Head {
             first_seq: block.first_seq,
             count: fits(self.len(), "a block has over 4 G entries")?,
@@ -336,7 +364,7 @@ impl BlockBuilder {
             jids: fits(block.jids(), "a block has over 4 G jids")?,
             text_ends: block.texts.ends.clone(),
             texts: block.texts.bytes.clone(),
-            bodies_len: self.bodies.len() as u64,
+            bodies_len: self.buffers.bodies.len() as u64,
             codec,
         };
 
@@ -357,19 +385,19 @@ impl BlockBuilder {
         Ok(meta)
     }
 
-    /// As [`BlockBuilder::write`], and returns what the index of the block is made from.
+    /// As [`BlockBuilder::write`], and returns what the index of the block is made from. `next` is filled by the next block.
     pub(crate) fn build(
         &mut self,
         packer: &mut Packer,
         out: &mut Vec<u8>,
+        next: BlockBuffers,
     ) -> Result<BuiltBlock, StoreError> {
         let meta = self.append(packer, out)?;
-        let next_bodies = Vec::with_capacity(self.bodies.len().min(BLOCK_RAW_BYTES));
+        let BlockBuffers { columns, bodies } = std::mem::replace(&mut self.buffers, next);
         let built = BuiltBlock {
             meta,
-            columns: self.columns.take(),
-            // The next block probably has as many bytes.
-            bodies: std::mem::replace(&mut self.bodies, next_bodies),
+            columns,
+            bodies,
             raw_bytes: self.raw_bytes,
         };
         self.clear();
@@ -398,26 +426,22 @@ impl BlockBuilder {
 
     /// Empties the builder and keeps its buffers, except an oversized one for bodies.
     pub fn clear(&mut self) {
-        self.columns.clear();
+        self.buffers.clear();
         self.text_table.clear();
         self.jid_index.clear();
         self.last_jid.0.clear();
-
-        // One entry may be as large as `ENTRY_BYTES_MAX`, and each class keeps its builder forever.
-        self.bodies.clear();
-        self.bodies.shrink_to(4 * BLOCK_RAW_BYTES);
         self.raw_bytes = 0;
     }
 
     /// Makes the block impossible to pack.
     #[cfg(test)]
     pub(crate) fn break_a_column(&mut self) {
-        self.columns.kind.pop();
+        self.buffers.columns.kind.pop();
     }
 
     #[cfg(test)]
     pub(crate) fn texts(&self) -> usize {
-        self.columns.texts.ends.len()
+        self.buffers.columns.texts.ends.len()
     }
 }
 
@@ -470,8 +494,13 @@ mod tests {
     #[test]
     fn a_dictionary_with_too_many_texts_is_rejected() {
         let mut builder = BlockBuilder::default();
-        let mut index_of =
-            |text: &[u8]| index_of(&mut builder.text_table, &mut builder.columns.texts, text);
+        let mut index_of = |text: &[u8]| {
+            index_of(
+                &mut builder.text_table,
+                &mut builder.buffers.columns.texts,
+                text,
+            )
+        };
         for n in 0..TEXTS_MAX {
             assert_eq!(usize::try_from(index_of(&n.to_le_bytes()).unwrap()), Ok(n));
         }

@@ -146,17 +146,6 @@ impl Columns {
             .collect()
     }
 
-    /// The columns; empty ones with as much room stay.
-    pub(crate) fn take(&mut self) -> Self {
-        let mut next = Self::default();
-        for (from, to) in self.all_mut().into_iter().zip(next.all_mut()) {
-            to.reserve(from.len());
-        }
-        next.texts.ends.reserve(self.texts.ends.len());
-        next.texts.bytes.reserve(self.texts.bytes.len());
-        std::mem::replace(self, next)
-    }
-
     /// Empties all columns and keeps their buffers.
     pub(crate) fn clear(&mut self) {
         self.all_mut().into_iter().for_each(Vec::clear);

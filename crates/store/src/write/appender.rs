@@ -31,7 +31,7 @@ use super::status::WriterStatus;
 use crate::class::{Class, Classes, Classifier};
 use crate::error::StoreError;
 use crate::free_space::FreeSpaceGuard;
-use crate::log::builder::{BlockBuilder, BuiltBlock, Packer};
+use crate::log::builder::{BlockBuffers, BlockBuilder, BuiltBlock, Packer};
 use crate::shares::{ShareState, Shares};
 use saltcellar_base::clock::Clock;
 use saltcellar_base::limits::{
@@ -128,6 +128,9 @@ impl Intake {
     }
 }
 
+/// Blocks whose buffers are kept for later ones; under full load a commit has about as many.
+const SPARE_BLOCKS: usize = 8;
+
 /// Blocks of one class that are not committed yet.
 #[derive(Default)]
 struct ClassQueue {
@@ -152,13 +155,18 @@ impl ClassQueue {
     }
 
     /// Packs the open block.
-    fn finish(&mut self, packer: &mut Packer) -> Result<(), StoreError> {
+    fn finish(
+        &mut self,
+        packer: &mut Packer,
+        spare: &mut Vec<BlockBuffers>,
+    ) -> Result<(), StoreError> {
         // Nothing is open.
         if self.builder.is_empty() {
             return Ok(());
         }
-        self.blocks
-            .push(self.builder.build(packer, &mut self.frames)?);
+        let next = spare.pop().unwrap_or_default();
+        let block = self.builder.build(packer, &mut self.frames, next)?;
+        self.blocks.push(block);
         Ok(())
     }
 
@@ -197,8 +205,10 @@ pub struct Appender {
     intake_bytes: Arc<AtomicUsize>,
     commits: Sender<Commit>,
     results: Receiver<CommitResult>,
-    /// Buffers for the next commit; `None` while a commit is in flight.
+    /// Buffers for the frames of the next commit; `None` while a commit is in flight.
     idle: Option<Vec<Vec<u8>>>,
+    /// Buffers for the next blocks.
+    spare: Vec<BlockBuffers>,
     /// Last durable sequence number per class.
     on_disk: Vec<SeqNo>,
     /// The committer's. Lock order: as there.
@@ -256,6 +266,7 @@ impl Appender {
             commits,
             results,
             idle: Some(Vec::new()),
+            spare: Vec::new(),
             on_disk: Vec::new(),
             writer,
             queues,
@@ -359,7 +370,9 @@ impl Appender {
         // First what is durable, then what failed: entries of the commit itself may be on disk.
         self.dedupe.keep(&on_disk);
         self.on_disk = on_disk;
-        self.idle = Some(buffers);
+        self.idle = Some(buffers.frames);
+        self.spare.extend(buffers.blocks);
+        self.spare.truncate(SPARE_BLOCKS);
         if let Some(error) = error {
             self.fail(&error);
         }
@@ -502,7 +515,7 @@ impl Appender {
         // The decision of deduplication stands or falls with this entry.
         self.dedupe.depends_on(class, seq);
         if queue.builder.is_full_for(&entry) {
-            queue.finish(&mut self.packer)?;
+            queue.finish(&mut self.packer, &mut self.spare)?;
         }
 
         if queue.builder.is_empty() {
@@ -525,7 +538,7 @@ impl Appender {
                 || self.commit_number - queue.open_since >= BLOCK_WAITS_COMMITS;
 
             if (everything || ripe)
-                && let Err(error) = queue.finish(&mut self.packer)
+                && let Err(error) = queue.finish(&mut self.packer, &mut self.spare)
             {
                 tracing::error!(%error, "entries not stored, senders notified");
                 self.idle = Some(buffers);

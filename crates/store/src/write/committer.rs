@@ -28,7 +28,7 @@ use crate::error::{StoreError, io_at};
 use crate::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::index::MemIndex;
 use crate::limits::Limits;
-use crate::log::builder::BuiltBlock;
+use crate::log::builder::{BlockBuffers, BuiltBlock};
 use crate::log::columns::Columns;
 use crate::log::file::FILE_HEADER_LEN;
 use crate::log::frame::{Position, place_frame};
@@ -42,8 +42,8 @@ use crate::vfs::FsFile;
 use crate::watermark::Watermark;
 use saltcellar_base::clock::Clock;
 use saltcellar_base::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
-use saltcellar_base::metrics::{ByFunction, Metrics};
-use saltcellar_model::{Durability, FastMap, Flags, Kind, SeqNo};
+use saltcellar_base::metrics::{ByFunction, FUNCTION_CLASSES, Metrics};
+use saltcellar_model::{Durability, Flags, Kind, SeqNo};
 
 /// Blocks that are written and synced together.
 pub(crate) struct Commit {
@@ -95,7 +95,14 @@ pub(crate) struct CommitResult {
     /// Last durable sequence number per class.
     pub(crate) on_disk: Vec<SeqNo>,
     pub(crate) error: Option<String>,
-    pub(crate) buffers: Vec<Vec<u8>>,
+    pub(crate) buffers: CommitBuffers,
+}
+
+/// Empty buffers for the next commit.
+#[derive(Debug, Default)]
+pub(crate) struct CommitBuffers {
+    pub(crate) frames: Vec<Vec<u8>>,
+    pub(crate) blocks: Vec<BlockBuffers>,
 }
 
 /// Up to this number of callers, acknowledgements precede the idle signal: waking the appender
@@ -398,11 +405,12 @@ impl SegmentWriter {
         let outcome = outcome.map_err(|error| error.to_string());
 
         // The buffers go back to the appender, so a steady flow allocates nothing.
-        let buffers = commit
-            .parts
-            .into_iter()
-            .map(|part| emptied(part.frames))
-            .collect();
+        let mut buffers = CommitBuffers::default();
+        for part in commit.parts {
+            buffers.frames.push(emptied(part.frames));
+            let blocks = part.blocks.into_iter().map(BuiltBlock::into_buffers);
+            buffers.blocks.extend(blocks);
+        }
         let result = CommitResult {
             on_disk: self.on_disk.clone(),
             error: outcome.clone().err(),
@@ -697,37 +705,44 @@ fn index_block(index: &mut MemIndex, block: &BuiltBlock, metrics: &Metrics) {
 /// Counts jobs and returns by function.
 fn count(columns: &Columns, metrics: &Metrics) {
     let counts = &metrics.distributions;
-    // Most blocks have few functions, so each is counted once with its number of entries.
-    let mut found: FastMap<(usize, u32), (&ByFunction, u64)> = FastMap::default();
+    let [succeeded, failed] = &counts.confirmed_returns;
+    // Both kinds are counted apart: a forged event must not look like a return of a minion.
+    let [claimed, claimed_failed] = &counts.unconfirmed_returns;
+    let counters = [&counts.jobs, succeeded, failed, claimed, claimed_failed];
 
+    // Each function is classified once a block.
+    let mut classes: Vec<Option<usize>> = vec![None; columns.texts.ends.len()];
+    let mut found = [[0_u64; FUNCTION_CLASSES.len()]; 5];
     for row in columns.rows() {
-        let (of, counter) = match row.kind {
-            Kind::Load => (0, &counts.jobs),
+        let of = match row.kind {
+            Kind::Load => 0,
             Kind::Return => {
-                // Both kinds are counted apart: a forged event must not look like a return of a minion.
-                let is_confirmed = !row.flags.has(Flags::UNCONFIRMED);
+                let is_claimed = row.flags.has(Flags::UNCONFIRMED);
                 let has_failed = row.flags.failed(row.retcode);
-                let [succeeded, failed] = if is_confirmed {
-                    &counts.confirmed_returns
-                } else {
-                    &counts.unconfirmed_returns
-                };
-                let counter = if has_failed { failed } else { succeeded };
-                (
-                    1 + 2 * usize::from(is_confirmed) + usize::from(has_failed),
-                    counter,
-                )
+                1 + 2 * usize::from(is_claimed) + usize::from(has_failed)
             }
             _ => continue,
         };
-        let fun = row.fun.map_or(0, |fun| fun + 1);
-        found.entry((of, fun)).or_insert((counter, 0)).1 += 1;
+
+        let class_of = |text: u32| {
+            let fun = String::from_utf8_lossy(columns.texts.get(text));
+            ByFunction::class_of(&fun)
+        };
+        let class = match row.fun {
+            Some(text) => classes
+                .get_mut(text as usize)
+                .map(|class| *class.get_or_insert_with(|| class_of(text)))
+                .expect("a text of the block"),
+            None => ByFunction::class_of(""),
+        };
+        if let Some(n) = found.get_mut(of).and_then(|found| found.get_mut(class)) {
+            *n += 1;
+        }
     }
 
-    for ((_, fun), (counter, entries)) in found {
-        let fun = fun
-            .checked_sub(1)
-            .map_or(&b""[..], |fun| columns.texts.get(fun));
-        counter.count(&String::from_utf8_lossy(fun), entries);
+    for (counter, found) in counters.into_iter().zip(found) {
+        for (class, n) in found.into_iter().enumerate().filter(|(_, n)| *n > 0) {
+            counter.count(class, n);
+        }
     }
 }

@@ -25,29 +25,24 @@
 //!
 //! # Limits
 //!
-//! The memory has two generations of [`DEDUPE_WINDOW`](saltcellar_base::limits::DEDUPE_WINDOW) fingerprints each. A duplicate that
-//! arrives after more entries than that is stored again; job readers still fold equal returns. At start the memory is
+//! The memory has two generations, each of twice as many fingerprints as [`DEDUPE_WINDOW`](saltcellar_base::limits::DEDUPE_WINDOW):
+//! an event has one, a return two or three. A duplicate that arrives after more entries than that is stored again; job readers still fold equal returns. At start the memory is
 //! refilled from the newest entries of all classes (`refill`).
 
 use std::collections::VecDeque;
 
 use saltcellar_model::{Fingerprints, Flags, Kind, SeqNo, Source, chained};
 
-/// The value of a fingerprint. The default stands for none.
-trait Remembered: Copy + Default + PartialEq {}
-
-impl<V: Copy + Default + PartialEq> Remembered for V {}
-
-/// A hash table with open addressing: fingerprints are hashes already, and nothing is ever removed, so that a look-up reads one line
-/// of memory.
+/// A hash table with open addressing: keys are hashes already, and nothing is ever removed, so that a look-up reads one line of
+/// memory. The default of a value stands for none.
 #[derive(Debug)]
 struct Table<V> {
-    /// Fingerprint and value; fingerprint 0 is a free slot. Their number is a power of two.
+    /// Key and value; key 0 is a free slot. Their number is a power of two.
     slots: Vec<(u64, V)>,
     used: usize,
 }
 
-impl<V: Remembered> Table<V> {
+impl<V: Copy + Default + PartialEq> Table<V> {
     /// Slots of a table before its first entry.
     const SLOTS_MIN: usize = 1024;
 
@@ -65,7 +60,7 @@ impl<V: Remembered> Table<V> {
         usize::try_from(key >> (u64::BITS - bits)).unwrap_or(0)
     }
 
-    /// The slot of a fingerprint, or the free one where it belongs.
+    /// The slot of a key, or the free one where it belongs.
     fn place(&self, key: u64) -> usize {
         let mut at = self.home(key);
         // Ends, because a quarter of the slots are free.
@@ -85,7 +80,7 @@ impl<V: Remembered> Table<V> {
         (*value != V::default()).then_some(*value)
     }
 
-    /// The value of a fingerprint, which is added if it is new; and whether it is new.
+    /// The value of a key, which is added if it is new; and whether it is new.
     fn value(&mut self, key: u64) -> (&mut V, bool) {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
@@ -113,7 +108,7 @@ impl<V: Remembered> Table<V> {
         self.used = 0;
     }
 
-    /// Reads the slot where a fingerprint probably is.
+    /// Reads the slot where a key probably is.
     fn touch(&self, key: u64) -> u64 {
         self.slots
             .get(self.home(key))
@@ -129,7 +124,7 @@ struct Generations<V> {
     window: usize,
 }
 
-impl<V: Remembered> Generations<V> {
+impl<V: Copy + Default + PartialEq> Generations<V> {
     fn new(window: usize) -> Self {
         Self {
             young: Table::new(),
@@ -138,9 +133,8 @@ impl<V: Remembered> Generations<V> {
         }
     }
 
-    /// The value of a fingerprint. One from the old generation is copied.
+    /// The value of a key. One from the old generation is copied.
     fn slot(&mut self, key: u64) -> &mut V {
-        let key = as_key(key);
         if self.young.used >= self.window {
             // Swapping reuses the allocated table.
             std::mem::swap(&mut self.young, &mut self.old);
@@ -157,38 +151,31 @@ impl<V: Remembered> Generations<V> {
     }
 
     fn get(&self, key: u64) -> Option<V> {
-        let key = as_key(key);
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// Reads what a later look-up of the fingerprint reads: many of these wait for memory together, look-ups one after the other.
+    /// Reads what a later look-up of the key reads: many of these wait for memory together, look-ups one after the other.
     fn touch(&self, key: u64) -> u64 {
-        let key = as_key(key);
         self.young.touch(key) ^ self.old.touch(key)
     }
-}
-
-/// A fingerprint as a key: 0 is a free slot.
-fn as_key(fingerprint: u64) -> u64 {
-    fingerprint.max(1)
 }
 
 /// What is remembered under a key.
 #[derive(Debug, Clone, Copy)]
 enum KeyOf {
     /// The counts of an event.
-    Event = 0,
+    Event = 1,
     /// The first answer of a minion to a job.
-    Answer = 1,
+    Answer = 2,
     /// The counts of a return that is not stored as an event.
-    Apart = 2,
+    Apart = 3,
     /// Whether a call was delivered.
-    Call = 3,
+    Call = 4,
 }
 
-/// The key of a hash: its lowest bits tell what it is of.
+/// The key of a hash: its lowest bits tell what it is of, so that none is 0.
 fn key_of(hash: u64, of: KeyOf) -> u64 {
-    hash & !3 | of as u64
+    hash & !7 | of as u64
 }
 
 /// Result of the check of an entry.
