@@ -522,6 +522,38 @@ fn tools_complete_with_a_bad_sector_in_any_of_the_files() {
 }
 
 #[test]
+fn tools_bound_what_is_lost_in_a_log_that_cannot_be_opened() {
+    let library_dir = tempfile::tempdir().unwrap();
+    let Some(library) = library(library_dir.path()) else {
+        return saltcellar_testkit::missing("a C compiler as `cc`");
+    };
+    let made = filled(tempfile::tempdir().unwrap());
+    let dir = made.path().canonicalize().unwrap();
+    let log = files(&dir.join("state/log/events"))
+        .into_iter()
+        .find(|path| is_log(path) && !path.with_file_name("index").exists())
+        .unwrap();
+
+    // Nothing else knows how many entries it has.
+    std::fs::remove_file(dir.join("state/STOPPED")).unwrap();
+    std::fs::remove_dir_all(dir.join("state/state")).unwrap();
+
+    let bad = Bad {
+        path: log,
+        bytes: None,
+    };
+    let new = dir.join("new");
+    for (verb, more) in [("verify", &[][..]), ("salvage", &[new.as_path()])] {
+        let (code, text) = store_tool(verb, &dir, &bad, &library, more);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.contains("the log cannot be opened") && text.contains("at most"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_backup_keeps_what_it_has_of_a_log_that_cannot_be_opened_any_more() {
     let library_dir = tempfile::tempdir().unwrap();
     let Some(library) = library(library_dir.path()) else {

@@ -45,7 +45,7 @@ pub enum Cause {
     Damaged,
     /// The same in a log that is continued: a write that was never finished, and never acknowledged.
     Unfinished,
-    /// Nothing tells where the log ended.
+    /// Nothing tells where the log ended, or it cannot be opened.
     UnknownEnd,
     /// The segment had more entries than were found, and more than its damaged ranges account for.
     Missing {
@@ -157,6 +157,29 @@ impl Account {
         self.found.all.last()
     }
 
+    /// Notes logs that the disk cannot open. For the bounds of others, best before those are read.
+    pub(crate) fn note_unopened<'a>(
+        &mut self,
+        segments: impl IntoIterator<Item = &'a SegmentFiles>,
+    ) {
+        // What is known of a segment is compared with what is found, whatever its log is.
+        let unknown: Vec<_> = segments
+            .into_iter()
+            .filter(|segment| !self.known.contains_key(&name_of(segment)))
+            .collect();
+        // Each bounds what can be lost in the one before it.
+        self.read
+            .extend(unknown.iter().map(|segment| name_of(segment)));
+
+        for segment in unknown {
+            let name = name_of(segment);
+            let before = self.next(&name).or(self.end);
+            let after = SeqNo(segment.first_seq.0.saturating_sub(1));
+            let all = DamagedRange::missing(0, after, before, "the log cannot be opened");
+            self.add(Some(name), &segment.log(), all, Cause::UnknownEnd);
+        }
+    }
+
     /// Notes the places of a log that cannot be read, and takes them from `walked`.
     pub(crate) fn note_damage(&mut self, log: &ReadLog<'_>, walked: &mut Walked) {
         let name = log.segment.map(name_of);
@@ -212,16 +235,21 @@ impl Account {
         }
 
         for (range, cause) in places {
-            let loss = Loss {
-                path: log.path.to_owned(),
-                range,
-                cause,
-                entries: 0,
-                exact: false,
-                basis: Basis::Nothing,
-            };
-            self.losses.push((name.clone(), loss));
+            self.add(name.clone(), log.path, range, cause);
         }
+    }
+
+    /// Adds a place whose entries are counted later.
+    fn add(&mut self, name: Option<Name>, path: &Path, range: DamagedRange, cause: Cause) {
+        let loss = Loss {
+            path: path.to_owned(),
+            range,
+            cause,
+            entries: 0,
+            exact: false,
+            basis: Basis::Nothing,
+        };
+        self.losses.push((name, loss));
     }
 
     /// The first number of the next segment of the class.

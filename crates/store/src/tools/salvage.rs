@@ -180,15 +180,14 @@ pub fn salvage(
         stopped.as_ref().and_then(Option::as_ref),
     );
 
-    let mut segments: BTreeMap<PathBuf, SegmentFiles> = segments
+    let readable: BTreeSet<&PathBuf> = sources.iter().map(|source| &source.path).collect();
+    let (segments, unopened): (BTreeMap<PathBuf, SegmentFiles>, BTreeMap<_, _>) = segments
         .into_iter()
         .map(|segment| (segment.log(), segment))
-        .collect();
-    // Not those that the disk cannot open.
-    let readable: BTreeSet<&PathBuf> = sources.iter().map(|source| &source.path).collect();
-    segments.retain(|path, _| readable.contains(path));
+        .partition(|(path, _)| readable.contains(path));
     let end = Some(numbers.end).filter(|end| end.0 > 0);
-    let account = Account::new(known, segments.values(), end, numbers.skipped.clone());
+    let mut account = Account::new(known, segments.values(), end, numbers.skipped.clone());
+    account.note_unopened(unopened.values());
 
     let mut work = Salvager {
         store_id,

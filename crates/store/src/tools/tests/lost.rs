@@ -3,6 +3,9 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::tools::known::KnownSegment;
+use crate::tools::layout::SegmentFiles;
+use crate::tools::losses::Account;
 use crate::tools::verify::small_files::Fault;
 
 /// A damage to a file.
@@ -343,4 +346,42 @@ fn damage_of_both_copies_of_the_settings_is_counted_until_it_is_accepted() {
         fs::remove_dir_all(&hurt).unwrap();
         fs::remove_dir_all(&new).unwrap();
     }
+}
+
+/// Three segments, of which the log of the second one cannot be opened: what is lost, and whether
+/// that is its number.
+fn lost_unopened(known: Vec<KnownSegment>, end: Option<SeqNo>) -> (u64, bool) {
+    let dir = Path::new("/store");
+    let segments = [1, 11, 21].map(|first| SegmentFiles {
+        class_name: "events".to_owned(),
+        first_seq: SeqNo(first),
+        dir: format::segment_dir(dir, "events", SeqNo(first)),
+        is_sealed: true,
+        is_newest: first == 21,
+    });
+    let [first, unopened, last] = &segments;
+
+    let mut account = Account::new(known, [first, last].into_iter(), end, Vec::new());
+    account.note_unopened([unopened]);
+    for seq in (1..=10).chain(21..=25) {
+        account.note_found("events", SeqNo(seq));
+    }
+
+    let losses = account.losses(dir);
+    assert!(losses.iter().all(|loss| loss.path == unopened.log()));
+    let entries = losses.iter().map(|loss| loss.entries).sum();
+    (entries, losses.iter().all(|loss| loss.exact))
+}
+
+#[test]
+fn what_is_lost_in_a_log_that_cannot_be_opened_is_exact_only_if_its_segment_is_known() {
+    let known = KnownSegment {
+        class_name: "events".to_owned(),
+        first_seq: SeqNo(11),
+        last_seq: SeqNo(20),
+        entries: 7,
+    };
+    assert_eq!(lost_unopened(vec![known], None), (7, true));
+    // Bounded by the first number of the next segment.
+    assert_eq!(lost_unopened(Vec::new(), Some(SeqNo(26))), (10, false));
 }

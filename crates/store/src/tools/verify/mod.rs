@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::known::known_segments;
-use super::layout::{self, DaemonWatch, SegmentFiles};
+use super::layout::{self, DaemonWatch, FoundLog, SegmentFiles};
 use super::losses::{Account, Basis, Cause, Loss, ReadLog};
 use super::{ToolError, Watch};
 use crate::format;
@@ -193,12 +193,17 @@ fn verify_once(
     );
 
     let mut total = 0;
-    let (mut opened, mut unreadable) = (Vec::new(), Vec::new());
+    let (mut opened, mut unopened, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for mut segment in segments {
         // Opened and measured before any log is read: retention and sealing may continue meanwhile.
-        let problem = |problem| unreadable.push(problem);
-        let Some(log) = open(&mut segment, store_id, problem)? else {
-            continue;
+        let log = match open(&mut segment, store_id)? {
+            Opened::Log(log) => log,
+            Opened::Dropped => continue,
+            Opened::Unreadable(problem) => {
+                unreadable.push(problem);
+                unopened.push(segment);
+                continue;
+            }
         };
         let size = if segment.is_sealed {
             log.size()?
@@ -279,17 +284,26 @@ fn verify_once(
         total,
     };
 
+    check.account.note_unopened(&unopened);
+
     let mut scans = Vec::new();
     for (mut segment, log, size) in opened {
-        let problem = |problem| check.problems.push(problem);
         let (log, size) = if let Some(log) = log {
             // An active log, whose size was measured at the start.
             (log, size)
-        } else if let Some(log) = open(&mut segment, store_id, problem)? {
-            let size = log.size()?;
-            (log, size)
         } else {
-            continue;
+            match open(&mut segment, store_id)? {
+                Opened::Log(log) => {
+                    let size = log.size()?;
+                    (log, size)
+                }
+                Opened::Dropped => continue,
+                Opened::Unreadable(problem) => {
+                    check.problems.push(problem);
+                    check.account.note_unopened([&segment]);
+                    continue;
+                }
+            }
         };
         let scanned = check.read(&segment, &log, size, watch)?;
         report.add(&scanned, size);
@@ -366,20 +380,29 @@ fn settings(
     Ok(())
 }
 
-/// Opens the log of a segment; `None` if it was dropped, or if not even the file can be opened, which
-/// is passed to `problem`.
-fn open(
-    segment: &mut SegmentFiles,
-    store_id: u64,
-    problem: impl FnOnce(Problem),
-) -> Result<Option<LogFile>, StoreError> {
+/// The log of a segment.
+enum Opened {
+    Log(LogFile),
+    /// The segment was dropped since it was listed.
+    Dropped,
+    /// The disk cannot open it.
+    Unreadable(Problem),
+}
+
+fn open(segment: &mut SegmentFiles, store_id: u64) -> Result<Opened, StoreError> {
     let found = segment.open_log()?;
     let path = segment.log();
-    let file = found.or_report(|why| {
-        let means = "its entries are missing until the disk can open it: restore it from a backup";
-        problem(about(&path, format!("unreadable: {why}"), means));
-    });
-    Ok(file.map(|file| LogFile::of(&path, Box::new(file), segment.id(store_id))))
+    Ok(match found {
+        FoundLog::Open(file) => {
+            Opened::Log(LogFile::of(&path, Box::new(file), segment.id(store_id)))
+        }
+        FoundLog::Dropped => Opened::Dropped,
+        FoundLog::Unreadable(why) => {
+            let means =
+                "its entries are missing until the disk can open it: restore it from a backup";
+            Opened::Unreadable(about(&path, format!("unreadable: {why}"), means))
+        }
+    })
 }
 
 /// The consequence of damage to a file that cannot be rebuilt.
