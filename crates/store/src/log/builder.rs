@@ -88,6 +88,18 @@ pub(crate) struct BlockBuffers {
 }
 
 impl BlockBuffers {
+    /// Bodies from which on a block probably becomes a full one.
+    const MANY_BYTES: usize = BLOCK_RAW_BYTES / 8;
+
+    fn append_body(&mut self, body: &[u8]) {
+        let bodies = &mut self.bodies;
+        // The whole room at once: each doubling would leave memory behind.
+        if bodies.len() > Self::MANY_BYTES && bodies.capacity() - bodies.len() < body.len() {
+            bodies.reserve_exact(body.len().max(BLOCK_RAW_BYTES.saturating_sub(bodies.len())));
+        }
+        bodies.extend_from_slice(body);
+    }
+
     fn clear(&mut self) {
         self.columns.clear();
         // One entry may be as large as `ENTRY_BYTES_MAX`, and these are kept forever.
@@ -219,7 +231,7 @@ impl BlockBuilder {
         columns.body_len.push(body_len);
         columns.raw_len += entry.raw_len();
 
-        self.buffers.bodies.extend_from_slice(entry.body);
+        self.buffers.append_body(entry.body);
         self.raw_bytes += entry.packed_len_max();
         Ok(())
     }

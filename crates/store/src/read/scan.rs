@@ -14,7 +14,7 @@ use std::sync::Arc;
 use salt_sls::Glob;
 
 use super::pattern::{Need, TagCondition, condition};
-use crate::error::StoreError;
+use crate::error::{StoreError, fits};
 use crate::index::summary::UNLISTED;
 use crate::index::{Blocks, MinionSelection, TagTemplates};
 use crate::log::block::{BlockView, Rows};
@@ -293,21 +293,18 @@ impl<'a> Search<'a> {
             .metas()
             .partition_point(|meta| meta.first_seq < self.before);
 
-        let in_time = |at: &usize| {
-            let meta = blocks.metas().get(*at);
+        let in_time = |at: &u32| {
+            let meta = blocks.metas().get(*at as usize);
             meta.is_some_and(|meta| self.filter.allows_span(meta.at_min, meta.at_max))
         };
-        let mut found: Vec<usize> = (0..early).filter(in_time).collect();
+        let early = fits(early, "a segment has over 4 G blocks")?;
+        let mut found: Vec<u32> = (0..early).filter(in_time).collect();
 
         // `None`: not read under these limits yet, so it must be, whatever the search is for.
-        let bits_of = |at: usize| match known {
-            Some(known) => known.bits(at),
-            None => Some(blocks.templates(at)),
+        let bits_of = |at: u32| match known {
+            Some(known) => known.bits(at as usize),
+            None => Some(blocks.templates(at as usize)),
         };
-
-        let present = found
-            .iter()
-            .fold(0, |present, at| present | bits_of(*at).unwrap_or(0));
 
         // Bits of templates that may match for any minion, and of those that match for some minions
         // only.
@@ -319,6 +316,9 @@ impl<'a> Search<'a> {
         let mut wanted: Vec<Vec<Need>> = Vec::new();
         if let Some(tag) = &mut self.tag {
             open = UNLISTED;
+            let present = found
+                .iter()
+                .fold(0, |present, at| present | bits_of(*at).unwrap_or(0));
             for (template, bit) in templates.each().filter(|(_, bit)| bit & present != 0) {
                 let condition = tag.condition(template);
                 if template == FREE_JID {
@@ -377,24 +377,22 @@ impl<'a> Search<'a> {
             .transpose()?;
         self.stats.minions += tested.get();
 
-        let is = |list: &Option<Vec<bool>>, at: usize| {
+        let is = |list: &Option<Vec<bool>>, at: u32| {
             list.as_ref()
-                .is_none_or(|list| list.get(at).copied().unwrap_or(true))
+                .is_none_or(|list| list.get(at as usize).copied().unwrap_or(true))
         };
 
-        found.retain(|&at| {
-            // Not read under these limits yet.
-            let Some(bits) = bits_of(at) else {
-                return true;
-            };
-            let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, at));
-            (bits & open != 0 || bound) && is(&of_minion, at)
-        });
-
-        let found: Vec<u32> = found
-            .into_iter()
-            .filter_map(|at| u32::try_from(at).ok())
-            .collect();
+        // Each block has a template, so without a tag, a minion or limits all of them stay.
+        if self.tag.is_some() || of_minion.is_some() || known.is_some() {
+            found.retain(|&at| {
+                // Not read under these limits yet.
+                let Some(bits) = bits_of(at) else {
+                    return true;
+                };
+                let bound = bits & bound != 0 && (bits & free != 0 || is(&matching, at));
+                (bits & open != 0 || bound) && is(&of_minion, at)
+            });
+        }
 
         self.stats.segments += 1;
         self.stats.blocks_skipped += (blocks.metas().len() - found.len()) as u64;

@@ -129,7 +129,7 @@ impl Intake {
 }
 
 /// Blocks whose buffers are kept for later ones; under full load a commit has about as many.
-const SPARE_BLOCKS: usize = 8;
+const SPARE_BLOCKS: usize = 4;
 
 /// Blocks of one class that are not committed yet.
 #[derive(Default)]
