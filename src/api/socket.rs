@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
@@ -518,27 +519,31 @@ async fn start_call(
             let is_search = call.only_reads;
             // With each call: the master's user is known once its bus exists.
             let search_time = search_time(ctx.rights.of(&peer.caller));
+            let ended = reply.peer.ended.clone();
+            let reply = OnceReply::new(reply);
+            let by_worker = reply.clone();
+            // The thread that has the answer sends it: a lone caller saves a thread switch.
+            let work = move || {
+                // A second parse is cheaper than a copy of the arguments.
+                let outcome = Request::read(&payload)
+                    .and_then(|request| (run.msgpack)(&server.ctx, &caller, &request.args));
+                // The memory of the frame is free before the answer waits to be sent.
+                drop((payload, bytes));
+                by_worker.send(outcome);
+            };
+
             // A task, so that the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
-                // A second parse is cheaper than a copy of the arguments.
-                let work = move || {
-                    let request = Request::read(&payload)?;
-                    let outcome = (run.msgpack)(&server.ctx, &caller, &request.args);
-                    // The memory of the frame is free before the answer waits to be sent.
-                    drop(bytes);
-                    outcome
-                };
-
                 // A change is made even if nobody waits for its answer.
-                if !is_search {
-                    reply.send(budget.carry_out(work).await.flatten());
-                    return;
-                }
-
-                let ended = reply.peer.ended.clone();
-                let search = budget.carry_out_within(search_time, work);
-                if let Some(found) = while_open(ended, search).await {
-                    reply.send(found.flatten());
+                let carried_out = if is_search {
+                    let search = budget.carry_out_within(search_time, work);
+                    while_open(ended, search).await
+                } else {
+                    Some(budget.carry_out(work).await)
+                };
+                // It did not begin, or panicked.
+                if let Some(Err(error)) = carried_out {
+                    reply.send(Err(error));
                 }
             });
         }
@@ -589,6 +594,28 @@ async fn start_call(
     }
 
     Ok(())
+}
+
+/// A [`Reply`] that the worker sends, or the task that waits for it; whoever is first.
+#[derive(Clone)]
+struct OnceReply {
+    /// Lock order: no other lock is taken under it.
+    reply: Arc<Mutex<Option<Reply>>>,
+}
+
+impl OnceReply {
+    fn new(reply: Reply) -> Self {
+        Self {
+            reply: Arc::new(Mutex::new(Some(reply))),
+        }
+    }
+
+    fn send(&self, outcome: Result<Vec<u8>, CallError>) {
+        let reply = self.reply.lock().take();
+        if let Some(reply) = reply {
+            reply.send(outcome);
+        }
+    }
 }
 
 /// The destination of a call's response.
