@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -40,10 +40,38 @@ impl Drop for AbandonOnDrop {
     }
 }
 
-/// Work on its thread, with the processor time of the thread at which it has to end.
+/// Work on its thread.
 struct Running {
     work: Work,
-    until: Option<Duration>,
+    limit: Option<Limit>,
+}
+
+/// The end of a work's processor time.
+struct Limit {
+    /// The processor time of the thread at which the work has to end.
+    until: Duration,
+    /// Not before: a thread takes no more processor time than passes. So that the clock of the thread, a system call, is read a
+    /// few times in a work, and not for each block.
+    not_before: Instant,
+}
+
+impl Limit {
+    fn new(time: Duration) -> Self {
+        Self {
+            until: thread_time() + time,
+            not_before: Instant::now() + time,
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.not_before {
+            return false;
+        }
+        let left = self.until.saturating_sub(thread_time());
+        self.not_before = now + left;
+        left.is_zero()
+    }
 }
 
 thread_local! {
@@ -88,7 +116,7 @@ impl Work {
     pub fn run<T>(&self, task: impl FnOnce() -> T) -> T {
         let running = Running {
             work: self.clone(),
-            until: self.processor_time.map(|time| thread_time() + time),
+            limit: self.processor_time.map(Limit::new),
         };
         let _restore = Restore(RUNNING.replace(Some(running)));
         task()
@@ -98,8 +126,8 @@ impl Work {
 /// Whether the work of this thread goes on. Cheap enough for each block of a search: below a microsecond.
 pub fn check() -> Result<(), Ended> {
     STEPS.set(STEPS.get() + 1);
-    RUNNING.with_borrow(|running| {
-        let Some(Running { work, until }) = running else {
+    RUNNING.with_borrow_mut(|running| {
+        let Some(Running { work, limit }) = running else {
             return Ok(());
         };
 
@@ -107,7 +135,7 @@ pub fn check() -> Result<(), Ended> {
             return Err(Ended::Abandoned);
         }
 
-        if until.is_some_and(|until| thread_time() > until) {
+        if limit.as_mut().is_some_and(Limit::is_over) {
             let limit = work.processor_time.unwrap_or_default();
             return Err(Ended::TooLong(limit.as_secs()));
         }
@@ -153,6 +181,18 @@ mod tests {
             }
             assert_eq!(check(), Err(Ended::TooLong(0)));
         });
+        // The time of the processor counts, however rarely its clock is read.
+        let limit = Duration::from_millis(20);
+        let began = thread_time();
+        Work::new(Some(limit)).run(|| {
+            std::thread::sleep(limit * 2);
+            assert_eq!(check(), Ok(()), "it slept");
+            while check().is_ok() {
+                std::hint::spin_loop();
+            }
+        });
+        assert!(thread_time() >= began + limit);
+
         let panicked = std::panic::catch_unwind(|| work.run(|| panic!("a bug")));
         assert!(panicked.is_err() && check() == Ok(()));
     }
