@@ -50,8 +50,8 @@ struct Running {
 struct Limit {
     /// The processor time of the thread at which the work has to end.
     until: Duration,
-    /// Not before: a thread takes no more processor time than passes. So that the clock of the thread, a system call, is read a
-    /// few times in a work, and not for each block.
+    /// The limit cannot be reached before: a thread uses no more processor time than passes. Reading the thread's clock is a
+    /// system call, so it is not read for each block.
     not_before: Instant,
 }
 

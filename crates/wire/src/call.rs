@@ -126,8 +126,8 @@ impl<'a> Request<'a> {
         Self::read_for(payload, |_| false)
     }
 
-    /// As [`Request::read`]. If `walks` is true for the call, the last argument is not looked at, and is all that is left of the
-    /// payload: the call finds the end of the value itself, and rejects a payload that has another end.
+    /// As [`Request::read`], but leaves the last argument unread if `walks` is true for the call: it is then the rest of the payload.
+    /// The call finds the end of the value and rejects a payload that does not end there.
     pub fn read_for(
         payload: &'a [u8],
         walks: impl FnOnce(&str) -> bool,

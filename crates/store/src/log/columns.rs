@@ -1,4 +1,4 @@
-//! The columns of a block in memory: a builder fills them, a head is packed from them, and the index of a segment is made from them.
+//! The columns of a block in memory. A builder fills them; the head of the block and the index of its segment are made from them.
 //!
 //! # Invariant
 //!
@@ -78,6 +78,8 @@ impl Columns {
         let time = *self.jid_time.get(at).expect("a jid of this block");
         if let Ok(text) = u32::try_from(-1 - time) {
             let text = self.texts.get(text);
+            // A builder stores UTF-8 only; other bytes were forged with valid checksums, and are read as in
+            // [`super::block::Rows`].
             let key = JidKey::of(std::str::from_utf8(text).unwrap_or_default());
             return (key, text);
         }

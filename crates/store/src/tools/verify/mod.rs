@@ -90,6 +90,23 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
+    /// A report of nothing yet.
+    fn new(holder: Option<String>) -> Self {
+        Self {
+            format: crate::FORMAT_VERSION,
+            holder,
+            segments: 0,
+            frames: 0,
+            entries: 0,
+            log_bytes: 0,
+            indexes: IndexCheck::Compared(0),
+            problems: Vec::new(),
+            problems_more: 0,
+            lost_more: (0, true),
+            notes: Vec::new(),
+        }
+    }
+
     /// The entries lost: their number, or an upper bound.
     pub fn entries_lost(&self) -> u64 {
         let listed = self.problems.iter().map(|problem| problem.entries_lost);
@@ -217,19 +234,7 @@ fn verify_once(
         opened.push((segment, log, size));
     }
 
-    let mut report = VerifyReport {
-        format: crate::FORMAT_VERSION,
-        holder,
-        segments: 0,
-        frames: 0,
-        entries: 0,
-        log_bytes: 0,
-        indexes: IndexCheck::Compared(0),
-        problems: Vec::new(),
-        problems_more: 0,
-        lost_more: (0, true),
-        notes: Vec::new(),
-    };
+    let mut report = VerifyReport::new(holder);
 
     for problem in unreadable {
         report.damage(problem);
@@ -830,19 +835,7 @@ mod tests {
 
     #[test]
     fn entries_of_problems_that_are_not_listed_count_as_well() {
-        let mut report = VerifyReport {
-            format: 0,
-            holder: None,
-            segments: 0,
-            frames: 0,
-            entries: 0,
-            log_bytes: 0,
-            indexes: IndexCheck::Compared(0),
-            problems: Vec::new(),
-            problems_more: 0,
-            lost_more: (0, true),
-            notes: Vec::new(),
-        };
+        let mut report = VerifyReport::new(None);
         let lost = VERIFY_PROBLEMS_MAX + 5;
         for _ in 0..lost {
             report.damage(Problem {
