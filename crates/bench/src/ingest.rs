@@ -20,6 +20,9 @@ time stamps, minion ids and values each time; events above 64 KiB are skipped.
 The baseline is a process that appends the same bytes, compressed by zstd level 1 in blocks of 256 KiB, to one \
 file and calls fdatasync before it answers. It receives the same load over the same kind of socket.
 
+  of_baseline, cpu_of_baseline, ack_p99_of_baseline
+                        entries_per_s, cpu_s_per_million and ack_p99_ms of saltcellar in relation to the baseline's of
+                        the same run; absent with --no-baseline, null if the baseline's is 0
   entries_per_s         answered entries per second, from the first one sent to the last answer
   cpu_s_per_million     user and system time of the process, from its start of service to its exit, including sealing
   raw_bytes_per_entry   tag and body as sent
@@ -134,14 +137,22 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
             Some(measure("baseline", None)?)
         };
 
-        // After the baseline, so that its rate is known for the row.
-        let (own_rate, saltcellar) =
-            measure("saltcellar", baseline.as_ref().map(|(rate, _)| *rate))?;
+        // After the baseline, so that its figures are known for the row.
+        let (own, saltcellar) =
+            measure("saltcellar", baseline.as_ref().map(|(figures, _)| figures))?;
 
         let mut document = json!({ "load": load.0, "saltcellar": saltcellar });
-        if let Some((rate, baseline)) = baseline {
+        if let Some((figures, baseline)) = baseline {
             set(&mut document, "baseline", baseline);
-            set(&mut document, "of_baseline", rounded(own_rate / rate, 3));
+
+            let ratio = own.of(&figures);
+            for (name, ratio) in [
+                ("of_baseline", ratio.rate),
+                ("cpu_of_baseline", ratio.cpu),
+                ("ack_p99_of_baseline", ratio.ack_p99),
+            ] {
+                set(&mut document, name, ratio.map(|ratio| rounded(ratio, 3)));
+            }
         }
 
         documents.push((load.0, document));
@@ -159,16 +170,46 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Measures one process and load; returns the rate and all results. `baseline` is the rate of the
-/// baseline.
+/// What is compared with the baseline: entries per second, CPU seconds per million entries, and the
+/// 99th percentile of the acknowledgement latency in milliseconds.
+struct Figures {
+    rate: f64,
+    cpu: f64,
+    ack_p99: Option<f64>,
+}
+
+/// Figures in relation to the baseline's.
+#[derive(Default)]
+struct Ratios {
+    rate: Option<f64>,
+    cpu: Option<f64>,
+    ack_p99: Option<f64>,
+}
+
+impl Figures {
+    fn of(&self, baseline: &Self) -> Ratios {
+        // The CPU time of a short run can be zero: it is counted in hundredths of a second.
+        let ratio = |own: f64, baseline: f64| (baseline > 0.0).then(|| own / baseline);
+
+        Ratios {
+            rate: ratio(self.rate, baseline.rate),
+            cpu: ratio(self.cpu, baseline.cpu),
+            ack_p99: (self.ack_p99.zip(baseline.ack_p99))
+                .and_then(|(own, baseline)| ratio(own, baseline)),
+        }
+    }
+}
+
+/// Measures one process and load; returns what is compared, and all results. `baseline` has the
+/// figures of the baseline.
 fn measure(
     options: &Options,
     args: &Args,
     report: &mut Report,
     (name, load, batch): &NamedLoad,
     store: &str,
-    baseline: Option<f64>,
-) -> anyhow::Result<(f64, Json)> {
+    baseline: Option<&Figures>,
+) -> anyhow::Result<(Figures, Json)> {
     let scratch = args.common.scratch()?;
 
     let (mut subject, encoding) = if store == "baseline" {
@@ -221,7 +262,15 @@ fn measure(
     let cost = subject.stop()?;
 
     let entries = args.entries as f64;
-    let rate = entries / result.seconds;
+    let figures = Figures {
+        rate: entries / result.seconds,
+        cpu: cost.cpu_s / entries * 1e6,
+        ack_p99: result.latencies.ms(0.99),
+    };
+
+    let ratio = baseline.map(|baseline| figures.of(baseline));
+    // Without a baseline the cells stay empty.
+    let ratio = ratio.unwrap_or_default();
 
     let (raw, disk) = (
         result.raw_bytes as f64 / entries,
@@ -232,24 +281,16 @@ fn measure(
         .label("LOAD", *name)
         .label("STORE", store)
         .count("ENTRIES", "entries", args.entries)
-        .number("ENTRIES/S", "entries_per_s", 0, rate)
-        .number(
-            "OF BASELINE",
-            "",
-            2,
-            baseline.map(|baseline| rate / baseline),
-        )
-        .number(
-            "CPU S/M",
-            "cpu_s_per_million",
-            3,
-            cost.cpu_s / entries * 1e6,
-        )
+        .number("ENTRIES/S", "entries_per_s", 0, figures.rate)
+        .number("OF BASELINE", "", 2, ratio.rate)
+        .number("CPU S/M", "cpu_s_per_million", 3, figures.cpu)
+        .number("CPU OF BASELINE", "", 2, ratio.cpu)
         .number("RAW B", "raw_bytes_per_entry", 1, raw)
         .number("DISK B", "disk_bytes_per_entry", 1, disk)
         .number("DISK/RAW", "", 3, disk / raw)
         .number("ACK P50 MS", "ack_p50_ms", 3, result.latencies.ms(0.5))
-        .number("ACK P99 MS", "ack_p99_ms", 3, result.latencies.ms(0.99))
+        .number("ACK P99 MS", "ack_p99_ms", 3, figures.ack_p99)
+        .number("P99 OF BASELINE", "", 2, ratio.ack_p99)
         .number("RSS MB", "rss_peak_mb", 1, rss_peak_mb)
         .json("rss_mb_by_quarter", quarters)
         .number(
@@ -259,5 +300,5 @@ fn measure(
             result.own_cpu_s / entries * 1e6,
         );
 
-    Ok((rate, report.row(row)?))
+    Ok((figures, report.row(row)?))
 }

@@ -45,8 +45,11 @@ fn check_keys(value: &Json, expected: &str) {
 
 #[test]
 fn ingest_runs_and_its_json_keeps_its_keys() {
-    let document = bench(&["ingest", "--load", "small", "--entries", "2000"]);
-    check_keys(&document, "load saltcellar baseline of_baseline");
+    let document = bench(&["ingest", "--load", "small", "--entries", "20000"]);
+    check_keys(
+        &document,
+        "load saltcellar baseline of_baseline cpu_of_baseline ack_p99_of_baseline",
+    );
     for store in ["saltcellar", "baseline"] {
         check_keys(
             &document[store],
@@ -56,8 +59,38 @@ fn ingest_runs_and_its_json_keeps_its_keys() {
     }
     assert_eq!(
         (&document["load"], &document["saltcellar"]["entries"]),
-        (&"small".into(), &2000.into())
+        (&"small".into(), &20_000.into())
     );
+
+    // Each ratio is the quotient of the figures, which are rounded as well.
+    for (ratio, figure) in [
+        ("of_baseline", "entries_per_s"),
+        ("cpu_of_baseline", "cpu_s_per_million"),
+        ("ack_p99_of_baseline", "ack_p99_ms"),
+    ] {
+        let [own, baseline] =
+            ["saltcellar", "baseline"].map(|store| document[store][figure].as_f64().unwrap());
+        // CPU time is counted in hundredths of a second: that of the baseline can be zero.
+        if baseline == 0.0 {
+            assert_eq!(document[ratio], Json::Null, "{ratio}: {document}");
+            continue;
+        }
+        let (expected, found) = (own / baseline, document[ratio].as_f64().unwrap());
+        assert!(
+            (found - expected).abs() < 0.01 * expected + 0.001,
+            "{ratio}: {document}"
+        );
+    }
+
+    let document = bench(&[
+        "ingest",
+        "--load",
+        "small",
+        "--entries",
+        "200",
+        "--no-baseline",
+    ]);
+    check_keys(&document, "load saltcellar");
 }
 
 #[test]
