@@ -16,8 +16,7 @@ pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Origin, Sou
 pub use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
 pub use filter::EventFilter;
 pub use hashing::{FastMap, chained, secret_seed};
-pub use jid::{JidKey, stamped_jid};
-pub use jid::{JidSpeller, start_time};
+pub use jid::{Jid, JidKey, JidSpeller, stamped_jid, start_time};
 pub use master_key::REDACTED;
 pub use master_key::{KeyTexts, MANAGE_TAG, is_manage_tag, same_key};
 pub use note::{Location, Note, NoteLevel, ReactionFailure};

@@ -398,7 +398,7 @@ pub(crate) fn last_jobs(
             // Looked up last, and only for rows that would count.
             if is_newer
                 && !store
-                    .job_row(&seen.jid)?
+                    .job_row(&seen.jid.to_string())?
                     .is_some_and(|row| row.is_cached_by_salt())
             {
                 latest.insert(minion, seen);
@@ -408,7 +408,7 @@ pub(crate) fn last_jobs(
 
     Ok(latest
         .into_iter()
-        .map(|(minion, latest)| (minion, latest.jid))
+        .map(|(minion, latest)| (minion, latest.jid.to_string()))
         .collect())
 }
 

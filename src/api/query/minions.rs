@@ -15,7 +15,7 @@ use crate::base::limits::{
     LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
-use crate::model::{EventFilter, Flags, JidKey};
+use crate::model::{EventFilter, Flags};
 use crate::store::{HIGHSTATE, LastSeen, LatestJob, StoreError, StoreView};
 use crate::wire::msgpack::{Time, as_text};
 use crate::wire::outcome::states::StateRow;
@@ -166,12 +166,12 @@ fn runs(
         .filter(|row| is_newer(&minions, row))
         .collect();
 
-    let jids = bus_only.iter().map(|(_, _, row)| row.jid.clone());
+    let jids = bus_only.iter().map(|(_, _, row)| row.jid.to_string());
     let jids: BTreeSet<String> = jids.collect();
     let cached = store.cached_by_salt(&jids.iter().map(String::as_str).collect())?;
     // Compared again: an earlier row of this loop may be newer.
     for row in bus_only {
-        let is_cached = cached.contains(row.2.jid.as_str());
+        let is_cached = cached.contains(row.2.jid.to_string().as_str());
         if !is_cached && is_newer(&minions, &row) {
             minions.entry(row.0).or_default().insert(row.1, row.2);
         }
@@ -199,9 +199,9 @@ fn newest(runs: &Runs) -> Option<(&String, &LatestJob)> {
 }
 
 fn last_run(fun: &str, run: &LatestJob) -> MinionRun {
-    let time = JidKey::of(&run.jid).time().map(Time);
+    let time = run.jid.key().time().map(Time);
     MinionRun {
-        jid: run.jid.clone(),
+        jid: run.jid.to_string(),
         fun: fun.to_owned(),
         time,
         ..MinionRun::default()

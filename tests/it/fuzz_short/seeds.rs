@@ -9,7 +9,7 @@ use rkyv::util::AlignedVec;
 use rmpv::Value;
 use saltcellar::base::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
-use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
+use saltcellar::model::{Batch, Entry, Jid, Kind, SeqNo, Source};
 use saltcellar::store::index::job::{Encoder, JobRecord};
 use saltcellar::store::index::page::PageWriter;
 use saltcellar::store::index::{
@@ -276,7 +276,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         fun: fun.to_vec(),
         minion: minion.to_vec(),
         seq: SeqNo(seq),
-        jid: jid.to_owned(),
+        jid: Jid::of(jid),
     };
     let rows = [
         row(b"state.apply", b"web1", 5, "20261121000000000001"),

@@ -4,6 +4,8 @@
 //! client may pass any other text (`salt/utils/jid.py`; accepted by 3006 to 3008). Twenty
 //! digits do not fit a `u64`, so an index key is built from the time.
 
+use std::fmt;
+
 use xxhash_rust::xxh3::xxh3_128;
 
 use saltcellar_base::clock::{Micros, digits};
@@ -58,6 +60,42 @@ impl JidKey {
             Some(pid) => format!("{base}_{pid}"),
             None => base,
         })
+    }
+}
+
+/// A jid in the space of its key. Most jids are spelled from their key, so that lists of many rows need no text for each.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Jid {
+    key: JidKey,
+    /// The text, unless the key determines it.
+    free: Option<Box<str>>,
+}
+
+impl Jid {
+    /// The jid with this text.
+    pub fn of(text: &str) -> Self {
+        let key = JidKey::of(text);
+        let free = key.time().is_none().then(|| text.into());
+        Self { key, free }
+    }
+
+    /// The jid of a key that determines it.
+    pub fn of_key(key: JidKey) -> Option<Self> {
+        key.time().map(|_| Self { key, free: None })
+    }
+
+    /// Its key.
+    pub fn key(&self) -> JidKey {
+        self.key
+    }
+}
+
+impl fmt::Display for Jid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.free {
+            Some(text) => f.pad(text),
+            None => f.pad(&self.key.text().expect("a key with a time")),
+        }
     }
 }
 

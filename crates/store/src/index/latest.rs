@@ -28,7 +28,7 @@ use super::newness;
 use super::page::PageWriter;
 use crate::index::page::code::{FieldReader, put, put_bytes, put_name, put_signed};
 use saltcellar_base::clock::Micros;
-use saltcellar_model::{JidKey, SeqNo};
+use saltcellar_model::{Jid, JidKey, SeqNo};
 
 /// Prefix of a function whose return is known only from a bus.
 pub(crate) const BUS_ONLY: char = '\0';
@@ -46,13 +46,13 @@ pub struct LatestJob {
     /// Sequence number of its return.
     pub seq: SeqNo,
     /// Job id.
-    pub jid: String,
+    pub jid: Jid,
 }
 
 impl LatestJob {
     /// The order of jobs by time: the greater one is newer.
     pub fn newness(&self) -> (Option<JidKey>, SeqNo) {
-        newness(JidKey::of(&self.jid), self.seq)
+        newness(self.jid.key(), self.seq)
     }
 
     /// Function and minion.
@@ -87,11 +87,11 @@ impl Before {
         self.seq = row.seq.0;
 
         // A jid with a time is two small numbers; most jids of a segment lie close together.
-        let key = JidKey::of(&row.jid);
+        let key = row.jid.key();
         match key.time() {
             None => {
                 put(out, 0);
-                put_bytes(out, row.jid.as_bytes());
+                put_bytes(out, row.jid.to_string().as_bytes());
             }
             Some(time) => {
                 put(out, key.pid().map_or(1, |pid| u64::from(pid) + 2));
@@ -117,14 +117,14 @@ impl Before {
         // ones.
         let is_wanted = wanted(self.fun.as_ref()?, &self.minion);
         let jid = match r.number()?.checked_sub(1) {
-            None => std::str::from_utf8(r.bytes()?).ok()?.to_owned(),
+            None => Jid::of(std::str::from_utf8(r.bytes()?).ok()?),
             Some(lower) => {
                 self.time = self.time.wrapping_add(r.signed()?);
                 let pid = lower.checked_sub(1).map(u32::try_from).transpose().ok()?;
                 if !is_wanted {
                     return Some(());
                 }
-                JidKey::from_time(Micros(self.time), pid).text()?
+                Jid::of_key(JidKey::from_time(Micros(self.time), pid))?
             }
         };
 
@@ -246,7 +246,7 @@ mod tests {
                     fun: (*fun).into(),
                     minion: minion.clone().into(),
                     seq,
-                    jid,
+                    jid: Jid::of(&jid),
                 });
             }
         }

@@ -30,7 +30,7 @@ use super::page::{Page, PageWriter};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use crate::index::job_summary::JobSummary;
-use crate::index::memory::MemIndex;
+use crate::index::memory::{Jobs, MemIndex};
 use crate::log::frame::LogId;
 use crate::vfs::Fs;
 use saltcellar_model::JidKey;
@@ -60,15 +60,22 @@ pub(crate) struct Layout {
     pub(crate) became: Vec<u32>,
 }
 
-/// Writes the index of a finished segment with the log `id`, durably; returns the segment's
-/// metadata. `unreadable` are the parts of the log that the disk could not read.
+/// What an index on disk tells the state database.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) metadata: SegmentMetadata,
+    /// Sorted by function and minion.
+    pub(crate) latest: Vec<LatestJob>,
+}
+
+/// Writes the index of a finished segment with the log `id`, durably. `unreadable` are the parts of the log that the disk could not read.
 pub(crate) fn write(
     fs: &dyn Fs,
     path: &Path,
     (index, layout): (&MemIndex, Option<&Layout>),
     id: LogId,
     unreadable: Vec<(u64, u64)>,
-) -> Result<SegmentMetadata, StoreError> {
+) -> Result<Written, StoreError> {
     let jobs = index.jobs();
     let mut metadata = index.metadata(&jobs);
     metadata.unreadable = unreadable;
@@ -81,16 +88,18 @@ pub(crate) fn write(
         .last()
         .map_or(metadata.totals.log_bytes, crate::log::file::BlockMeta::end);
 
-    let trees = pack(index, layout, &metadata).map_err(io_at("pack the index", path))?;
-    table::write(fs, path, (id, metadata.positions), &trees)?;
-    Ok(metadata)
+    let latest = index.latest();
+    let written = Written { metadata, latest };
+    let trees = pack((index, &jobs), layout, &written).map_err(io_at("pack the index", path))?;
+    table::write(fs, path, (id, written.metadata.positions), &trees)?;
+    Ok(written)
 }
 
 /// The trees of a table, those that are read on opening first.
 fn pack(
-    index: &MemIndex,
+    (index, jobs): (&MemIndex, &Jobs<'_>),
     layout: Option<&Layout>,
-    metadata: &SegmentMetadata,
+    written: &Written,
 ) -> io::Result<Vec<(&'static str, Vec<Page>)>> {
     let mut writer = PageWriter::new()?;
 
@@ -103,7 +112,7 @@ fn pack(
     writer.page(&ONLY, &index.templates().to_bytes()?)?;
     let shape = writer.pages();
 
-    writer.page(&ONLY, &metadata.to_bytes()?)?;
+    writer.page(&ONLY, &written.metadata.to_bytes()?)?;
     let facts = writer.pages();
 
     let mut minions = index.minions();
@@ -120,7 +129,6 @@ fn pack(
     }
     let [minion, name] = minion::pages(&minions)?;
 
-    let jobs = index.jobs();
     let key_of_job = |n: usize| {
         jobs.key(n)
             .expect("a job of the index")
@@ -139,7 +147,7 @@ fn pack(
     })?;
     let job = writer.pages();
 
-    latest::write(&mut writer, &index.latest())?;
+    latest::write(&mut writer, &written.latest)?;
     let latest = writer.pages();
 
     Ok(vec![

@@ -377,7 +377,7 @@ fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use saltcellar_model::JidKey;
+    use saltcellar_model::{Jid, JidKey};
 
     fn job(minion: &str, seq: u64) -> LatestJob {
         let (fun, minion) = (b"test.ping".to_vec(), minion.as_bytes().to_vec());
@@ -385,7 +385,7 @@ mod tests {
             fun,
             minion,
             seq: SeqNo(seq),
-            jid: seq.to_string(),
+            jid: Jid::of(&seq.to_string()),
         }
     }
 
@@ -478,7 +478,7 @@ mod tests {
                 fun: noise(n % 50, 50).into_bytes(),
                 minion: noise(n, 250).into_bytes(),
                 seq: SeqNo(n),
-                jid: noise(n, 400),
+                jid: Jid::of(&noise(n, 400)),
             })
             .collect();
         rows.sort();

@@ -144,7 +144,9 @@ proptest! {
         let model = feed(&mut index, &blocks);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
-        let metadata = sealed::write(&Disk, &path, (&index, None), ID, Vec::new()).unwrap();
+        let metadata = sealed::write(&Disk, &path, (&index, None), ID, Vec::new())
+            .unwrap()
+            .metadata;
         compare(&index, &model, &metadata, &SealedIndex::open(&Disk, &path, ID).unwrap())?;
         let wanted = |name: &[u8]| name.ends_with(b"7");
         let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| (drawn.2 % 300) % 10 == 7);

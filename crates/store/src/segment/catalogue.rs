@@ -14,6 +14,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::error::{StoreError, io_at};
+use crate::index::sealed::Written;
 use crate::index::state::StateDatabase;
 use crate::index::{LatestJob, SegmentMetadata};
 use crate::log::file::FILE_HEADER_LEN;
@@ -105,14 +106,18 @@ impl Catalogue {
     pub(crate) fn apply(
         &self,
         segment: &Segment,
-        metadata: &SegmentMetadata,
-        latest: &[LatestJob],
+        written: &Written,
         show: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         loop {
             let told = self.state();
             self.query(|state| {
-                state.apply(&segment.class_name, segment.first_seq, metadata, latest)
+                state.apply(
+                    &segment.class_name,
+                    segment.first_seq,
+                    &written.metadata,
+                    &written.latest,
+                )
             })?;
 
             // A reader that finds the database damaged rebuilds it from the sealed segments. Locked, so
@@ -348,14 +353,16 @@ mod tests {
         let catalogue = open();
         for first_seq in [10, 20] {
             let segment = sealed_segment(dir.path(), Class::JOBS, first_seq);
-            let metadata = segment.metadata().unwrap();
+            let metadata = (*segment.metadata().unwrap()).clone();
             let mut is_shown = false;
             let show = || {
                 is_shown = true;
                 segments.add(segment.clone());
                 Ok(())
             };
-            catalogue.apply(&segment, &metadata, &[], show).unwrap();
+            let latest = Vec::new();
+            let written = Written { metadata, latest };
+            catalogue.apply(&segment, &written, show).unwrap();
             assert!(is_shown);
         }
         assert_eq!(rows(&catalogue), [10, 20]);

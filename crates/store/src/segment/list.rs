@@ -160,8 +160,8 @@ pub(crate) mod tests {
     /// As [`segment`], with its index on disk.
     pub(crate) fn sealed_segment(dir: &Path, class: Class, first_seq: u64) -> Arc<Segment> {
         let segment = segment(dir, class, first_seq);
-        let metadata = segment.write_index(&segment.memory().unwrap()).unwrap();
-        segment.set_sealed(metadata);
+        let written = segment.write_index(&segment.memory().unwrap()).unwrap();
+        segment.set_sealed(written.metadata);
         segment
     }
 

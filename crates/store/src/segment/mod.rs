@@ -514,11 +514,11 @@ impl Segment {
     }
 
     /// Writes the index to disk, atomically. Durable on return.
-    pub(crate) fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
+    pub(crate) fn write_index(&self, index: &MemIndex) -> Result<sealed::Written, StoreError> {
         let unreadable = self.log.unreadable();
         let unreadable = unreadable.iter().map(|part| (part.start, part.end));
         let path = self.index_path();
-        let metadata = sealed::write(
+        let written = sealed::write(
             self.fs(),
             &path,
             (index, None),
@@ -536,7 +536,7 @@ impl Segment {
         self.fits_log.store(true, Ordering::Release);
         // Only now that the new one is complete.
         remove_file(self.fs(), &self.dir.join(INDEX_ASIDE))?;
-        Ok(metadata)
+        Ok(written)
     }
 }
 

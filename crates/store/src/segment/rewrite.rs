@@ -24,7 +24,7 @@ use crate::format::{
     Generation, NEW, generation_of, generations, list, name_of, next_generation, remove_dir,
     sync_dir, unfinished,
 };
-use crate::index::{Layout, MemIndex, SegmentMetadata, sealed};
+use crate::index::{Layout, MemIndex, sealed};
 use crate::log::builder::{BlockBuilder, Packer};
 use crate::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset};
 use crate::log::frame::LogId;
@@ -96,12 +96,12 @@ pub(crate) fn plan(
 }
 
 /// Writes the merged log and its index beside the segment, durably; [`commit`] makes it the segment.
-/// Returns the directory that it will have, and its metadata. `None` if a block cannot be read.
+/// Returns the directory that it will have, and what its index tells. `None` if a block cannot be read.
 pub(crate) fn write(
     segment: &Segment,
     index: &MemIndex,
     groups: &[Range<usize>],
-) -> Result<Option<(PathBuf, SegmentMetadata)>, StoreError> {
+) -> Result<Option<(PathBuf, sealed::Written)>, StoreError> {
     let fs = segment.fs();
     let dir = next_generation(class_dir_of(segment.dir()), segment.first_seq)?;
 
@@ -114,7 +114,7 @@ pub(crate) fn write(
         // A partial copy may occupy the space that is missing.
         remove_dir(fs, &new)?;
     }
-    Ok(written?.map(|metadata| (dir, metadata)))
+    Ok(written?.map(|written| (dir, written)))
 }
 
 /// The directory of the class, of that of a segment.
@@ -127,7 +127,7 @@ fn write_to(
     index: &MemIndex,
     groups: &[Range<usize>],
     dir: &Path,
-) -> Result<Option<SegmentMetadata>, StoreError> {
+) -> Result<Option<sealed::Written>, StoreError> {
     let fs = segment.fs();
 
     fs.make_dir(dir)
@@ -139,10 +139,10 @@ fn write_to(
 
     let path = dir.join(INDEX);
     let layout = (index, Some(&layout));
-    let metadata = sealed::write(fs, &path, layout, segment.log().id(), Vec::new())?;
+    let written = sealed::write(fs, &path, layout, segment.log().id(), Vec::new())?;
     // The names in it, before it is renamed.
     sync_dir(fs, dir)?;
-    Ok(Some(metadata))
+    Ok(Some(written))
 }
 
 fn write_log(

@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::rewrite;
 use crate::error::StoreError;
+use crate::index::sealed::Written;
 use crate::index::{MemIndex, SegmentMetadata};
 use crate::rounds::Rounds;
 use crate::segment::Segment;
@@ -122,22 +123,21 @@ impl Sealing {
             return Ok(());
         };
 
-        let latest = index.latest();
         let rewritten = rewritten(segment, &index)?;
-        if let Some((dir, metadata)) = rewritten {
+        if let Some((dir, written)) = rewritten {
             drop(index);
-            self.catalogue.apply(segment, &metadata, &latest, || {
-                self.replace(segment, &dir, metadata.clone())
+            self.catalogue.apply(segment, &written, || {
+                self.replace(segment, &dir, written.metadata.clone())
             })?;
 
             // A new `Segment` has replaced this one; the mark stops other threads from working on it.
             *is_closed = true;
             self.metrics.segments_rewritten.add(1);
         } else {
-            let metadata = segment.write_index(&index)?;
+            let written = segment.write_index(&index)?;
             drop(index);
-            self.catalogue.apply(segment, &metadata, &latest, || {
-                segment.set_sealed(metadata.clone());
+            self.catalogue.apply(segment, &written, || {
+                segment.set_sealed(written.metadata.clone());
                 Ok(())
             })?;
         }
@@ -176,7 +176,7 @@ impl Sealing {
 fn rewritten(
     segment: &Segment,
     index: &MemIndex,
-) -> Result<Option<(PathBuf, SegmentMetadata)>, StoreError> {
+) -> Result<Option<(PathBuf, Written)>, StoreError> {
     // Too little to gain, or damage in the log.
     let Some(groups) = rewrite::plan(segment, index)? else {
         return Ok(None);

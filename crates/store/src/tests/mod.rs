@@ -657,7 +657,10 @@ fn latest_jobs_minions_and_the_register_survive_sealing() {
         Some(&b"\xa3new"[..])
     );
     let latest = rig.store.latest_on_bus_only("test.echo").unwrap();
-    assert_eq!(latest.get("web199").map(|l| l.jid.clone()), Some(jid(19)));
+    assert_eq!(
+        latest.get("web199").map(|l| l.jid.to_string()),
+        Some(jid(19))
+    );
     assert_eq!(latest.len(), rig.store.minions(false).unwrap().len());
     assert_eq!(
         rig.store.latest_on_bus_only("test").unwrap().len(),

@@ -24,7 +24,7 @@ use crate::log::file::BlockMeta;
 use crate::names::{Names, Table, hash};
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::JOBS_SORTED_AT_ONCE;
-use saltcellar_model::{FastMap, Flags, JidKey, Kind, SeqNo};
+use saltcellar_model::{FastMap, Flags, Jid, JidKey, Kind, SeqNo};
 
 /// Stands for no job, no entry or no text.
 const NONE: u32 = u32::MAX;
@@ -742,9 +742,9 @@ impl MemIndex {
     fn latest_row(&self, latest: &MemLatest) -> Option<LatestJob> {
         let job = self.jobs.get(latest.job as usize)?;
 
-        let jid = match job.key().text() {
-            Some(text) => text,
-            None => String::from_utf8(self.free_jid(latest.job).to_vec()).ok()?,
+        let jid = match Jid::of_key(job.key()) {
+            Some(stamped) => stamped,
+            None => Jid::of(std::str::from_utf8(self.free_jid(latest.job)).ok()?),
         };
 
         let [fun, minion] = [latest.fun, latest.minion].map(|name| self.names.get(name).to_vec());
