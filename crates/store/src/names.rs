@@ -70,6 +70,13 @@ impl Table {
         }
     }
 
+    /// Reads the slot where the number of a hash probably is: many of these wait for memory together, searches one after the other.
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) -> u64 {
+        let mask = self.slots.len().wrapping_sub(1);
+        self.slots.get(home(hash, mask)).copied().unwrap_or(0)
+    }
+
     /// Empties the table and keeps its slots.
     pub(crate) fn clear(&mut self) {
         self.slots.fill(0);
@@ -141,7 +148,16 @@ impl Texts {
 /// The number of a text, which is added if it is new. Fails if the texts exceed 4 GiB.
 #[inline]
 pub(crate) fn intern(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<u32, StoreError> {
-    let hash = hash(text);
+    intern_hashed(table, texts, (text, hash(text)))
+}
+
+/// As [`intern`], with the hash of the text.
+#[inline]
+fn intern_hashed(
+    table: &mut Table,
+    texts: &mut Texts,
+    (text, hash): (&[u8], u64),
+) -> Result<u32, StoreError> {
     // The usual case: names repeat.
     if let Some(known) = table.find(hash, |n| texts.get(n) == text) {
         return Ok(known);
@@ -164,6 +180,18 @@ impl Names {
     #[inline]
     pub(crate) fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
         intern(&mut self.table, &mut self.texts, name)
+    }
+
+    /// As [`Names::number`], with the hash of the name.
+    #[inline]
+    pub(crate) fn number_hashed(&mut self, name: &[u8], hash: u64) -> Result<u32, StoreError> {
+        intern_hashed(&mut self.table, &mut self.texts, (name, hash))
+    }
+
+    /// As [`Table::touch`].
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) -> u64 {
+        self.table.touch(hash)
     }
 
     pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {

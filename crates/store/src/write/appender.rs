@@ -504,7 +504,10 @@ impl Appender {
         let (class, is_over) = self
             .shares
             .place(of, &entry, &self.share_state, &self.clock);
-        self.metrics.entries_over_share.add(u64::from(is_over));
+        // Counters are shared by threads, and each addition waits for the memory.
+        if is_over {
+            self.metrics.entries_over_share.add(1);
+        }
         let class = class.index();
         let Some(queue) = self.queues.get_mut(class) else {
             return Err(StoreError::Failed(format!("class {class} does not exist")));

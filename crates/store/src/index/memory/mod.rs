@@ -7,6 +7,7 @@
 
 pub mod arena;
 
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::super::error::{StoreError, fits};
@@ -28,6 +29,9 @@ use saltcellar_model::{FastMap, Flags, Jid, JidKey, Kind, SeqNo};
 
 /// Stands for no job, no entry or no text.
 const NONE: u32 = u32::MAX;
+
+/// Stands for a number that is about to be looked up.
+const FOLLOWS: u32 = NONE - 1;
 
 /// Bytes that an entry may add to the texts in addition to its own: the lengths of summary values.
 const TEXT_BYTES_BESIDE: usize = 64;
@@ -63,18 +67,32 @@ struct MemLatest {
     minion: u32,
     job: u32,
     seq: SeqNo,
-    /// That of the job: a comparison that looked there would wait for memory.
-    key: [u64; 2],
+    /// The upper half of the job's key, which is its time: a comparison that looked at the job would wait for memory. The whole key
+    /// would take a second line of it.
+    time: u64,
 }
 
 impl MemLatest {
     /// Takes over a further return of the same function and minion, unless its job is older.
-    fn renew(&mut self, other: Self) {
-        let newness = |latest: &Self| newness(key_of(latest.key), latest.seq);
+    fn renew(&mut self, other: Self, jobs: &Arena<MemJob>) {
         // A second return of the same job renews the row even if it says nothing newer: the last
         // one decides when the row expires.
-        if other.job == self.job || newness(&other) > newness(self) {
+        if other.job == self.job || self.is_older(&other, jobs) {
             *self = other;
+        }
+    }
+
+    fn is_older(&self, other: &Self, jobs: &Arena<MemJob>) -> bool {
+        let time = |latest: &Self| key_of([latest.time, 0]).time();
+        let newness = |latest: &Self| {
+            let job = jobs.get(latest.job as usize).expect("the job of a row");
+            newness(job.key(), latest.seq)
+        };
+        match time(self).cmp(&time(other)) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            // Of the same time, or none has one.
+            Ordering::Equal => newness(self) < newness(other),
         }
     }
 }
@@ -99,6 +117,8 @@ struct BlockNumbers {
     funs: Vec<[u32; 2]>,
     /// The job of a jid of the block, and its key.
     jobs: Vec<Option<(u32, JidKey)>>,
+    /// Minions of the block, each once: index among the texts, and hash of the name.
+    hashes: Vec<(u32, u64)>,
 }
 
 impl BlockNumbers {
@@ -285,15 +305,29 @@ impl MemIndex {
     ) -> Result<(), StoreError> {
         let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
 
+        // All are hashed before any is looked up, so that the look-ups wait for memory together.
+        numbers.hashes.clear();
+        let mut read = 0;
         for text in columns.minions() {
             let slot = numbers.minions.get_mut(text as usize);
             let slot = slot.expect("a text of the block");
-            if *slot != NONE {
-                continue;
+            if *slot == NONE {
+                *slot = FOLLOWS;
+                let hash = hash(columns.texts.get(text));
+                read ^= self.names.touch(hash);
+                numbers.hashes.push((text, hash));
             }
+        }
+        std::hint::black_box(read);
 
-            let name = self.names.number(columns.texts.get(text))?;
-            *slot = name;
+        for &(text, hash) in &numbers.hashes {
+            let name = self.names.number_hashed(columns.texts.get(text), hash)?;
+            let slot = numbers.minions.get_mut(text as usize);
+            *slot.expect("a text of the block") = name;
+        }
+
+        for (text, _) in &numbers.hashes {
+            let name = numbers.minion(*text);
             if self.noted.len() <= name as usize {
                 self.noted.resize(name as usize + 1, Noted::default());
             }
@@ -385,7 +419,7 @@ impl MemIndex {
                 minion: numbers.minion(minion),
                 job: at,
                 seq: row.seq,
-                key: halves(key),
+                time: halves(key)[0],
             };
             let is_bus_only = row.flags.has(Flags::UNCONFIRMED);
             // A highstate counts twice: for its function, and for the question when a minion last
@@ -522,7 +556,9 @@ impl MemIndex {
             .expect("the minion was recorded");
         if noted.fun == fun + 1 {
             let latest = self.latest.get_mut(noted.at as usize);
-            latest.expect("a row that was noted").renew(newest);
+            latest
+                .expect("a row that was noted")
+                .renew(newest, &self.jobs);
             return;
         }
 
@@ -542,7 +578,7 @@ impl MemIndex {
             next
         });
         if let Some(latest) = self.latest.get_mut(at as usize) {
-            latest.renew(newest);
+            latest.renew(newest, &self.jobs);
         }
 
         noted.fun = fun + 1;
