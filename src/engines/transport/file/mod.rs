@@ -84,6 +84,10 @@ struct FileDestination {
     rotate: Rotation,
 }
 
+/// Bytes of one write. A whole batch would be copied through memory that is in no cache of the processor, and new at each
+/// batch.
+const WRITE_BYTES: usize = 256 * 1024;
+
 /// When lines become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -154,15 +158,8 @@ impl Transport for FileTransport {
         items: &[Item],
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
-        // One write for the batch, so that a failure leaves at most one place to truncate.
-        let mut lines = Vec::with_capacity(items.iter().map(|item| item.bytes.len() + 1).sum());
-        for item in items {
-            lines.extend_from_slice(&item.bytes);
-            lines.push(b'\n');
-        }
-
         let path = self.settings.path.display().to_string();
-        self.append(&lines).map_err(|why| {
+        let written = self.append(items).map_err(|why| {
             // After a failed sync the kernel may have dropped the data, so the file is opened anew
             // and its end is found again.
             self.open = None;
@@ -170,8 +167,8 @@ impl Transport for FileTransport {
         })?;
 
         if let Some(transcript) = transcript {
-            transcript.request = String::from_utf8_lossy(&lines).into_owned();
-            transcript.response = format!("{} bytes written to {path}", lines.len());
+            transcript.request = items.iter().map(line_of).collect();
+            transcript.response = format!("{written} bytes written to {path}");
         }
         Ok(Vec::new())
     }
@@ -202,7 +199,8 @@ impl Transport for FileTransport {
 }
 
 impl FileTransport {
-    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    /// Appends the lines of items; returns their length.
+    fn append(&mut self, items: &[Item]) -> io::Result<u64> {
         // Opened before the rotation, which depends on the size, and after it, which closes the
         // file.
         self.opened()?;
@@ -212,20 +210,28 @@ impl FileTransport {
         let period = period_of(self.settings.rotate.time, self.deps.clock.now());
         let open = self.opened()?;
         // At the offset that is known to end with a complete line, and not at the end of the file.
-        let written = open.file.write_all_at(lines, open.bytes);
-        let written = written.and_then(|()| if sync { open.file.sync_data() } else { Ok(()) });
+        let written = write_lines(&*open.file, items, open.bytes).and_then(|end| {
+            if sync {
+                open.file.sync_data()?;
+            }
+            Ok(end)
+        });
 
-        if let Err(why) = written {
-            // What was written in part is removed. If that fails too, the next opening does it.
-            let _ = open.file.set_len(open.bytes);
-            return Err(why);
-        }
+        let end = match written {
+            Ok(end) => end,
+            Err(why) => {
+                // What was written in part is removed. If that fails too, the next opening does it.
+                let _ = open.file.set_len(open.bytes);
+                return Err(why);
+            }
+        };
 
         if open.bytes == 0 {
             open.period = period;
         }
-        open.bytes += lines.len() as u64;
-        Ok(())
+        let written = end - open.bytes;
+        open.bytes = end;
+        Ok(written)
     }
 
     /// The file at the path, opened or created if necessary.
@@ -286,6 +292,28 @@ impl FileTransport {
             tracing::warn!(path = %path.display(), error, "cannot compress or remove a rotated file, trying again after the next rotation");
         }
     }
+}
+
+/// Writes the lines of items from an offset on; returns the offset behind them.
+fn write_lines(file: &dyn FsFile, items: &[Item], from: u64) -> io::Result<u64> {
+    let mut at = from;
+    let mut lines = Vec::with_capacity(WRITE_BYTES);
+    for item in items {
+        if !lines.is_empty() && lines.len() + item.bytes.len() >= WRITE_BYTES {
+            file.write_all_at(&lines, at)?;
+            at += lines.len() as u64;
+            lines.clear();
+        }
+        lines.extend_from_slice(&item.bytes);
+        lines.push(b'\n');
+    }
+
+    file.write_all_at(&lines, at)?;
+    Ok(at + lines.len() as u64)
+}
+
+fn line_of(item: &Item) -> String {
+    format!("{}\n", String::from_utf8_lossy(&item.bytes))
 }
 
 /// Keeps the problem of the last attempt; returns one that the attempt before did not have.
