@@ -1,6 +1,7 @@
 //! The source of a sink's events: a consumer of the store with the sink's name, which this process
 //! holds.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::base::limits::CONSUMER_LEASE_MAX;
@@ -77,25 +78,45 @@ impl Feed {
         self.store.wake_waiting();
     }
 
-    /// The events from a position on, without taking them. `None` if they must be fetched.
-    pub(crate) fn read_ahead(
-        &self,
-        from: SeqNo,
-        limits: BatchLimits,
-    ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError> {
-        Ok(self
-            .store
-            .consumers()
-            .read_ahead(&self.name, from, limits)?)
+    /// The position of the next event, from which it can be read; `None` if it must be fetched.
+    pub(crate) fn place(&self) -> Result<Option<SeqNo>, FeedError> {
+        Ok(self.store.consumers().place(&self.name)?)
     }
 
-    /// Takes what was read ahead, as [`Feed::fetch`] does. False if it is not what follows the last
-    /// acknowledged event any more.
-    pub(crate) fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError> {
+    /// The position behind the last event that can be read.
+    pub(crate) fn end(&self) -> SeqNo {
+        self.store.durable()
+    }
+
+    /// The events in a range, without taking them, and the position after them. `None` if they must
+    /// be fetched.
+    pub(crate) fn read(
+        &self,
+        range: Range<SeqNo>,
+        limits: BatchLimits,
+    ) -> Result<Option<(Vec<StoredEntry>, SeqNo)>, FeedError> {
+        Ok(self.store.consumers().read(&self.filter, range, limits)?)
+    }
+
+    /// Takes the events from `from` to `next` that were read, of which `last` is the last one, as
+    /// [`Feed::fetch`] does. False if they are not what follows the last acknowledged event any more.
+    pub(crate) fn take(
+        &self,
+        from: SeqNo,
+        last: Option<SeqNo>,
+        next: SeqNo,
+    ) -> Result<bool, FeedError> {
+        let filter = self.filter.clone();
+        let ahead = ReadAhead {
+            filter,
+            from,
+            last,
+            next,
+        };
         Ok(self
             .store
             .consumers()
-            .take_ahead(&self.name, HOLDER, CONSUMER_LEASE_MAX, ahead)?)
+            .take_ahead(&self.name, HOLDER, CONSUMER_LEASE_MAX, &ahead)?)
     }
 
     /// Notes that all events up to `last` are delivered: they are not fetched again. Fails after a

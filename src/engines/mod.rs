@@ -11,6 +11,8 @@
 //!          +-- acknowledged when all are delivered               +-> dead letters
 //! ```
 //!
+//! Sinks whose items are equal share all up to the items ([`runtime`]).
+//!
 //! A [`script`] is an engine in the other direction: the lines of a program become events
 //! on Salt's bus.
 //!

@@ -43,6 +43,24 @@ impl SinkSettings {
     pub(crate) fn framing(&self) -> Framing {
         self.transport.1.framing()
     }
+
+    /// Equal for sinks that have the same events with the same items.
+    pub(crate) fn encoding_key(&self) -> String {
+        // All settings but those of which it is certain that they change neither.
+        let others = [
+            "batch",
+            "concurrency",
+            "order",
+            "rate",
+            "retry",
+            "transport",
+        ];
+        let mut given = self.source.as_object().cloned().unwrap_or_default();
+        given.retain(|key, _| !others.contains(&key.as_str()));
+
+        let framing = self.framing();
+        format!("{} {framing:?} {}", self.encoder.0, Json::Object(given))
+    }
 }
 
 /// The events that a sink with parallel deliveries delivers in order.

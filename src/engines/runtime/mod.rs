@@ -3,9 +3,12 @@
 //! # Invariant
 //!
 //! A sink that cannot start, fails or panics affects no other sink. At any time at most one thread
-//! of a sink's name works, and all of them know the same dead letters ([`Shared`]).
+//! of a sink's name works, and all of them know the same dead letters ([`Shared`]). Sinks with
+//! equal items share what was read and encoded, and nothing else ([`Group`]).
 
 mod deliver;
+mod encoding;
+mod group;
 mod reader;
 mod shared;
 mod sink;
@@ -23,6 +26,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use self::deliver::DeliverContext;
+use self::encoding::Encoding;
+use self::group::{Group, Room};
 use self::reader::Reader;
 use self::shared::Shared;
 use self::sink::Sink;
@@ -93,6 +98,10 @@ pub(crate) struct Engines {
     /// Lock order: no other lock is taken under it.
     names: Mutex<HashSet<String>>,
     shared: PerName<Shared>,
+    /// By what makes encodings equal ([`SinkSettings::encoding_key`]).
+    groups: PerName<Group>,
+    /// Of all groups.
+    room: Arc<Room>,
 }
 
 struct Running {
@@ -116,6 +125,8 @@ impl Engines {
             sinks: Supervised::new("sink"),
             names: Mutex::default(),
             shared: PerName::default(),
+            groups: PerName::default(),
+            room: Arc::default(),
         };
         engines.apply(settings);
         engines
@@ -178,11 +189,13 @@ impl Engines {
             Ok::<_, String>(Shared::new(letters))
         })?;
 
-        let is_paused = feed
-            .progress()
-            .map_err(|error| error.to_string())?
-            .is_paused;
-        let state = SinkState::new(is_paused);
+        let progress = feed.progress().map_err(|error| error.to_string())?;
+        let state = SinkState::new(progress.is_paused);
+
+        let group = self.groups.get(&settings.encoding_key(), || {
+            let encoding = Encoding::new(settings, &deps.master_id);
+            Ok::<_, String>(Group::new(encoding, &self.room))
+        })?;
 
         let around = transport::Dependencies::new(&deps.clock, &deps.fs);
         let context = DeliverContext {
@@ -196,8 +209,7 @@ impl Engines {
         let reader = Reader {
             context,
             feed: feed.clone(),
-            redactor: (!settings.redact.is_empty()).then(|| Redactor::new(&settings.redact)),
-            master_id: deps.master_id.clone(),
+            member: group.join(progress.cursor),
             lanes: settings.concurrency,
             idle: deps.idle,
         };

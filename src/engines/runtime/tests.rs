@@ -247,6 +247,13 @@ impl Rig {
         self.consumer("one").record.cursor.0 - 1
     }
 
+    /// Waits until a sink has passed an event.
+    fn wait_until_passed(&self, name: &str, last: u64) {
+        wait_for("the position", || {
+            (self.consumer(name).record.cursor.0 > last).then_some(())
+        });
+    }
+
     /// Whether the sink `one` has given its consumer back.
     fn is_released(&self) -> bool {
         self.consumer("one").lease.is_none()
@@ -355,6 +362,145 @@ fn a_backlog_is_read_ahead_and_a_seek_discards_what_was_read() {
     // What is read ahead of this backlog is taken, or it would be read twice.
     let after: Vec<_> = encoded.lock()[8..].to_vec();
     assert_eq!(after, (21..=40).collect::<Vec<_>>());
+}
+
+/// The items that a destination has accepted, as text.
+type Lines = Arc<Mutex<Vec<String>>>;
+
+/// A destination that accepts everything as long as it works.
+fn noting(works: &Arc<AtomicBool>) -> (Arc<FakeDestination>, Lines) {
+    let lines = Lines::default();
+    let (noted, works) = (lines.clone(), works.clone());
+    let destination = destination(move |items| {
+        if !works.load(Ordering::SeqCst) {
+            return Err(DeliverError::retry("it does not work"));
+        }
+        let text = |item: &Item| String::from_utf8(item.bytes.clone()).unwrap();
+        noted.lock().extend(items.iter().map(text));
+        Ok(Vec::new())
+    });
+    (destination, lines)
+}
+
+/// An encoder that notes what it encodes, and writes JSON.
+#[derive(Debug)]
+struct Counting(Arc<Mutex<Vec<u64>>>);
+
+impl Encoder for Counting {
+    fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
+        self.0.lock().push(event.seq.0);
+        items.push(event.to_text()?);
+        Ok(())
+    }
+}
+
+/// The sequence numbers of lines of JSON.
+fn seqs_of(lines: &Lines) -> Vec<u64> {
+    let lines = lines.lock();
+    let seq =
+        |line: &String| serde_json::from_str::<serde_json::Value>(line).unwrap()["seq"].as_u64();
+    lines.iter().map(|line| seq(line).unwrap()).collect()
+}
+
+#[test]
+fn sinks_with_the_same_encoder_and_filter_encode_each_event_once() {
+    let encoded = Arc::new(Mutex::default());
+    let works = Arc::new(AtomicBool::new(true));
+    let (one, of_one) = noting(&works);
+    let (two, of_two) = noting(&works);
+    let with_counting = |name, destination| {
+        let mut settings = settings(name, "", destination);
+        settings.encoder = ("counting", Arc::new(Counting(encoded.clone())));
+        settings
+    };
+    let mut second = with_counting("two", &two);
+    // Neither the size of a request nor of a batch changes what is shared.
+    second.limits.count = 7;
+    let rig = Rig::start_with(one.clone(), vec![with_counting("one", &one), second]);
+    for _ in 0..3 {
+        rig.add(20);
+    }
+    rig.wait_until_delivered(60);
+    rig.wait_until_passed("two", 60);
+
+    assert_eq!(*of_one.lock(), *of_two.lock());
+    assert_eq!(seqs_of(&of_one), (1..=60).collect::<Vec<_>>());
+    let mut once = encoded.lock().clone();
+    once.sort_unstable();
+    assert_eq!(once, (1..=60).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_failure_and_a_seek_of_a_sink_concern_no_other_one_with_the_same_encoder_and_filter() {
+    let works = Arc::new(AtomicBool::new(true));
+    let works_later = Arc::new(AtomicBool::new(false));
+    let ((one, of_one), (two, of_two)) = (noting(&works_later), noting(&works));
+    let both = vec![settings("one", "", &one), settings("two", "", &two)];
+    let rig = Rig::start_with(one, both);
+    rig.add(20);
+    rig.wait_until_passed("two", 20);
+    rig.engines.seek("two", Position::Seq(SeqNo(5))).unwrap();
+    rig.add(10);
+    rig.wait_until_passed("two", 30);
+    assert_eq!(seqs_of(&of_two), (1..=20).chain(5..=30).collect::<Vec<_>>());
+    assert_eq!(rig.acknowledged(), 0);
+
+    works_later.store(true, Ordering::SeqCst);
+    rig.wait_until_delivered(30);
+    assert_eq!(seqs_of(&of_one), (1..=30).collect::<Vec<_>>());
+}
+
+#[test]
+fn sinks_with_another_filter_redaction_or_encoder_never_get_the_items_of_each_other() {
+    let works = Arc::new(AtomicBool::new(true));
+    let started = |name: &str, rest: &str, encoder: &str| {
+        let (destination, lines) = noting(&works);
+        let mut settings = settings(name, rest, &destination);
+        if !encoder.is_empty() {
+            let text = format!(
+                "sinks: {{{name}: {{encoder: {encoder}, transport: {{http: {{url: 'http://h'}}}}}}}}"
+            );
+            let other = load(&text).unwrap().remove(0);
+            (settings.encoder, settings.source) = (other.encoder, other.source);
+        }
+        (settings, lines)
+    };
+    let found = [
+        started("one", "", ""),
+        started("same", ", batch: {count: 9}, rate: 1000000/1s", ""),
+        started("redacted", ", redact: [{paths: [n]}]", ""),
+        started("filtered", ", where: data.n > 6", ""),
+        started("text", "", "{template: {text: '{{ seq }}'}}"),
+        started("other", "", "{template: {text: '{{ minion }}'}}"),
+    ];
+    let (all, lines): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    let keys: HashSet<_> = all.iter().map(SinkSettings::encoding_key).collect();
+    assert_eq!(keys.len(), 5, "two of them are equal: {keys:?}");
+    let names: Vec<_> = all.iter().map(|one| one.name.clone()).collect();
+    let rig = Rig::start_with(destination(accept), all);
+    rig.add(12);
+    for name in &names {
+        rig.wait_until_passed(name, 12);
+    }
+
+    let [one, same, redacted, filtered, text, other] = &lines[..] else {
+        panic!("six sinks");
+    };
+    assert_eq!(*one.lock(), *same.lock());
+    let n = |line: &String| {
+        serde_json::from_str::<serde_json::Value>(line).unwrap()["data"]["n"].clone()
+    };
+    let numbers = |lines: &Lines| lines.lock().iter().map(n).collect::<Vec<_>>();
+    assert_eq!(numbers(one), (1..=12).map(|n| json!(n)).collect::<Vec<_>>());
+    assert_eq!(numbers(redacted), vec![json!("[redacted]"); 12]);
+    assert_eq!(
+        numbers(filtered),
+        (7..=12).map(|n| json!(n)).collect::<Vec<_>>()
+    );
+    let expected = (1..=12).map(|n| n.to_string()).collect::<Vec<_>>();
+    assert_eq!(*text.lock(), expected);
+    let expected = (1..=12).map(|n| format!("m{}", n % 3)).collect::<Vec<_>>();
+    assert_eq!(*other.lock(), expected);
 }
 
 #[test]

@@ -1,21 +1,37 @@
 //! What a destination accepts or rejects as one.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::engines::event::Event;
 use crate::engines::framing::Framing;
 use crate::model::SeqNo;
 
-/// A unit that a destination accepts or rejects.
+/// A unit that a destination accepts or rejects. A clone is the same item: sinks share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct Item(Arc<Content>);
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Content {
     pub(crate) event: Arc<Event>,
     /// The index among the items of the event; `None` if it is the only one.
     pub(crate) part: Option<usize>,
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Deref for Item {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        &self.0
+    }
+}
+
 impl Item {
+    pub(crate) fn new(event: Arc<Event>, part: Option<usize>, bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Content { event, part, bytes }))
+    }
+
     pub(crate) fn seq(&self) -> SeqNo {
         self.event.seq
     }
@@ -36,10 +52,8 @@ impl Item {
         // The only item of an event has the event's own id, so a sink's destination sees the same
         // id as other readers.
         let is_only = encoded.len() == 1;
-        let item = move |(n, bytes)| Self {
-            event: event.clone(),
-            part: (!is_only).then_some(n),
-            bytes: framing.item(bytes),
+        let item = move |(n, bytes)| {
+            Self::new(event.clone(), (!is_only).then_some(n), framing.item(bytes))
         };
         encoded.drain(..).enumerate().map(item)
     }

@@ -148,11 +148,7 @@ pub(super) mod tests {
     pub(in crate::engines) fn items(texts: &[&str]) -> Vec<Item> {
         let item = |(n, text): (u64, &&str)| {
             let event = Arc::new(event(n, "test/tag", "web1", serde_json::json!({ "n": n })));
-            Item {
-                event,
-                part: None,
-                bytes: text.as_bytes().to_vec(),
-            }
+            Item::new(event, None, text.as_bytes().to_vec())
         };
         (1..).zip(texts).map(item).collect()
     }

@@ -457,11 +457,7 @@ mod tests {
         let mut event = event(7, "a/\"b]\\", "", json!({}));
         event.fun = "f".repeat(40);
         event.jid = "20261118".to_owned();
-        let item = Item {
-            event: Arc::new(event),
-            part: None,
-            bytes: b"text".to_vec(),
-        };
+        let item = Item::new(Arc::new(event), None, b"text".to_vec());
         let expected = format!(
             "<30>1 2026-11-18T11:06:40.123456Z master1 my_app - {} [saltcellar@32473 id=\"store:7\" seq=\"7\" \
              tag=\"a/\\\"b\\]\\\\\" jid=\"20261118\"] text",

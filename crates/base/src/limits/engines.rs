@@ -17,6 +17,13 @@ pub const SINK_BATCH_EVENTS_MAX: usize = 10_000;
 /// Bytes of events that a sink reads at once; a batch of larger events has one event.
 pub const SINK_BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Bytes of read and encoded events that are kept for other sinks with the same filter and encoding: several batches, so that
+/// sinks of unequal speed share them.
+pub const SINK_SHARED_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Parts of the log whose events a group of sinks keeps, so that a sink that stands still keeps few of a quiet system.
+pub const SINK_SHARED_PIECES_MAX: usize = 256;
+
 /// Dead letters of one sink. With more, the sink stops until some are retried or dropped: a destination that rejects everything must not
 /// empty the log into them.
 pub const DEAD_LETTERS_MAX: usize = 10_000;

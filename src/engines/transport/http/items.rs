@@ -224,9 +224,9 @@ mod tests {
     fn an_id_names_all_items_of_an_event_or_one() {
         let mut items = items(&["a", "b", "c"]);
         // Of the first event two items, as an encoder that makes several writes them.
-        items[1].event = items[0].event.clone();
+        let event = items[0].event.clone();
         for (part, item) in items.iter_mut().take(2).enumerate() {
-            item.part = Some(part);
+            *item = Item::new(event.clone(), Some(part), item.bytes.clone());
         }
         let errors: ItemErrors =
             serde_json::from_value(json!({"list": "Failed", "id": "Id"})).unwrap();

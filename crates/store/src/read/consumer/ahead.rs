@@ -1,6 +1,7 @@
-//! Reading ahead: the batch behind a consumer's cursor is read while its holder still processes the
-//! one before.
+//! Reading without a consumer: what comes next for a filter is read, also for several consumers, or
+//! while a holder still processes the batch before. A consumer then takes it as its batch.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{BatchLimits, Consumers};
@@ -9,57 +10,53 @@ use crate::read::StoredEntry;
 use saltcellar_model::SeqNo;
 use saltcellar_wire::filter::EntryFilter;
 
-/// A part of the log that was read ahead. It becomes the consumer's next batch if the consumer is
-/// still there.
+/// A part of the log that was read for a filter. It becomes the next batch of a consumer that is
+/// there, and has this filter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadAhead {
-    filter: EntryFilter,
+    /// The filter.
+    pub filter: EntryFilter,
     /// The cursor behind which it was read.
-    pub(super) from: SeqNo,
-    /// The last event.
-    pub last: SeqNo,
+    pub from: SeqNo,
+    /// The last event; `None` if no event matches.
+    pub last: Option<SeqNo>,
     /// The position after it: no other event before matches.
     pub next: SeqNo,
 }
 
 impl Consumers {
-    /// The events from `from` on for a consumer, without a lease and without a change of its state.
-    /// `None` if the batch must be taken by [`Consumers::next_batch`]: there are no events, or
-    /// something has to be reported.
-    pub fn read_ahead(
+    /// The events in a range that a filter selects, and the position after them. `None` if the batch
+    /// must be taken by [`Consumers::next_batch`], which reports why.
+    pub fn read(
         &self,
-        name: &str,
-        from: SeqNo,
+        filter: &EntryFilter,
+        range: Range<SeqNo>,
         limits: BatchLimits,
-    ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, StoreError> {
-        // Copied, so that the lock of the consumers is not held while the log is read.
-        let filter = self.state.lock().of(name)?.record.filter.clone();
-        let found = self.log.select(
-            &filter,
-            from,
-            self.log.durable(),
-            limits.events,
-            limits.bytes,
-        )?;
+    ) -> Result<Option<(Vec<StoredEntry>, SeqNo)>, StoreError> {
+        let Range { start, end } = range;
+        let found = self
+            .log
+            .select(filter, start, end, limits.events, limits.bytes)?;
 
         // A filter that failed is reported by `next_batch`, which changes the record.
-        Ok(match found.events.last().map(|event| event.seq) {
-            Some(last) if found.too_costly.is_none() => Some((
-                found.events,
-                ReadAhead {
-                    filter,
-                    from,
-                    last,
-                    next: found.next,
-                },
-            )),
-            _ => None,
-        })
+        Ok(found
+            .too_costly
+            .is_none()
+            .then_some((found.events, found.next)))
     }
 
-    /// Makes what was read ahead the holder's batch, as [`Consumers::next_batch`] does. False if it
-    /// must be read again: the consumer was moved, paused or given another filter, or retention has
-    /// dropped entries of it.
+    /// The cursor of a consumer, behind which [`Consumers::read`] finds its next batch. `None` if the
+    /// batch must be taken by [`Consumers::next_batch`]: the consumer is paused, or has lost entries.
+    pub fn place(&self, name: &str) -> Result<Option<SeqNo>, StoreError> {
+        let mut state = self.state.lock();
+        let record = &state.of(name)?.record;
+        let is_usual = !record.paused && record.lost.is_none();
+        Ok(is_usual.then_some(record.cursor))
+    }
+
+    /// Makes what was read the holder's batch, as [`Consumers::next_batch`] does. False if it must be
+    /// read again: the consumer was moved, paused or given another filter, or retention has dropped
+    /// entries of it.
     pub fn take_ahead(
         &self,
         name: &str,
@@ -81,7 +78,8 @@ impl Consumers {
         }
 
         consumer.hold(holder, lease, self.log.clock.monotonic())?;
-        consumer.clear = Some((ahead.last.next(), ahead.next));
+        consumer.pass(ahead.last, ahead.next);
+        state.save_progress(name)?;
         Ok(true)
     }
 }

@@ -175,6 +175,17 @@ impl State {
         consumer.saved = record.cursor;
         Ok(record)
     }
+
+    /// Saves a cursor that has moved without an acknowledgement, from time to time only: losing it
+    /// repeats a search and no event.
+    fn save_progress(&mut self, name: &str) -> Result<(), StoreError> {
+        let consumer = self.of(name)?;
+        let unsaved = consumer.record.cursor.0.saturating_sub(consumer.saved.0);
+        if unsaved >= CONSUMER_SAVE_ENTRIES {
+            self.change(name, Save::Later, |_| ())?;
+        }
+        Ok(())
+    }
 }
 
 /// One line of at most [`CONSUMER_ERROR_BYTES_MAX`] bytes.
@@ -483,17 +494,8 @@ impl Consumers {
 
         let too_costly = found.too_costly;
 
-        // An acknowledgement of the last event also passes what is known not to match. Without
-        // events, nothing has to be acknowledged.
-        match batch.events.last() {
-            Some(last) => consumer.clear = Some((last.seq.next(), batch.next)),
-            None => consumer.record.cursor = batch.next,
-        }
+        consumer.pass(batch.events.last().map(|last| last.seq), batch.next);
 
-        let unsaved = consumer.record.cursor.0.saturating_sub(consumer.saved.0);
-
-        // Progress without events is saved from time to time only: losing it repeats a search and
-        // no event.
         if let Some((seq, error)) = too_costly {
             self.metrics.filters_too_costly.add(1);
             let at = self.log.clock.now();
@@ -501,8 +503,8 @@ impl Consumers {
             state.change(name, Save::Later, |record| {
                 record.error = Some(ConsumerFailure { at, message });
             })?;
-        } else if unsaved >= CONSUMER_SAVE_ENTRIES {
-            state.change(name, Save::Later, |_| ())?;
+        } else {
+            state.save_progress(name)?;
         }
         Ok(batch)
     }
@@ -684,6 +686,17 @@ impl Consumer {
         // The batch that follows is read from where the cursor is now.
         self.moved = false;
         Ok(())
+    }
+
+    /// Passes a batch: its last event, if any, must be acknowledged, and no other event before `next`
+    /// matches.
+    fn pass(&mut self, last: Option<SeqNo>, next: SeqNo) {
+        // An acknowledgement of the last event also passes what is known not to match. Without
+        // events, nothing has to be acknowledged.
+        match last {
+            Some(last) => self.clear = Some((last.next(), next)),
+            None => self.record.cursor = next,
+        }
     }
 
     /// Fails if another holder has the lease.

@@ -325,18 +325,43 @@ fn a_consumer_is_moved_paused_and_deleted() {
     }
 }
 
+/// What follows a position for the consumer `audit`, read without it.
+fn ahead(rig: &Rig, from: u64, limits: BatchLimits) -> (Vec<StoredEntry>, ReadAhead) {
+    let (consumers, from) = (rig.store.consumers(), SeqNo(from));
+    let filter = consumers.all().unwrap()[0].record.filter.clone();
+    let range = from..rig.store.durable();
+    let (events, next) = consumers.read(&filter, range, limits).unwrap().unwrap();
+    let last = events.last().map(|event| event.seq);
+    let ahead = ReadAhead {
+        filter,
+        from,
+        last,
+        next,
+    };
+    (events, ahead)
+}
+
+#[test]
+fn what_is_read_without_a_match_moves_the_cursor() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = rig(dir.path(), r#"{"match": [{"tag": "other/*"}]}"#);
+    fill(&store, 0..100);
+    let consumers = store.store.consumers();
+    assert_eq!(consumers.place("audit").unwrap(), Some(SeqNo(1)));
+    let (events, next) = ahead(&store, 1, ALL);
+    assert_eq!((events, next.last), (Vec::new(), None));
+    assert!(consumers.take_ahead("audit", "me", LEASE, &next).unwrap());
+    assert_eq!(consumers.place("audit").unwrap(), Some(SeqNo(101)));
+    consumers.pause("audit", true).unwrap();
+    assert_eq!(consumers.place("audit").unwrap(), None);
+}
+
 #[test]
 fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
     let dir = tempfile::tempdir().unwrap();
     let (store, clock) = rig(dir.path(), r#"{"match": [{"tag": "salt/beacon/*"}]}"#);
     fill(&store, 0..100);
-    let ahead = |from| {
-        store
-            .store
-            .consumers()
-            .read_ahead("audit", SeqNo(from), BatchLimits { events: 3, ..ALL })
-            .unwrap()
-    };
+    let ahead = |from| ahead(&store, from, BatchLimits { events: 3, ..ALL });
     let accepted = |ahead: &ReadAhead| {
         store
             .store
@@ -345,14 +370,14 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
             .unwrap()
     };
     assert_eq!(take(&store, 3), [1, 4, 7]);
-    let (events, next) = ahead(8).unwrap();
+    let (events, next) = ahead(8);
     assert_eq!(
         events.iter().map(|event| event.seq.0).collect::<Vec<_>>(),
         [10, 13, 16]
     );
     assert_eq!(
         (next.from, next.last, next.next),
-        (SeqNo(8), SeqNo(16), SeqNo(17))
+        (SeqNo(8), Some(SeqNo(16)), SeqNo(17))
     );
     assert!(!accepted(&next), "the batch before is not acknowledged");
     store
@@ -379,8 +404,8 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
         .ack("audit", "me", SeqNo(16))
         .unwrap();
     assert_eq!(cursor(&store), 17);
-    assert_eq!(ahead(101), None, "nothing follows");
-    let (_, next) = ahead(17).unwrap();
+    assert_eq!(ahead(101).0, [], "nothing follows");
+    let (_, next) = ahead(17);
     store
         .store
         .consumers()
@@ -418,12 +443,7 @@ fn what_was_read_ahead_is_read_again_if_retention_dropped_entries() {
         .unwrap();
     fill(&rig, 0..600);
     take(&rig, 3);
-    let (_, ahead) = rig
-        .store
-        .consumers()
-        .read_ahead("audit", SeqNo(4), ALL)
-        .unwrap()
-        .unwrap();
+    let (_, ahead) = ahead(&rig, 4, ALL);
     rig.store.0.retention.run_round();
     rig.store.consumers().ack("audit", "me", SeqNo(3)).unwrap();
     assert_eq!(cursor(&rig), 4);

@@ -1,0 +1,87 @@
+//! Stored entries to encoded events.
+
+use std::sync::Arc;
+
+use crate::engines::encoder::Encoder;
+use crate::engines::event::Event;
+use crate::engines::framing::Framing;
+use crate::engines::settings::SinkSettings;
+use crate::engines::transport::Item;
+use crate::policy::redact::Redactor;
+use crate::store::StoredEntry;
+
+/// How a sink makes items of events. Sinks whose [`SinkSettings::encoding_key`] is equal have equal
+/// ones.
+pub(super) struct Encoding {
+    encoder: Arc<dyn Encoder>,
+    framing: Framing,
+    redactor: Option<Redactor>,
+    master_id: Arc<str>,
+}
+
+pub(super) struct EncodedEvent {
+    pub(super) event: Arc<Event>,
+    /// Its items, or why it cannot be encoded.
+    pub(super) items: Result<Vec<Item>, String>,
+    /// Whether the sink's own redaction changed it.
+    pub(super) is_redacted: bool,
+    /// The size of its tag and data as stored, which counts for the limits of a batch.
+    pub(super) stored_bytes: usize,
+}
+
+impl Encoding {
+    pub(super) fn new(settings: &SinkSettings, master_id: &Arc<str>) -> Self {
+        Self {
+            encoder: settings.encoder.1.clone(),
+            framing: settings.framing(),
+            redactor: (!settings.redact.is_empty()).then(|| Redactor::new(&settings.redact)),
+            master_id: master_id.clone(),
+        }
+    }
+
+    /// Redacts and encodes a stored event with this id.
+    pub(super) fn of_entry(&self, mut entry: StoredEntry, id: String) -> EncodedEvent {
+        let stored_bytes = entry.tag.len() + entry.body.len();
+
+        let mut is_redacted = false;
+        if let Some(redactor) = &self.redactor {
+            let redacted = redactor.replaced(&entry.as_entry());
+            is_redacted = !redacted.is_nothing();
+            entry.replace(redacted);
+        }
+
+        EncodedEvent {
+            is_redacted,
+            stored_bytes,
+            ..self.of_event(Event::new(entry, id, &self.master_id))
+        }
+    }
+
+    /// Encodes an event that is redacted already.
+    pub(super) fn of_event(&self, event: Event) -> EncodedEvent {
+        let event = Arc::new(event);
+        let mut encoded = Vec::new();
+        let items = match self.encoder.encode(&event, &mut encoded) {
+            Ok(()) => Ok(Item::of(&event, &mut encoded, self.framing).collect()),
+            Err(error) => Err(error.to_string()),
+        };
+
+        EncodedEvent {
+            stored_bytes: event.tag.len() + event.body.len(),
+            event,
+            items,
+            is_redacted: false,
+        }
+    }
+}
+
+impl EncodedEvent {
+    /// Its memory in bytes, about.
+    pub(super) fn memory(&self) -> usize {
+        // The structs, and what their allocations cost.
+        let fixed = 600;
+        let items = self.items.as_deref().unwrap_or_default();
+        let items: usize = items.iter().map(|item| item.bytes.len() + 100).sum();
+        fixed + self.stored_bytes + items
+    }
+}
