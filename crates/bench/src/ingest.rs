@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::child::{Subject, TIMEOUT};
 use super::report::{Report, Row, rounded, set, thousands};
-use crate::options::{Common, Options};
+use crate::options::{self, Common, Options};
 
 pub(crate) const EXAMPLES: &str = "\
 Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings, \
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", conflicts_with = "corpus", value_parser = clap::value_parser!(u64).range(150..200_000))]
     mean_bytes: Option<u64>,
     /// Send this many events per second [default: unlimited]
-    #[arg(long, value_name = "N/S", value_parser = rate)]
+    #[arg(long, value_name = "N/S", value_parser = options::rate)]
     rate: Option<f64>,
     /// Replay a recorded bus (.sbus) instead of `mix`
     #[arg(long, value_name = "FILE")]
@@ -80,15 +80,6 @@ pub(crate) struct Args {
     /// Number of compression threads of the baseline
     #[arg(long, value_name = "N", default_value_t = 1)]
     baseline_packers: u8,
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let text = text.strip_suffix("/s").unwrap_or(text);
-    let rate = text
-        .parse::<f64>()
-        .ok()
-        .filter(|rate| rate.is_finite() && *rate > 0.0);
-    rate.ok_or_else(|| "expected a number of events per second".to_owned())
 }
 
 type NamedLoad = (&'static str, Load, u64);

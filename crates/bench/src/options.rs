@@ -65,3 +65,13 @@ impl Common {
         child::scratch(self.dir.as_deref(), self.keep)
     }
 }
+
+/// Parses a number of events per second.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    let text = text.strip_suffix("/s").unwrap_or(text);
+    let rate = text
+        .parse::<f64>()
+        .ok()
+        .filter(|rate| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| "expected a number of events per second".to_owned())
+}

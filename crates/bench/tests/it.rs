@@ -114,10 +114,24 @@ fn returner_and_sources_run_and_their_json_keeps_its_keys() {
     for run in document["runs"].as_array().unwrap() {
         check_keys(
             run,
-            "source batch connections entries entries_per_s p50_ms p99_ms daemon_cpu_s_per_million \
+            "source batch connections entries entries_per_s p50_ms p99_ms max_ms daemon_cpu_s_per_million \
              sender_cpu_s_per_million rss_peak_mb",
         );
     }
+
+    let paced = bench(&[
+        "sources",
+        "--source",
+        "bus",
+        "--rate",
+        "2000",
+        "--load",
+        "small",
+        "--entries",
+        "400",
+    ]);
+    // Of the writes.
+    assert!(paced["runs"][0]["max_ms"].is_f64(), "{paced}");
 }
 
 #[test]

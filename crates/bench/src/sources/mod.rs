@@ -9,7 +9,6 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::ValueEnum as _;
 use saltcellar_testkit::load::driver::{LoadResult, LoadSpec, run_load};
-use saltcellar_testkit::load::mix;
 use saltcellar_testkit::load::template::Encoding;
 use tempfile::TempDir;
 
@@ -23,10 +22,11 @@ use crate::report::{Report, Row};
 const IN_FLIGHT: usize = 8;
 
 pub(crate) const EXAMPLES: &str = "\
-All sources receive the same synthetic events (the `mix` of `saltcellar-bench ingest`, 1.3 KB), except https, which receives \
+All sources receive the same synthetic events (`mix`, 1.3 KB, or `small` of `saltcellar-bench ingest`), except https, which receives \
 returns of 1.2 KB. This process sends them; the clock stops once all are durable. The baseline is that of `saltcellar-bench ingest`.
 
-  bus      this process is Salt's publisher and writes as fast as the source reads; no answers
+  bus      this process is Salt's publisher and writes as fast as the source reads; no answers. With --rate it writes each event
+           for itself as Salt does, and the latency is that of a write, which waits while the socket is full
   pull     this process is a ZeroMQ PUSH; no answers
   socket   `event_return` in batches of 1,000 on 4 connections, 8 batches in flight on each
   https    returns of minions, each batch signed with a key of 2048 bits before the clock starts
@@ -34,6 +34,7 @@ returns of 1.2 KB. This process sends them; the clock stops once all are durable
 Examples:
   saltcellar-bench sources
   saltcellar-bench sources --source bus,baseline --entries 3000000
+  saltcellar-bench sources --source bus --rate 5000 --entries 100000
   saltcellar-bench sources --source https --connections 1000 --batch 1";
 
 pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
@@ -98,7 +99,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
                     0,
                     entries as f64 / run.seconds,
                 )
-                .latency(&run.latencies)
+                .latency_and_max(&run.latencies)
                 .number(
                     "DAEMON CPU S/M",
                     "daemon_cpu_s_per_million",
@@ -138,7 +139,7 @@ fn socket(
         )
     };
 
-    let generator = mix(args.common.seed, 1.0).generator(encoding);
+    let generator = args.load().generator(encoding);
 
     // The start of the process does not belong to the load.
     let cpu_s_before = subject.process.cpu_s()?;

@@ -4,11 +4,12 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use saltcellar_testkit::load::{Load, mix, small};
 use saltcellar_testkit::usage::Durations;
 
 use crate::calls::{Daemon, Status};
 use crate::child::{Subject, TIMEOUT};
-use crate::options::Common;
+use crate::options::{self, Common};
 
 /// Timeout until the daemon makes progress.
 pub(super) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,6 +30,28 @@ pub(crate) struct Args {
     /// Batch sizes, each measured in a separate run [default: 1,000; baseline: 64; https: 1 and 64]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) batch: Vec<u64>,
+    /// Events of bus, pull, socket and baseline
+    #[arg(long, value_enum, default_value = "mix")]
+    load: LoadChoice,
+    /// Send this many events per second over the bus, each in a write of its own [default: unlimited]
+    #[arg(long, value_name = "N/S", value_parser = options::rate)]
+    pub(super) rate: Option<f64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LoadChoice {
+    Mix,
+    Small,
+}
+
+impl Args {
+    /// The events of all sources but https.
+    pub(super) fn load(&self) -> Load {
+        match self.load {
+            LoadChoice::Mix => mix(self.common.seed, 1.0),
+            LoadChoice::Small => small(self.common.seed, 1.0),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -68,7 +91,8 @@ impl BenchSource {
 
 pub(super) struct SourceRun {
     pub(super) seconds: f64,
-    /// From sending a batch to its response; empty for streams.
+    /// From sending a batch to its response; for a bus with a rate, of each write, which waits while the socket is full;
+    /// empty for other streams.
     pub(super) latencies: Durations,
     pub(super) sender_cpu_s: f64,
     /// CPU time of the daemon before the first batch.
@@ -104,6 +128,7 @@ pub(super) fn wait_for_status(
             "wait for the daemon: no progress after {now} of {end}"
         );
 
-        std::thread::sleep(Duration::from_millis(2));
+        // Seldom, because each look costs the daemon as much as dozens of events.
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

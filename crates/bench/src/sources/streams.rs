@@ -1,17 +1,16 @@
 //! Sources without responses: a bus, and the ZeroMQ PULL socket. This process is their peer, and
-//! writes as fast as they read.
+//! writes as fast as they read, or onto a bus at a rate.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use saltcellar::base::connect;
 use saltcellar::base::metrics::names;
 use saltcellar::wire::zmtp::{SocketType, greeting, put_message, ready};
 use saltcellar_testkit::bus::{FakeBus, put_frame};
-use saltcellar_testkit::load::mix;
 use saltcellar_testkit::load::template::{Encoding, EventGenerator};
 use saltcellar_testkit::usage::{Durations, own_cpu_s};
 use tempfile::TempDir;
@@ -61,12 +60,18 @@ pub(crate) fn run(
     };
 
     // The same events as over the local socket.
-    let generator = mix(args.common.seed, 1.0).generator(Encoding::Message);
+    let generator = args.load().generator(Encoding::Message);
 
     let start = Instant::now();
     let own = own_cpu_s()?;
     let cpu_s_before = subject.process.cpu_s()?;
-    send(&peer, is_bus, &generator, entries)?;
+    let latencies = match args.rate {
+        Some(rate) if is_bus => send_paced(&peer, &generator, entries, rate)?,
+        _ => {
+            send(&peer, is_bus, &generator, entries)?;
+            Durations::default()
+        }
+    };
     let sender_cpu_s = own_cpu_s()? - own;
 
     // Without responses, only the daemon's counter shows that all events are stored.
@@ -82,7 +87,6 @@ pub(crate) fn run(
     })?;
 
     let seconds = start.elapsed().as_secs_f64();
-    let latencies = Durations::default();
 
     Ok((
         subject,
@@ -126,14 +130,7 @@ fn send(
         generator.write(n, &mut message);
 
         if is_bus {
-            frame.clear();
-            put_frame(&mut frame, &message);
-            out.extend_from_slice(
-                &u32::try_from(frame.len())
-                    .context("fit a message into a frame")?
-                    .to_be_bytes(),
-            );
-            out.extend_from_slice(&frame);
+            put_sized_frame(&mut out, &mut frame, &message)?;
         } else {
             put_message(&mut out, &[&message]);
         }
@@ -144,5 +141,42 @@ fn send(
             out.clear();
         }
     }
+    Ok(())
+}
+
+/// Sends each event when it is due and in a write of its own, as Salt's publisher does, and returns how long each write took.
+fn send_paced(
+    mut peer: &UnixStream,
+    generator: &EventGenerator,
+    entries: u64,
+    rate: f64,
+) -> anyhow::Result<Durations> {
+    let (mut out, mut frame, mut message) = (Vec::new(), Vec::new(), Vec::new());
+    let mut writes = Vec::new();
+    let start = Instant::now();
+
+    for n in 0..entries {
+        message.clear();
+        generator.write(n, &mut message);
+        out.clear();
+        put_sized_frame(&mut out, &mut frame, &message)?;
+
+        let due = Duration::from_secs_f64(n as f64 / rate);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
+
+        let began = Instant::now();
+        peer.write_all(&out).context("send")?;
+        writes.push(began.elapsed());
+    }
+    Ok(writes.into_iter().collect())
+}
+
+/// Appends the frame of a message with its length before it. `frame` is reused memory.
+fn put_sized_frame(out: &mut Vec<u8>, frame: &mut Vec<u8>, message: &[u8]) -> anyhow::Result<()> {
+    frame.clear();
+    put_frame(frame, message);
+    let len = u32::try_from(frame.len()).context("fit a message into a frame")?;
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(frame);
     Ok(())
 }
