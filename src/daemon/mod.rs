@@ -46,8 +46,8 @@ use crate::api::sign_in::tokens::Tokens;
 use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HOOK_CALLS_MAX, HTTP_CALLS_MAX,
-    HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE, LOCK_TIMEOUT, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
+    DRAIN_TIMEOUT, HOOK_CALLS_MAX, HTTP_CALLS_MAX, HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE,
+    LOCK_TIMEOUT, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -60,7 +60,8 @@ use crate::engines::runtime::Engines;
 use crate::engines::script::{self, Scripts};
 use crate::engines::settings::of_config;
 use crate::ingest::bus::{Bus, BusMonitor};
-use crate::ingest::spill::{BusDependencies, Readers, drain_orphaned_spills};
+use crate::ingest::gather::Readers;
+use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
 use crate::model::{JidKey, Kind};
 use crate::policy::Policy;
 use crate::policy::master_keys::MasterKeys;
@@ -295,12 +296,6 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
-            // The pause makes commits larger, and reactions later.
-            gather: if reacts {
-                BUS_GATHER_TO_REACT
-            } else {
-                BUS_GATHER
-            },
             readers: Readers {
                 reacts,
                 store: store.clone(),

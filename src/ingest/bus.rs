@@ -3,7 +3,8 @@
 //! One thread per bus connects to the publisher's unix socket, which sends all events without a handshake
 //! (`salt/transport/tcp.py`, `ipc.py`). A slow subscriber makes the publisher's memory grow on
 //! 3006 and is disconnected on 3007 and 3008. So the thread always reads, and events that the store cannot accept yet wait in
-//! the spill ([`super::spill`]), which a second thread drains.
+//! the spill ([`super::spill`]), which a second thread drains. Between two reads it pauses for as long as the socket
+//! has room ([`super::gather`]).
 //!
 //! After a disconnect the thread reconnects with a growing pause, and detects the
 //! framing again. Each interruption is recorded as a gap ([`super::gap`]) once the new connection is
@@ -16,12 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gap::{Cause, Gap};
+use super::gather::{Taken, is_due, occupied_by};
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
 use crate::base::backoff::Backoff;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE,
-    BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, FIRE_TIMEOUT, STOP_CHECK,
+    BUS_GATHER, BUS_READ_BYTES, BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX,
+    FIRE_TIMEOUT, STOP_CHECK,
 };
 use crate::bus::patience::Patience;
 use crate::bus::{BusLink, LinkState};
@@ -315,8 +317,9 @@ impl Bus {
     fn read(&mut self, mut stream: UnixStream, connection: &mut Connection) -> ConnectionEnd {
         // The framing adds a few bytes to the largest entry.
         let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
-        let mut buffer = vec![0_u8; BUS_READ_BYTES];
         self.watch.link().change(|s| s.connected = true);
+        let mut read_before = Instant::now();
+        let mut timeout_before = None;
 
         while !self.deps.drain.is_stopping() {
             // Gathered events wait for the next read, or for a reader.
@@ -325,23 +328,29 @@ impl Bus {
             } else {
                 STOP_CHECK
             };
-            if let Err(error) = stream.set_read_timeout(Some(timeout)) {
+            if timeout_before != Some(timeout)
+                && let Err(error) = stream.set_read_timeout(Some(timeout))
+            {
                 return ConnectionEnd::Failed(error.to_string());
             }
+            timeout_before = Some(timeout);
 
-            match stream.read(&mut buffer) {
+            match stream.read(splitter.room(BUS_READ_BYTES)) {
                 Ok(0) => return ConnectionEnd::ClosedBySalt,
                 Ok(n) => {
-                    splitter.feed(buffer.get(..n).unwrap_or_default());
-                    if let Err(error) = self.take(&mut splitter, n, connection) {
-                        return ConnectionEnd::Unreadable(error);
-                    }
+                    let now = Instant::now();
+                    let within = now.duration_since(std::mem::replace(&mut read_before, now));
+                    splitter.fed(n);
+                    let occupied = match self.take(&mut splitter, connection) {
+                        Ok(occupied) => occupied,
+                        Err(error) => return ConnectionEnd::Unreadable(error),
+                    };
                     self.hand_over_when_due();
 
-                    // Little data means a low rate: let events accumulate, so that a commit has
-                    // more of them.
-                    if n < BUS_READ_LITTLE {
-                        self.deps.drain.wait(self.deps.gather);
+                    let taken = Taken { occupied, within };
+                    let pause = taken.pause(self.deps.readers.pause_max());
+                    if !pause.is_zero() {
+                        self.deps.drain.wait(pause);
                     }
                 }
                 Err(e)
@@ -390,28 +399,27 @@ impl Bus {
         }
     }
 
-    /// Makes a batch of the complete frames received so far.
+    /// Makes a batch of the complete frames received so far. Returns the bytes that these occupied in the socket.
     fn take(
         &mut self,
         splitter: &mut FrameSplitter,
-        bytes: usize,
         connection: &mut Connection,
-    ) -> Result<(), FrameError> {
+    ) -> Result<usize, FrameError> {
         let at = self.deps.clock.now();
         let Gathered { batch, .. } = self.gathered.get_or_insert_with(|| Gathered {
-            batch: Batch::with_room(bytes),
+            batch: self.spill_writer.empty_batch(),
             at,
             since: Instant::now(),
         });
 
         let mut events = 0;
-        let mut frames = false;
+        let mut occupied = 0;
         let policy = self.deps.policy.clone();
 
         let outcome = loop {
             match splitter.next_frame() {
                 Ok(Some(frame)) => {
-                    frames = true;
+                    occupied += occupied_by(frame.len());
                     let Some(message) = frame::body(frame) else {
                         self.deps.metrics.bus_frames_malformed.add(1);
                         continue;
@@ -427,9 +435,9 @@ impl Bus {
                     }
                     events += 1;
                 }
-                Ok(None) => break Ok(()),
+                Ok(None) => break Ok(occupied),
                 Err(FrameError::Oversized { len, tag, .. }) => {
-                    frames = true;
+                    occupied += occupied_by(len);
                     // The policy has counted and logged it.
                     let body = policy.unreceived(&tag, len, Source::Bus);
                     let Some(body) = body else { continue };
@@ -446,7 +454,7 @@ impl Bus {
         let framing = splitter.framing();
 
         // A whole frame proves that this is a bus, so the connection is established.
-        if frames {
+        if occupied > 0 {
             self.settle(connection);
         }
         if events > 0 {
@@ -461,13 +469,11 @@ impl Bus {
         outcome
     }
 
-    /// Hands the gathered events over: immediately if a reader waits for new events, else once they
-    /// are many or old, because every commit costs as much as hundreds of events.
+    /// Hands the gathered events over, if it is time.
     fn hand_over_when_due(&mut self) {
         let is_due = self.gathered.as_ref().is_some_and(|gathered| {
-            gathered.batch.bytes() >= BUS_BATCH_BYTES
-                || gathered.since.elapsed() >= BUS_BATCH_TIME
-                || self.deps.readers.wait()
+            let age = gathered.since.elapsed();
+            is_due(&gathered.batch, age, self.deps.readers.wait())
         });
 
         if is_due {

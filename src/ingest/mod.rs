@@ -2,5 +2,6 @@
 
 pub mod bus;
 pub mod gap;
+pub mod gather;
 pub mod spill;
 pub mod spool;

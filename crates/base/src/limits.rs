@@ -153,12 +153,18 @@ pub const INTAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes requested from a bus socket at once.
 pub const BUS_READ_BYTES: usize = 256 * 1024;
 
-/// A bus read with fewer bytes than this is followed by a pause of [`BUS_GATHER`].
-pub const BUS_READ_LITTLE: usize = 16 * 1024;
-
-/// Pause in which events accumulate in the socket at a low rate, so that a commit has more than one
-/// or two of them. No caller waits for a response; the first event after silence is read at once.
+/// Longest pause between two reads of a bus, in which events accumulate in the socket, so that a read takes many. No caller
+/// waits for a response; the first event after silence is read at once.
 pub const BUS_GATHER: Duration = Duration::from_millis(25);
+/// As [`BUS_GATHER`], if a reactor waits for the events.
+pub const BUS_GATHER_TO_REACT: Duration = Duration::from_millis(2);
+/// A shorter pause is not made, because it costs more than it saves.
+pub const BUS_GATHER_MIN: Duration = Duration::from_millis(1);
+/// Bytes of a socket's buffer that should be occupied at the next read: 70 % of what Linux gives a unix socket, 208 KiB
+/// (`net.core.wmem_default`). A read of more has found the buffer full.
+pub const BUS_GATHER_BYTES: usize = 144 * 1024;
+/// See [`BUS_GATHER_BYTES`]. A message that does not fit into the rest waits, whatever its size.
+pub const BUS_SOCKET_FULL_BYTES: usize = 192 * 1024;
 
 /// Bytes and age at which events of a bus are stored while no reader waits for new events. Nothing acknowledges these events, and a
 /// commit costs as much as hundreds of them.
@@ -166,8 +172,8 @@ pub const BUS_BATCH_BYTES: usize = 1024 * 1024;
 /// See [`BUS_BATCH_BYTES`]. A `kill -9` loses at most the events of this time; a gap record marks them.
 pub const BUS_BATCH_TIME: Duration = Duration::from_millis(250);
 
-/// As [`BUS_GATHER`], if a reactor waits for the events.
-pub const BUS_GATHER_TO_REACT: Duration = Duration::from_millis(2);
+/// Memory of one stored batch of a bus that is kept for the next one: the largest usual one, with its metadata.
+pub const SPARE_BATCH_BYTES: usize = 4 * BUS_BATCH_BYTES;
 
 /// Memory for events of one bus that wait for the store. Beyond it events are lost and counted. While the disk accepts
 /// writes, events beyond [`SPILL_ABOVE_BYTES`] are spilled to it.

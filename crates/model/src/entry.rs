@@ -435,6 +435,12 @@ impl Batch {
         }
     }
 
+    /// Removes all entries and keeps the memory.
+    pub fn clear(&mut self) {
+        self.arena.clear();
+        self.entries.clear();
+    }
+
     /// A batch of one.
     pub fn of(entry: &Entry<'_>) -> Self {
         let mut batch = Self::default();
@@ -506,6 +512,9 @@ impl Batch {
     pub fn shrink(&mut self) {
         if self.arena.capacity() > self.arena.len() * 2 {
             self.arena.shrink_to_fit();
+        }
+        if self.entries.capacity() > self.entries.len() * 2 {
+            self.entries.shrink_to_fit();
         }
     }
 

@@ -100,8 +100,10 @@ pub enum FrameError {
 #[derive(Debug)]
 pub struct FrameSplitter {
     framing: Option<Framing>,
+    /// What arrived is in `read..end`; the rest is room.
     buffer: Vec<u8>,
     read: usize,
+    end: usize,
     /// Bytes to come of a frame that is passed over.
     passing: usize,
     frame_bytes_max: usize,
@@ -114,6 +116,7 @@ impl FrameSplitter {
             framing: None,
             buffer: Vec::new(),
             read: 0,
+            end: 0,
             passing: 0,
             frame_bytes_max,
         }
@@ -126,32 +129,51 @@ impl FrameSplitter {
 
     /// Appends bytes from the socket.
     pub fn feed(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.fed(bytes.len());
+    }
+
+    /// Room for this many bytes from the socket, so that they are not copied once more. [`FrameSplitter::fed`] tells how many came.
+    pub fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.read > 0 {
-            self.buffer.drain(..self.read);
+            self.buffer.copy_within(self.read..self.end, 0);
+            self.end -= self.read;
             self.read = 0;
         }
 
-        let (passed, rest) = bytes.split_at(self.passing.min(bytes.len()));
-        self.passing -= passed.len();
-        self.buffer.extend_from_slice(rest);
+        // It never shrinks, so zeros are written only when it grows.
+        let end = self.end + bytes;
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+        self.buffer.get_mut(self.end..end).unwrap_or_default()
+    }
+
+    /// Appends the first bytes of the room.
+    pub fn fed(&mut self, bytes: usize) {
+        self.end = self.buffer.len().min(self.end + bytes);
+
+        // Nothing else has arrived while a frame is passed over.
+        let passed = self.passing.min(self.end - self.read);
+        self.passing -= passed;
+        self.read += passed;
     }
 
     /// Passes over this many bytes, of which some may not have arrived.
     fn pass(&mut self, len: usize) {
-        let arrived = self.buffer.len() - self.read;
+        let arrived = self.end - self.read;
         if len <= arrived {
             self.read += len;
         } else {
             self.passing = len - arrived;
-            self.buffer.clear();
-            self.read = 0;
+            (self.read, self.end) = (0, 0);
         }
     }
 
     /// The next complete frame; `None` if more bytes are needed. Reading can go on after [`FrameError::Oversized`].
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let max = self.frame_bytes_max;
-        let rest = self.buffer.get(self.read..).unwrap_or_default();
+        let rest = self.buffer.get(self.read..self.end).unwrap_or_default();
         if rest.is_empty() {
             return Ok(None);
         }
@@ -205,7 +227,7 @@ impl FrameSplitter {
 
         let from = self.read + skip;
         let to = from + len;
-        if self.buffer.len() < to {
+        if self.end < to {
             return Ok(None);
         }
 
@@ -348,6 +370,23 @@ mod tests {
             );
             assert_eq!(cut(&len32, step), (bodies.clone(), Some(Framing::Len32)));
         }
+    }
+
+    #[test]
+    fn bytes_read_into_the_splitters_room_are_split() {
+        let stream = [frame(b"a"), frame(&[7; 300]), frame(b"b")].concat();
+        let mut splitter = FrameSplitter::new(1 << 20);
+        let mut bodies = Vec::new();
+        for bytes in stream.chunks(100) {
+            // A read may fill a part of the room only.
+            splitter.room(128)[..bytes.len()].copy_from_slice(bytes);
+            splitter.fed(bytes.len());
+            while let Some(frame) = splitter.next_frame().unwrap() {
+                bodies.push(body(frame).unwrap().to_vec());
+            }
+        }
+        assert_eq!(bodies, [b"a".to_vec(), vec![7; 300], b"b".to_vec()]);
+        assert!(splitter.buffer.len() < 600, "room is used again");
     }
 
     #[test]

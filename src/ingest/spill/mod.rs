@@ -59,6 +59,7 @@ pub(crate) use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use self::pending::PendingBatch;
 use self::state::SpillState;
 use super::gap::Gap;
+use super::gather::Readers;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{SOURCE_LOG_INTERVAL, SPILL_AFTER};
 use crate::base::log_once::LogOnce;
@@ -67,7 +68,7 @@ use crate::base::shutdown::Drain;
 use crate::model::Batch;
 use crate::policy::Policy;
 use crate::store::vfs::Fs;
-use crate::store::{Done, Intake, Store};
+use crate::store::{Done, Intake};
 
 /// Waiting and lost events for `saltcellar status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -196,24 +197,7 @@ pub(crate) struct BusDependencies {
     pub clock: Clock,
     pub metrics: Arc<Metrics>,
     pub drain: Drain,
-    /// Time in which events accumulate after a small read.
-    pub(crate) gather: std::time::Duration,
     pub(crate) readers: Readers,
-}
-
-/// Who waits for new events of a bus: larger batches are worth a delay only while nobody does.
-#[derive(Clone)]
-pub(crate) struct Readers {
-    /// A reactor, always.
-    pub(crate) reacts: bool,
-    /// Those that follow the log.
-    pub(crate) store: Store,
-}
-
-impl Readers {
-    pub(crate) fn wait(&self) -> bool {
-        self.reacts || self.store.is_followed()
-    }
 }
 
 /// The writing half of a spill.
@@ -247,6 +231,11 @@ impl SpillWriter {
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
+    }
+
+    /// An empty batch for [`SpillWriter::push`].
+    pub(crate) fn empty_batch(&self) -> Batch {
+        self.shared.state.lock().offered.empty_batch()
     }
 
     /// Accepts events read at `at`. If memory is full it waits for the drainer, [`BUS_WAITS_MAX`] in all

@@ -13,9 +13,12 @@
 //! accepts it ([`Offered::is_held`]).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pending::PendingBatch;
+use crate::base::limits::SPARE_BATCH_BYTES;
+use crate::model::Batch;
 
 /// A batch that was offered to the store.
 #[derive(Debug)]
@@ -63,6 +66,8 @@ pub(super) struct Offered {
     accepted_at: Option<Instant>,
     /// The spill file of each stored chunk, until the drainer takes them.
     stored_files: Vec<u64>,
+    /// The memory of a stored batch, for the next one.
+    spare: Option<Batch>,
 }
 
 impl Offered {
@@ -140,13 +145,31 @@ impl Offered {
             self.first_id += 1;
             self.accepted += 1;
             self.accepted_at = Some(Instant::now());
-            self.stored_files.extend(flight.pending_batch.file);
+            let PendingBatch { batch, file, .. } = flight.pending_batch;
+            self.stored_files.extend(file);
+            self.keep(batch);
         }
 
         // The store accepts the batch that it rejected before.
         if self.in_flight.is_empty() {
             self.refusal = None;
         }
+    }
+
+    /// Keeps the memory of a stored batch: an allocator would return it to the system between two batches, and each
+    /// page of the next one would cost a fault.
+    fn keep(&mut self, batch: Arc<Batch>) {
+        if let Some(mut batch) = Arc::into_inner(batch)
+            && batch.footprint() <= SPARE_BATCH_BYTES
+        {
+            batch.clear();
+            self.spare = Some(batch);
+        }
+    }
+
+    /// An empty batch, with the memory of a stored one if there is any.
+    pub(super) fn empty_batch(&mut self) -> Batch {
+        self.spare.take().unwrap_or_default()
     }
 
     /// Takes rejected batches out of flight, once the store has responded to all.
@@ -224,5 +247,40 @@ impl Offered {
     /// The spill file of each chunk stored since the last call.
     pub(super) fn take_stored_files(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.stored_files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::Micros;
+
+    fn store(offered: &mut Offered, batch: Batch) {
+        let id = offered.next_id();
+        offered.offered(PendingBatch::new(batch, 1, Micros(1)));
+        offered.answered(id, Ok(()));
+    }
+
+    #[test]
+    fn the_memory_of_a_stored_batch_is_used_again_unless_it_is_large() {
+        let mut offered = Offered::default();
+        store(&mut offered, Batch::with_room(5_000));
+        let batch = offered.empty_batch();
+        assert!(batch.is_empty() && batch.footprint() >= 5_000);
+        assert_eq!(offered.empty_batch().footprint(), 0, "used once");
+
+        store(&mut offered, Batch::with_room(SPARE_BATCH_BYTES + 1));
+        assert_eq!(offered.empty_batch().footprint(), 0);
+    }
+
+    #[test]
+    fn a_batch_that_is_referred_to_is_not_used_again() {
+        let mut offered = Offered::default();
+        let pending_batch = PendingBatch::new(Batch::with_room(5_000), 1, Micros(1));
+        let in_use = pending_batch.batch.clone();
+        offered.offered(pending_batch);
+        offered.answered(0, Ok(()));
+        assert_eq!(offered.empty_batch().footprint(), 0);
+        assert!(in_use.footprint() >= 5_000);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
@@ -388,6 +389,37 @@ impl Harness {
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     crate::testkit::wait_for(what, || is_so().then_some(()));
+}
+
+#[test]
+fn whoever_waits_for_events_of_the_store_and_a_reactor_are_readers() {
+    let mut harness = Harness::new();
+    harness.start();
+    let store = harness.store.clone().unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut readers = Readers {
+        reacts: false,
+        store: store.clone(),
+    };
+    assert!(!readers.wait());
+
+    let (waits, over) = (store.clone(), is_over.clone());
+    let waiting = spawn(move || {
+        let hour = Duration::from_secs(3600);
+        waits.wait_for_unless(SeqNo(u64::MAX), hour, || over.load(Ordering::SeqCst));
+    });
+    wait_until("a reader", || readers.wait());
+
+    is_over.store(true, Ordering::SeqCst);
+    store.wake_waiting();
+    waiting.join().unwrap();
+    assert!(!readers.wait());
+    let pause_max = readers.pause_max();
+    readers.reacts = true;
+    assert!(readers.wait() && readers.pause_max() < pause_max);
+
+    drop((readers, store));
+    harness.stored();
 }
 
 #[test]

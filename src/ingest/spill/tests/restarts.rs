@@ -66,7 +66,6 @@ impl Machine {
                 clock: self.clock.clone(),
                 metrics,
                 drain: drain.clone(),
-                gather: Duration::ZERO,
                 readers: Readers {
                     reacts: true,
                     store: self.harness.store.clone().unwrap(),
