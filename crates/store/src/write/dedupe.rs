@@ -49,9 +49,9 @@ impl<V: Copy + Default + PartialEq> Table<V> {
     /// Slots of a table before its first entry.
     const SLOTS_MIN: usize = 1024;
 
-    fn new() -> Self {
+    fn new(slots: usize) -> Self {
         Self {
-            slots: vec![(0, V::default()); Self::SLOTS_MIN],
+            slots: vec![(0, V::default()); slots],
             used: 0,
         }
     }
@@ -106,9 +106,14 @@ impl<V: Copy + Default + PartialEq> Table<V> {
         }
     }
 
-    fn clear(&mut self) {
-        self.slots.fill((0, V::default()));
-        self.used = 0;
+    /// Removes all keys; the table then has at least as many slots as given.
+    fn clear(&mut self, slots: usize) {
+        if self.slots.len() < slots {
+            *self = Self::new(slots);
+        } else {
+            self.slots.fill((0, V::default()));
+            self.used = 0;
+        }
     }
 
     /// Reads the slot where a key probably is.
@@ -130,8 +135,8 @@ struct Generations<V> {
 impl<V: Copy + Default + PartialEq> Generations<V> {
     fn new(window: usize) -> Self {
         Self {
-            young: Table::new(),
-            old: Table::new(),
+            young: Table::new(Table::<V>::SLOTS_MIN),
+            old: Table::new(Table::<V>::SLOTS_MIN),
             window,
         }
     }
@@ -139,9 +144,10 @@ impl<V: Copy + Default + PartialEq> Generations<V> {
     /// The value of a key. One from the old generation is copied.
     fn slot(&mut self, key: u64) -> &mut V {
         if self.young.used >= self.window {
-            // Swapping reuses the allocated table.
+            // Swapping reuses the allocated table. The second generation becomes as full as the
+            // first: if its table grew again, each step would stop the appender for milliseconds.
             std::mem::swap(&mut self.young, &mut self.old);
-            self.young.clear();
+            self.young.clear(self.old.slots.len());
         }
 
         let (value, is_new) = self.young.value(key);
@@ -791,6 +797,30 @@ mod tests {
             let body = body(n, true);
             let outcome = check(&mut dedupe, &entry(Source::EventReturn, true, &body));
             assert_eq!(outcome == DedupeOutcome::Known, n >= 5, "{n}");
+        }
+    }
+
+    #[test]
+    fn no_generation_but_the_first_grows() {
+        let window = 10_000;
+        let mut known = Generations::<u64>::new(window);
+        let mut keys = (1..).map(|n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut fill = |known: &mut Generations<u64>, count| {
+            for key in keys.by_ref().take(count) {
+                *known.slot(key) = 1;
+            }
+        };
+
+        fill(&mut known, window);
+        let slots = known.young.slots.len();
+        assert!(slots > Table::<u64>::SLOTS_MIN);
+
+        // The second generation, and the third in the table of the first.
+        for _ in 0..2 {
+            fill(&mut known, 1);
+            assert_eq!((known.young.used, known.young.slots.len()), (1, slots));
+            assert_eq!((known.old.used, known.old.slots.len()), (window, slots));
+            fill(&mut known, window - 1);
         }
     }
 
