@@ -576,6 +576,7 @@ impl SpillDrainer {
 
         self.shared.metrics.bus_events_lost.add(lost);
         let mut state = self.shared.state.lock();
+        state.losses.count(lost);
         if let Some(first) = old
             .first()
             .map(|(_, first)| *first)

@@ -689,6 +689,24 @@ fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
 }
 
 #[test]
+fn events_that_no_spill_takes_at_shutdown_are_counted_in_the_status_and_the_metric() {
+    let harness = Harness::new();
+    let spill_writer = harness.spill_writer();
+    let shared = spill_writer.shared();
+    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 0);
+    spill_drainer.stop_timeout = Duration::from_millis(100);
+    let moving = spawn(|| spill_drainer.run());
+    for n in 0..5 {
+        spill_writer.push(event(n, 100), at(n));
+    }
+    spill_writer.close();
+    moving.join().unwrap();
+
+    let counted = (harness.metrics.bus_events_lost.get(), shared.waiting().lost);
+    assert_eq!(counted, (5, 5));
+}
+
+#[test]
 fn events_delivered_before_a_kill_are_not_stored_twice() {
     let mut harness = Harness::new();
     // Twenty events, all stored, whose file still exists, as after a kill.
