@@ -43,16 +43,25 @@ struct Table<V> {
     /// Key and value; key 0 is a free slot. Their number is a power of two.
     slots: Vec<(u64, V)>,
     used: usize,
+    /// Slots of the table when it is full.
+    slots_max: usize,
 }
 
 impl<V: Copy + Default + PartialEq> Table<V> {
     /// Slots of a table before its first entry.
     const SLOTS_MIN: usize = 1024;
 
-    fn new(slots: usize) -> Self {
+    /// Slots from which a table grows to its full size at once: a later step would stop the appender for milliseconds, mostly for
+    /// fresh memory, and a table this large will most likely be full.
+    const SLOTS_MANY: usize = 64 * 1024;
+
+    /// A table for so many keys.
+    fn new(keys: usize) -> Self {
         Self {
-            slots: vec![(0, V::default()); slots],
+            slots: vec![(0, V::default()); Self::SLOTS_MIN],
             used: 0,
+            // A quarter of the slots stays free.
+            slots_max: (keys * 4).div_ceil(3).next_power_of_two(),
         }
     }
 
@@ -98,8 +107,13 @@ impl<V: Copy + Default + PartialEq> Table<V> {
     }
 
     fn grow(&mut self) {
-        let double = vec![(0, V::default()); self.slots.len() * 2];
-        let old = std::mem::replace(&mut self.slots, double);
+        let double = self.slots.len() * 2;
+        let slots = if self.slots.len() < Self::SLOTS_MANY {
+            double
+        } else {
+            double.max(self.slots_max)
+        };
+        let old = std::mem::replace(&mut self.slots, vec![(0, V::default()); slots]);
         for (key, value) in old.into_iter().filter(|(key, _)| *key != 0) {
             let at = self.place(key);
             *self.slots.get_mut(at).expect("a place is a slot") = (key, value);
@@ -108,11 +122,11 @@ impl<V: Copy + Default + PartialEq> Table<V> {
 
     /// Removes all keys; the table then has at least as many slots as given.
     fn clear(&mut self, slots: usize) {
+        self.used = 0;
         if self.slots.len() < slots {
-            *self = Self::new(slots);
+            self.slots = vec![(0, V::default()); slots];
         } else {
             self.slots.fill((0, V::default()));
-            self.used = 0;
         }
     }
 
@@ -135,8 +149,8 @@ struct Generations<V> {
 impl<V: Copy + Default + PartialEq> Generations<V> {
     fn new(window: usize) -> Self {
         Self {
-            young: Table::new(Table::<V>::SLOTS_MIN),
-            old: Table::new(Table::<V>::SLOTS_MIN),
+            young: Table::new(window),
+            old: Table::new(window),
             window,
         }
     }
@@ -822,6 +836,20 @@ mod tests {
             assert_eq!((known.old.used, known.old.slots.len()), (window, slots));
             fill(&mut known, window - 1);
         }
+    }
+
+    #[test]
+    fn a_large_table_grows_to_its_full_size_at_once() {
+        let window = 200_000;
+        let mut known = Generations::<u64>::new(window);
+        let mut sizes = Vec::new();
+        for n in 0..window as u64 {
+            *known.slot((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) = 1;
+            sizes.push(known.young.slots.len());
+        }
+        sizes.dedup();
+        let doubled = (10..=16).map(|bits| 1 << bits);
+        assert_eq!(sizes, doubled.chain([1 << 19]).collect::<Vec<_>>());
     }
 
     #[test]
