@@ -505,9 +505,19 @@ mod tests {
         c.take(110, 100);
         assert_eq!(kept(&group).len(), 0, "not for a sink that is far behind");
 
+        // Nor for one that stands in a piece which others do not reach.
+        let mut d = Sink::new(&group, 20);
+        b.take(30, 100);
+        a.take(115, 100);
+        assert_eq!(kept(&group), [(20, 30), (110, 115)]);
+        c.take(115, 100);
+        assert_eq!(kept(&group), [(20, 30)]);
+        d.take(30, 100);
+        assert_eq!(kept(&group).len(), 0);
+
         // A sink that ends needs nothing any more, and a seek back is read again.
         a.take(120, 100);
-        assert_eq!(kept(&group), [(110, 120)]);
+        assert_eq!(kept(&group), [(115, 120)]);
         drop(c);
         assert_eq!(kept(&group).len(), 0);
         a.read();
