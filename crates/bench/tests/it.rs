@@ -93,6 +93,15 @@ fn ingest_runs_and_its_json_keeps_its_keys() {
     check_keys(&document, "load saltcellar");
 }
 
+/// A line of the daemon's log would fail it, as of an event whose stamp is wrong.
+#[test]
+fn a_recorded_bus_is_replayed() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/3008.3.sbus");
+    let args = ["ingest", "--corpus", corpus, "--load", "mix"];
+    let document = bench(&[&args[..], &["--entries", "2000", "--no-baseline"]].concat());
+    assert_eq!(document["load"], "corpus");
+}
+
 #[test]
 fn returner_and_sources_run_and_their_json_keeps_its_keys() {
     let document = bench(&["returner", "--entries", "50", "--connections", "2"]);

@@ -181,7 +181,7 @@ fn run(text: &[u8], of: impl Fn(&u8) -> bool) -> usize {
     text.iter().take_while(|b| of(b)).count()
 }
 
-fn is_stamp(text: &[u8]) -> bool {
+pub(super) fn is_stamp(text: &[u8]) -> bool {
     let pattern = b"dddd-dd-ddTdd:dd:dd.dddddd";
     text.len() >= STAMP_LEN
         && text.iter().zip(pattern).all(|(c, p)| {
