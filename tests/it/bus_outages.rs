@@ -288,7 +288,7 @@ fn events_lost_by_a_full_spill_are_counted_and_recorded_as_gaps() {
     }
     assert_eq!((next, gaps.next()), (602, None));
     assert_eq!(cellar.counter("bus_events_lost"), lost as u64);
-    assert!(cellar.log().contains("events are lost"));
+    cellar.logged("events are lost");
 }
 
 #[test]
@@ -379,11 +379,7 @@ fn a_master_that_stops_before_it_accepts_is_one_that_closes_the_bus() {
     });
     // The connection waits in the queue of the listener, and is reset with it.
     drop(bus);
-    wait_for("the end of the connection", || {
-        let log = cellar.log();
-        log.contains("event bus closed by Salt, reconnecting")
-            .then_some(())
-    });
+    cellar.logged("event bus closed by Salt, reconnecting");
     let log = cellar.log();
     assert!(!log.contains("event bus disconnected"), "{log}");
 }
@@ -513,7 +509,7 @@ fn bad_events_on_the_bus_are_logged_and_counted_without_affecting_others() {
         ("bus_frames_malformed", 1, ""),
     ] {
         assert_eq!(cellar.counter(counter), count, "{counter}");
-        assert!(cellar.log().contains(words), "{words}: {}", cellar.log());
+        cellar.logged(words);
     }
 }
 
@@ -550,9 +546,8 @@ fn a_frame_that_is_too_large_is_a_loss_that_is_told_and_others_are_stored() {
         ] {
             assert_eq!(cellar.counter(counter), count, "{framing} {counter}");
         }
-        let log = cellar.log();
         for words in ["event rejected: an event of 681", "tag=big/event"] {
-            assert!(log.contains(words), "{words}: {log}");
+            cellar.logged(words);
         }
         let health = format!("{:?}", cellar.ask("status", vec![])["health"]);
         assert!(health.contains("entries_too_large is 1"), "{health}");

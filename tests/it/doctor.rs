@@ -73,11 +73,7 @@ fn doctor_did_not_report_a_clock_step_that_needs_confirmation() {
         "{words}"
     );
     assert_eq!(cellar.counter("clock_steps"), 1);
-    assert!(
-        cellar.log().contains("wall clock stepped"),
-        "{}",
-        cellar.log()
-    );
+    cellar.logged("wall clock stepped");
     cellar.ask("store_prune", vec![]);
     assert_eq!(verdict(&checks(&doctor(&cellar, &[])), "clock").0, "ok");
     // It remains after a restart.

@@ -172,6 +172,14 @@ impl Cellar {
         assert_eq!(found, count, "{name}");
     }
 
+    /// Waits for a log message. A message follows the counter and the answer that tell of the same
+    /// thing, so that it may be a moment late.
+    pub(crate) fn logged(&self, words: &str) {
+        wait_for(&format!("{words:?} in the log"), || {
+            self.log().contains(words).then_some(())
+        });
+    }
+
     /// Sends SIGTERM and waits; returns whether the exit code was 0.
     pub(crate) fn terminate(&mut self) -> bool {
         self.process.terminate(DEADLINE).unwrap().0.success()

@@ -382,11 +382,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &["a valid file name"],
     );
     assert_eq!(server.stored(), [""; 0]);
-    assert!(
-        server.cellar.log().contains("minions/broken"),
-        "{}",
-        server.cellar.log()
-    );
+    server.cellar.logged("minions/broken");
 }
 
 #[test]
@@ -1425,13 +1421,7 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
 #[test]
 fn an_expired_certificate_is_refused_by_minions_and_counted() {
     let server = Server::open_with("expired", "");
-    wait_for("the date in the log", || {
-        server
-            .cellar
-            .log()
-            .contains("expired=\"2020-02-01T00:00:00")
-            .then_some(())
-    });
+    server.cellar.logged("expired=\"2020-02-01T00:00:00");
     server.cellar.counted("https_certificates_expired", 1);
     let part = format!("https 127.0.0.1:{}", server.port());
     let told = "the certificate has expired";

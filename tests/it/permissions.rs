@@ -92,11 +92,7 @@ fn the_state_directory_in_an_existing_parent_was_readable_by_others() {
     }
     cellar.restart();
     assert_eq!(open_to(&cellar.state_dir(), 0o077), []);
-    assert!(
-        cellar.log().contains("permissions restricted"),
-        "{}",
-        cellar.log()
-    );
+    cellar.logged("permissions restricted");
 }
 
 #[test]
@@ -123,11 +119,7 @@ fn a_directory_with_other_files_keeps_its_permissions_and_is_reported() {
         (0o755, 0o644)
     );
     assert_eq!(open_to(&state.join("log"), 0o077), []);
-    assert!(
-        cellar.log().contains("contains foreign files"),
-        "{}",
-        cellar.log()
-    );
+    cellar.logged("contains foreign files");
 }
 
 #[test]

@@ -76,11 +76,7 @@ fn sighup_applies_a_new_configuration_completely_or_not_at_all() {
     );
     lab.cellar.counted("reactor_reloads_refused", 1);
     assert_eq!(rule(&lab), "a/*");
-    assert!(
-        lab.cellar
-            .log()
-            .contains("is invalid, keeping the previous one")
-    );
+    lab.cellar.logged("is invalid, keeping the previous one");
     let (printed, _) = run(&lab, &["reactor", "list"]);
     assert!(
         printed.contains("new configuration invalid since ") && printed.contains("a/*"),
@@ -153,12 +149,8 @@ fn changes_of_the_master_s_address_user_and_key_take_effect() {
         &format!("ret_port: {}", second.port),
     );
     change(&lab, "master", "user: root", "user: salt");
-    wait_for("the change", || {
-        lab.cellar
-            .log()
-            .contains("master address changed, sending reactions to the new one")
-            .then_some(())
-    });
+    lab.cellar
+        .logged("master address changed, sending reactions to the new one");
     lab.fire_one("a/2", "web1");
     let asked = second.wait(1);
     assert_eq!((asked[0].2.as_str(), asked[0].4.as_str()), ("a/2", "salt"));
@@ -235,11 +227,7 @@ fn doctor_and_the_log_report_the_acting_reactor() {
     lab.cellar.kill();
     fs::write(path(&lab, "log"), "").unwrap();
     lab.restart();
-    assert!(
-        lab.cellar
-            .log()
-            .contains("Salt's own reactor runs on this master")
-    );
+    lab.cellar.logged("Salt's own reactor runs on this master");
     lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(
@@ -502,7 +490,7 @@ fn a_reactor_does_not_act_on_events_from_before_it_was_configured_again() {
         );
         (found["events"].as_array().unwrap().len() == 7).then_some(())
     });
-    assert!(lab.cellar.log().contains("no reactor is configured"));
+    lab.cellar.logged("no reactor is configured");
     fs::write(path(&lab, "c.yaml"), with).unwrap();
     assert!(lab.cellar.terminate());
     lab.restart();

@@ -172,6 +172,7 @@ fn a_reload_that_left_a_restart_pending_was_all_well_and_hidden_in_the_log() {
         "configuration",
         "changed keys take effect after a restart: socket_peers, log.level",
     );
+    cellar.logged("needs_restart=");
     let log = cellar.log();
     let lines: Vec<_> = log.lines().skip(before).collect();
     assert!(

@@ -367,11 +367,7 @@ fn a_killed_process_is_replaced_and_ends_with_its_daemon() {
         });
     }
     assert_eq!(cellar.counter("zmq_restarts"), 2);
-    let log = cellar.log();
-    assert!(
-        log.contains("the ZeroMQ process ended, starting another"),
-        "{log}"
-    );
+    cellar.logged("the ZeroMQ process ended, starting another");
     let mut push = Peer::push(&cellar);
     let mut sub = Peer::sub(&cellar, &mut push, &["a"]);
     push.send(&event("a", 7));
