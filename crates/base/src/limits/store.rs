@@ -12,6 +12,11 @@ pub const BLOCK_ENTRIES_MAX: usize = u16::MAX as usize;
 /// zstd level of bodies: level 1 compresses Salt's events 4.2 times at 585 MB/s on one core.
 pub const ZSTD_LEVEL: i32 = 1;
 
+/// Shortest repetition that zstd looks for in the log, in bytes; 6 by default at [`ZSTD_LEVEL`].
+/// Measured: 7 takes 0.95 of the processor time of storing large returns, and 1.03 of the disk;
+/// 0.95 of the disk of small events.
+pub const ZSTD_MIN_MATCH: u32 = 7;
+
 /// zstd level of blocks merged when a segment is sealed.
 pub const ZSTD_LEVEL_SEALED: i32 = 1;
 

@@ -5,6 +5,7 @@
 
 use memchr::memmem;
 use rkyv::rancor::Error;
+use zstd::zstd_safe::CParameter;
 
 use super::block::{CODEC_STORED, CODEC_ZSTD, Head};
 use super::column::Column;
@@ -14,7 +15,7 @@ use super::frame::{Packed, write_frame};
 use crate::error::{StoreError, fits};
 use crate::names::{Table, Texts, intern};
 use saltcellar_base::clock::Micros;
-use saltcellar_base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
+use saltcellar_base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL, ZSTD_MIN_MATCH};
 use saltcellar_model::{Entry, FastMap, JidKey, SeqNo};
 
 /// A compressor that reuses its tables and its output buffer.
@@ -26,7 +27,10 @@ pub struct Packer {
 impl Packer {
     /// Uses the compression level of the log.
     pub fn new() -> std::io::Result<Self> {
-        Self::with_level(ZSTD_LEVEL)
+        let mut packer = Self::with_level(ZSTD_LEVEL)?;
+        let min_match = CParameter::MinMatch(ZSTD_MIN_MATCH);
+        packer.zstd.set_parameter(min_match)?;
+        Ok(packer)
     }
 
     /// Uses another level of zstd.
