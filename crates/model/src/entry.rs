@@ -477,9 +477,10 @@ impl Batch {
             .map(|meta| (self.view(meta), meta.fingerprints))
     }
 
-    /// The fingerprints of the entries that have some.
-    pub fn fingerprints(&self) -> impl Iterator<Item = Fingerprints> {
-        self.entries.iter().filter_map(|meta| meta.fingerprints)
+    /// Kinds and fingerprints of the entries that have fingerprints.
+    pub fn fingerprints(&self) -> impl Iterator<Item = (Kind, Fingerprints)> {
+        let with_kind = |meta: &EntryMeta| Some((meta.kind, meta.fingerprints?));
+        self.entries.iter().filter_map(with_kind)
     }
 
     /// The entry at an index.

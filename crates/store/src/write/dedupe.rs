@@ -23,11 +23,14 @@
 //! A minion's own `--return` has fewer keys than the event; it is the same return if job, minion, `return`, `retcode`
 //! and `success` are equal.
 //!
+//! Only another source can make an event a duplicate. So while a single one has delivered events of a kind, their keys are only
+//! listed, and the list is counted once another source delivers one ([`Deliveries`]).
+//!
 //! # Limits
 //!
 //! The memory has two generations, each of twice as many fingerprints as [`DEDUPE_WINDOW`](saltcellar_base::limits::DEDUPE_WINDOW):
-//! an event has one, a return two or three. A duplicate that arrives after more entries than that is stored again; job readers still fold equal returns. At start the memory is
-//! refilled from the newest entries of all classes (`refill`).
+//! an event has one, a return two or three. A duplicate that is later than one generation has fingerprints may be stored again; job readers still fold equal returns. At start
+//! the memory is refilled from the newest entries of all classes (`refill`).
 
 use std::collections::VecDeque;
 
@@ -311,12 +314,27 @@ impl Occurrence {
     }
 }
 
+/// Who has delivered entries of a kind.
+#[derive(Debug, Default)]
+enum Deliveries {
+    #[default]
+    None,
+    /// A single source: no event is a duplicate. Their keys, oldest first, are not counted yet.
+    One(Source, VecDeque<u64>),
+    /// Each event is counted at once.
+    Several,
+}
+
 #[derive(Debug)]
 pub(crate) struct Dedupe {
     /// [`FewCounts`] of events, and [`First`] of what returns answer.
     known: Generations<u64>,
     /// Those of [`FewCounts::MANY`].
     many: Generations<Counts>,
+    /// By the number of a kind. Equal events are of the same kind.
+    deliveries: [Deliveries; Kind::COUNT],
+    /// Limit of the keys that are listed for a kind: as many as a generation certainly remembers.
+    listed_max: usize,
     /// Undo log of the decisions that are not durable yet, oldest first.
     undo: VecDeque<Decision>,
     /// Number of decisions without a sequence number, at the end of `undo`.
@@ -349,6 +367,8 @@ enum Undo {
     Known(u64, u64),
     /// The counts of an event that had many occurrences.
     Many(u64, Box<Counts>),
+    /// The last key in the list of this kind.
+    Listed(Kind),
 }
 
 impl Dedupe {
@@ -358,6 +378,8 @@ impl Dedupe {
             // A return has two.
             known: Generations::new(2 * window),
             many: Generations::new(window),
+            deliveries: Default::default(),
+            listed_max: 2 * window,
             undo: VecDeque::new(),
             open: 0,
             note_seen_on_bus: false,
@@ -371,9 +393,15 @@ impl Dedupe {
 
     /// Brings what the checks of these entries will read closer to the processor. Each check reads up to four places of tables
     /// that exceed its caches, and would wait for one after the other.
-    pub(crate) fn look_ahead(&self, batch: impl Iterator<Item = Fingerprints>) {
-        let read = batch.fold(0, |read, fingerprints| {
-            let whole = self.known.touch(key_of(fingerprints.whole, KeyOf::Event));
+    pub(crate) fn look_ahead(&self, batch: impl Iterator<Item = (Kind, Fingerprints)>) {
+        let read = batch.fold(0, |read, (kind, fingerprints)| {
+            let whole = match self.deliveries.get(kind as usize) {
+                Some(Deliveries::Several) => {
+                    self.known.touch(key_of(fingerprints.whole, KeyOf::Event))
+                }
+                // It will be listed, which reads no table.
+                _ => 0,
+            };
             let asked = match fingerprints.asked {
                 // No return.
                 0 => 0,
@@ -414,7 +442,7 @@ impl Dedupe {
         }
         if entry.kind != Kind::Return {
             let whole = key_of(fingerprints.whole, KeyOf::Event);
-            return if self.is_duplicate(entry, whole) {
+            return if !self.is_listed(entry, whole) && self.is_duplicate(entry, whole) {
                 DedupeOutcome::Known
             } else {
                 DedupeOutcome::New
@@ -422,6 +450,8 @@ impl Dedupe {
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
         let vouched = entry.source.confirms();
+        let whole = key_of(fingerprints.whole, KeyOf::Event);
+        let is_listed = self.is_listed(entry, whole);
         let digest = fingerprints.answer;
         // The slot is made at once: each further look-up costs as much as the rest of the decision.
         let asked = key_of(fingerprints.asked, KeyOf::Answer);
@@ -435,9 +465,10 @@ impl Dedupe {
             self.note(Undo::Known(asked, before));
         }
 
-        let whole = key_of(fingerprints.whole, KeyOf::Event);
         let apart = key_of(fingerprints.whole, KeyOf::Apart);
-        let known = if !on_bus || confirms {
+        let known = if is_listed {
+            false
+        } else if !on_bus || confirms {
             self.is_duplicate(entry, apart)
         } else {
             // Salt passes a return that it fired, with its stamp, to several calls; no call is a second event. A known one
@@ -481,22 +512,103 @@ impl Dedupe {
             return true;
         }
 
-        let slot = self.known.slot(key);
-        let before = FewCounts::from(*slot);
-        let occurrence = if let Some(next) = before.counted(entry.source) {
-            *slot = next.into();
-            self.note(Undo::Known(key, before.into()));
-            Occurrence::of(&next.0, entry.source)
-        } else {
-            self.count_among_many(key, before, entry.source)
-        };
-
+        let (occurrence, undo) = self.count(key, entry.source);
+        self.note(undo);
         self.first_seen_on_bus = occurrence.is_first_on_bus;
         occurrence.is_duplicate
     }
 
+    /// Counts an occurrence of an event.
+    fn count(&mut self, key: u64, source: Source) -> (Occurrence, Undo) {
+        let slot = self.known.slot(key);
+        let before = FewCounts::from(*slot);
+        if let Some(next) = before.counted(source) {
+            *slot = next.into();
+            let occurrence = Occurrence::of(&next.0, source);
+            (occurrence, Undo::Known(key, before.into()))
+        } else {
+            self.count_among_many(key, before, source)
+        }
+    }
+
+    /// Lists the key of an entry instead of counting it, if a single source has delivered entries of its kind.
+    fn is_listed(&mut self, entry: &saltcellar_model::Entry<'_>, key: u64) -> bool {
+        // An entry that was seen again stands for one of another kind.
+        if entry.kind == Kind::SeenOnBus {
+            for kind in (0..).map_while(Kind::from_number) {
+                self.count_listed(kind);
+            }
+            return false;
+        }
+
+        // What a call or a spool delivers is compared in other ways as well.
+        let is_event = matches!(
+            entry.source,
+            Source::Bus | Source::EventReturn | Source::Zeromq
+        ) && (entry.kind != Kind::Return || entry.flags.has(Flags::ON_BUS));
+
+        let of_kind = self.deliveries.get_mut(entry.kind as usize);
+        match of_kind.expect("one for each kind") {
+            Deliveries::One(source, keys) if is_event && *source == entry.source => {
+                // Its event may still be repeated, but by a source that is further behind than any
+                // memory of deduplication reaches.
+                if keys.len() >= self.listed_max {
+                    keys.pop_front();
+                }
+                keys.push_back(key);
+            }
+            first @ Deliveries::None if is_event => {
+                *first = Deliveries::One(entry.source, VecDeque::from([key]));
+            }
+            Deliveries::Several => return false,
+            Deliveries::None | Deliveries::One(..) => {
+                self.count_listed(entry.kind);
+                return false;
+            }
+        }
+
+        self.note(Undo::Listed(entry.kind));
+        true
+    }
+
+    /// Counts the listed keys of a kind, and each further one at once.
+    fn count_listed(&mut self, kind: Kind) {
+        let of_kind = self.deliveries.get_mut(kind as usize);
+        let of_kind = of_kind.expect("one for each kind");
+        let Deliveries::One(source, keys) = std::mem::replace(of_kind, Deliveries::Several) else {
+            return;
+        };
+
+        // The last ones are not durable yet: their decisions learn how to revert the counts. Older decisions than listed
+        // keys have nothing to revert.
+        let mut undo = std::mem::take(&mut self.undo);
+        let is_listed =
+            |decision: &&mut Decision| matches!(decision.undo, Undo::Listed(of) if of == kind);
+        let open = undo.iter_mut().filter(is_listed).count();
+        let mut decisions = undo.iter_mut().filter(is_listed);
+        let surplus = open.saturating_sub(keys.len());
+        let durable = keys.len().saturating_sub(open);
+
+        let mut decisions = decisions.by_ref().skip(surplus);
+        for (at, key) in keys.into_iter().enumerate() {
+            let (_, undo) = self.count(key, source);
+            if at >= durable
+                && let Some(decision) = decisions.next()
+            {
+                decision.undo = undo;
+            }
+        }
+        drop(decisions);
+        self.undo = undo;
+    }
+
     /// Counts an occurrence of an event that some source has delivered more often than a byte can count.
-    fn count_among_many(&mut self, key: u64, before: FewCounts, source: Source) -> Occurrence {
+    fn count_among_many(
+        &mut self,
+        key: u64,
+        before: FewCounts,
+        source: Source,
+    ) -> (Occurrence, Undo) {
         let many = self.many.slot(key);
         let undo = if before == FewCounts::MANY {
             Undo::Many(key, Box::new(*many))
@@ -511,8 +623,7 @@ impl Dedupe {
         let occurrence = Occurrence::of(many, source);
 
         *self.known.slot(key) = FewCounts::MANY.into();
-        self.note(undo);
-        occurrence
+        (occurrence, undo)
     }
 
     fn has_seen(&self, key: u64) -> bool {
@@ -570,6 +681,12 @@ impl Dedupe {
                     *self.known.slot(key) = FewCounts::of(&counts).into();
                     *self.many.slot(key) = *counts;
                 }
+                Undo::Listed(kind) => {
+                    // Counted meanwhile: it was older than the list.
+                    if let Some(Deliveries::One(_, keys)) = self.deliveries.get_mut(kind as usize) {
+                        keys.pop_back();
+                    }
+                }
             }
         }
     }
@@ -578,6 +695,7 @@ impl Dedupe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use saltcellar_base::clock::Micros;
     use saltcellar_base::limits::DEDUPE_WINDOW;
     use saltcellar_model::Entry;
@@ -613,6 +731,84 @@ mod tests {
             w.str("_stamp").str("now");
         }
         w.into_bytes()
+    }
+
+    proptest! {
+        /// Listing the events of a single source is not seen from outside, whenever another one joins and a commit fails.
+        #[test]
+        fn listed_events_are_decided_as_counted_ones(
+            steps in prop::collection::vec((0..12_u8, 0..12_u8, 0..4_i64), 1..120)
+        ) {
+            let mut listing = Dedupe::new(8);
+            let mut counting = Dedupe::new(8);
+            counting.deliveries = std::array::from_fn(|_| Deliveries::Several);
+            for dedupe in [&mut listing, &mut counting] {
+                dedupe.note_seen_on_bus(true);
+                // The windows end at other entries, so that none ends here.
+                dedupe.listed_max = 4_000;
+                dedupe.known.window = 1_000;
+            }
+
+            let mut on_disk = SeqNo(0);
+            for (seq, (step, kind, answer)) in (1..).map(SeqNo).zip(steps) {
+                match step {
+                    0 => on_disk = SeqNo(seq.0.saturating_sub(answer.unsigned_abs())).max(on_disk),
+                    1 => {
+                        for dedupe in [&mut listing, &mut counting] {
+                            dedupe.keep(&[on_disk]);
+                            dedupe.forget(&[on_disk]);
+                        }
+                    }
+                    _ => {
+                        // Mostly one source, as long as it lasts.
+                        let source = Source::from_number(if step < 8 { 0 } else { step - 4 });
+                        // Equal events are of the same kind, but for those that were seen again.
+                        let (kind, tag) = match kind {
+                            0..6 => (Kind::Return, "return"),
+                            6..9 => (Kind::Event, "event"),
+                            9 => (Kind::SeenOnBus, "return"),
+                            10 => (Kind::SeenOnBus, "event"),
+                            _ => (Kind::JobNew, "new"),
+                        };
+                        let body = body(answer, true);
+                        let entry = Entry { kind, tag: tag.as_bytes(), ..entry(source.unwrap(), seq.0 % 7 != 0, &body) };
+                        let outcomes = [&mut listing, &mut counting].map(|dedupe| {
+                            let outcome = check(dedupe, &entry);
+                            dedupe.depends_on(0, seq);
+                            outcome
+                        });
+                        prop_assert_eq!(outcomes[0], outcomes[1]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_source_is_remembered_for_as_many_events_as_a_generation_has_fingerprints() {
+        let window = 4;
+        let remembered = 2 * i64::try_from(window).unwrap();
+        let put = |dedupe: &mut Dedupe, source, n| {
+            check(dedupe, &entry(source, true, &body(n, true))) == DedupeOutcome::Known
+        };
+
+        let mut dedupe = Dedupe::new(window);
+        for n in 0..remembered + 5 {
+            assert!(!put(&mut dedupe, Source::Bus, n), "{n}");
+        }
+        // A failed commit takes back entries that have left the list, too.
+        dedupe.depends_on(0, SeqNo(9));
+        dedupe.forget(&[SeqNo(0)]);
+
+        for n in 0..remembered + 5 {
+            assert!(!put(&mut dedupe, Source::Bus, n), "{n}");
+        }
+        assert!(put(&mut dedupe, Source::EventReturn, remembered + 4));
+        // The others are counted with the list, and those that had left it are new. The first
+        // answer to the job takes a place of a generation as well.
+        let known = (0..=remembered + 3).rev();
+        let known = known.take_while(|n| put(&mut dedupe, Source::EventReturn, *n));
+        assert_eq!(known.count(), 6);
     }
 
     #[test]

@@ -439,6 +439,8 @@ impl Simulated {
     }
 
     fn show_equal_events(&mut self, [first, second, third]: [usize; 3]) {
+        // The second source must not be further behind than the memory of deduplication certainly reaches.
+        let first = first.min(2 * self.limits.dedupe_window);
         let sources = [
             (Source::Bus, first),
             (Source::EventReturn, second),
