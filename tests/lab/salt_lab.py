@@ -207,18 +207,26 @@ PORTS = range(20000, 32000)  # below the range for outgoing connections
 _next_port = PORTS[os.getpid() * 16 % len(PORTS)]
 
 
-def free_ports(n):
-    """Ports without a listener. Other processes' labs start at another port, and this process uses each port once."""
+def free_ports(n, addresses=("127.0.0.1",)):
+    """Ports without a listener on these addresses. Other processes' labs start at another port, and this process uses each port once."""
     global _next_port
     found = []
     for _ in PORTS:
         port, _next_port = _next_port, _next_port + 1 if _next_port + 1 in PORTS else PORTS[0]
-        with socket.socket() as s, contextlib.suppress(OSError):
-            s.bind(("127.0.0.1", port))
+        if all(is_free(address, port) for address in addresses):
             found.append(port)
         if len(found) == n:
             return found
     raise LabError(f"no {n} free ports from {PORTS[0]} to {PORTS[-1]}")
+
+
+def is_free(address, port):
+    with socket.socket() as s:
+        try:
+            s.bind((address, port))
+        except OSError:
+            return False
+    return True
 
 
 def to_yaml(d):
@@ -251,7 +259,7 @@ def write_master(lab, extra):
     root = lab["dir"]
     conf = common(root, "master", lab["module_dirs"])
     conf.update({
-        "interface": "127.0.0.1", "publish_port": lab["publish_port"], "ret_port": lab["ret_port"],
+        "interface": lab["interface"], "publish_port": lab["publish_port"], "ret_port": lab["ret_port"],
         "auto_accept": True, "worker_threads": 3, "timeout": 15, "gather_job_timeout": 5,
         "file_roots": {"base": [f"{root}/srv/salt"]}, "pillar_roots": {"base": [f"{root}/srv/pillar"]},
         **extra,
@@ -265,7 +273,7 @@ def write_minion(lab, mid, extra):
     root = lab["dir"]
     conf = common(root, mid, lab["module_dirs"])
     conf.update({
-        "id": mid, "master": "127.0.0.1", "master_port": lab["ret_port"],
+        "id": mid, "master": lab["interface"], "master_port": lab["ret_port"],
         "publish_port": lab["publish_port"], "random_startup_delay": 0, "mine_enabled": False,
         "acceptance_wait_time": 2, "master_alive_interval": 0, "start_event_grains": ["id"],
         **extra,
@@ -378,78 +386,117 @@ def connected(lab):
     A look at the sockets costs nothing, and Salt's command line most of a second of processor time.
     """
     lines = [line.split() for path in ("/proc/net/tcp", "/proc/net/tcp6") for line in (read(path) or "").splitlines()[1:]]
-    port, established = f":{lab['publish_port']:04X}", "01"
-    return not lines or sum(line[1].endswith(port) and line[3] == established for line in lines) >= len(lab["minions"])
+    publisher, established = f"{kernel_address(lab['interface'])}:{lab['publish_port']:04X}", "01"
+    return not lines or sum(line[1] == publisher and line[3] == established for line in lines) >= len(lab["minions"])
 
 
-def responds(lab, run=None):
+def kernel_address(address):
+    """An address as in /proc/net/tcp and tcp6: words of four bytes, each in the processor's order."""
+    raw = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    return "".join(f"{int.from_bytes(raw[at:at + 4], sys.byteorder):08X}" for at in range(0, len(raw), 4))
+
+
+def responds(lab, run=None, minions=None):
     """One test.ping through the real command line, which also verifies the job cache. `run` runs it, instead of a new process."""
-    command = ["salt", "--out=json", "-t", "5", "-L", ",".join(lab["minions"]), "test.ping"]
+    minions = minions or lab["minions"]
+    command = ["salt", "--out=json", "-t", "5", "-L", ",".join(minions), "test.ping"]
     p = run(*command) if run else procs.run([*salt_command(lab, "salt"), *command[1:]], env=full_env(lab), text=True, timeout=60,
                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     try:
         got = documents(p.stdout)
     except ValueError:
         return False
-    return all({m: True} in got for m in lab["minions"])
+    return all({m: True} in got for m in minions)
 
 
-def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,
-          module_dirs=(), timeout=procs.WAIT_MAX, progress=say, extension=True, python=None, ping=True):
-    """Starts a lab and waits until its minions answer, or without `ping` until they are connected. Stops everything on an error.
+def start(*args, **more):
+    """Starts a lab and waits until its minions answer, or without `ping` until they are connected. Stops everything on an error."""
+    return start_together([settings(*args, **more)])[0]
 
-    `python` is another interpreter with Salt, for a master whose user cannot read the environment's library.
+
+def settings(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,
+             module_dirs=(), timeout=procs.WAIT_MAX, progress=say, extension=True, python=None, ping=True, ports=None):
+    """What `start` can be told about a lab.
+
+    `python` is another interpreter with Salt, for a master whose user cannot read the environment's library. `ports` are the
+    publisher's and the request port; two masters may have the same if each has its own `interface`.
     """
-    release = release or default_release()
-    venv = ensure_venv(release, progress, extension)
-    began = time.monotonic()
-    root = os.path.realpath(directory) if directory else new_dir("salt-lab-")
+    return argparse.Namespace(**locals())
+
+
+def start_together(several):
+    """Starts labs whose masters may need each other, and waits for all of them."""
+    began, labs = time.monotonic(), []
+    try:
+        watched = [launch(one, labs) for one in several]
+        for one, lab, processes in zip(several, labs, watched):
+            wait_until_up(one, lab, began + one.timeout, processes)
+    except BaseException as exc:
+        interrupted = isinstance(exc, KeyboardInterrupt)
+        if interrupted:
+            several[0].progress("stopping the started Salt processes")
+        for lab in labs:
+            clean_up(lab, interrupted)
+        raise
+    for one, lab in zip(several, labs):
+        one.progress(f"salt {lab['release']} with {len(lab['minions'])} minions is up after {time.monotonic() - began:.1f} s in {lab['dir']}")
+    return labs
+
+
+def launch(one, labs):
+    """Starts a lab's processes, which it returns. The lab is in `labs` before the first of them."""
+    release = one.release or default_release()
+    venv = ensure_venv(release, one.progress, one.extension)
+    root = os.path.realpath(one.directory) if one.directory else new_dir("salt-lab-")
     os.makedirs(root, exist_ok=True)
     if os.path.exists(os.path.join(root, STATE)):
         raise LabError(f"{root} holds a lab already; stop it first")
     if len(root) > DIR_LENGTH_MAX:
         raise LabError(f"{root} is too long a path for the unix sockets that Salt puts below it")
-    publish_port, ret_port = free_ports(2)
+    publish_port, ret_port = one.ports or free_ports(2)
+    master_conf = one.master_conf or {}
     lab = {
         "dir": root, "release": release, "bin": os.path.join(venv, "bin"), "publish_port": publish_port,
-        "ret_port": ret_port, "module_dirs": [os.path.abspath(d) for d in module_dirs],
-        "minions": [f"{prefix}{i}" for i in range(1, minions + 1)], "procs": {},
-        "user": (master_conf or {}).get("user", getpass.getuser()), "python": python,
+        "ret_port": ret_port, "module_dirs": [os.path.abspath(d) for d in one.module_dirs],
+        "minions": [f"{one.prefix}{i}" for i in range(1, one.minions + 1)], "procs": {},
+        "user": master_conf.get("user", getpass.getuser()), "python": one.python,
+        "interface": master_conf.get("interface", "127.0.0.1"),
+        "keys": f"{master_conf.get('cluster_pki_dir') or f'{root}/master/pki'}/minions",
     }
     save(lab)
-    try:
-        write_master(lab, master_conf or {})
-        for mid in lab["minions"]:
-            write_minion(lab, mid, minion_conf or {})
-        until = time.monotonic() + timeout
-        watched = [spawn(lab, "master", "salt-master", "-c", f"{root}/conf")]
-        # no need to wait: minions retry until the master answers, and start concurrently
-        for mid in lab["minions"]:
-            watched.append(spawn(lab, mid, "salt-minion", "-c", f"{root}/conf-{mid}", "--disable-keepalive"))
-        sock, key = f"{root}/master/run/master_event_pull.ipc", env_of(lab)["SALT_LAB_ROOT_KEY"]
-        wait_for("the master's event bus", until, lambda: os.path.exists(sock) and os.path.exists(key), watched)
-        if lab["minions"]:
-            wait_for("the minions' keys", until, lambda: all(
-                os.path.exists(f"{root}/master/pki/minions/{m}") for m in lab["minions"]), watched)
-            wait_for("the minions' connections", until, lambda: connected(lab), watched)
-            if ping:
-                wait_for("test.ping", until, lambda: responds(lab), watched)
-    except BaseException as exc:
-        if isinstance(exc, KeyboardInterrupt):
-            progress("stopping the started Salt processes")
-        else:
-            for name in lab["procs"]:
-                for path in (f"{root}/{name}.out", f"{root}/{name}/log"):
-                    if os.path.exists(path):
-                        with open(path, errors="replace") as f:
-                            say(f"--- end of {path}\n" + "".join(f.readlines()[-15:]))
-            say(f"start failed, the files are in {root}")
-        stop(lab, keep=not isinstance(exc, KeyboardInterrupt))
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(root, STATE))  # the directory may be used again
-        raise
-    progress(f"salt {release} with {len(lab['minions'])} minions is up after {time.monotonic() - began:.1f} s in {root}")
-    return lab
+    labs.append(lab)
+    write_master(lab, master_conf)
+    for mid in lab["minions"]:
+        write_minion(lab, mid, one.minion_conf or {})
+    watched = [spawn(lab, "master", "salt-master", "-c", f"{root}/conf")]
+    # no need to wait: minions retry until the master answers, and start concurrently
+    for mid in lab["minions"]:
+        watched.append(spawn(lab, mid, "salt-minion", "-c", f"{root}/conf-{mid}", "--disable-keepalive"))
+    return watched
+
+
+def wait_until_up(one, lab, until, watched):
+    sock, key = f"{lab['dir']}/master/run/master_event_pull.ipc", env_of(lab)["SALT_LAB_ROOT_KEY"]
+    wait_for("the master's event bus", until, lambda: os.path.exists(sock) and os.path.exists(key), watched)
+    if lab["minions"]:
+        wait_for("the minions' keys", until, lambda: all(os.path.exists(f"{lab['keys']}/{m}") for m in lab["minions"]), watched)
+        wait_for("the minions' connections", until, lambda: connected(lab), watched)
+        if one.ping:
+            wait_for("test.ping", until, lambda: responds(lab), watched)
+
+
+def clean_up(lab, interrupted):
+    """Stops a lab whose start failed, after the ends of its logs."""
+    if not interrupted:
+        for name in lab["procs"]:
+            for path in (f"{lab['dir']}/{name}.out", f"{lab['dir']}/{name}/log"):
+                if os.path.exists(path):
+                    with open(path, errors="replace") as f:
+                        say(f"--- end of {path}\n" + "".join(f.readlines()[-15:]))
+        say(f"start failed, the files are in {lab['dir']}")
+    stop(lab, keep=not interrupted)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(lab["dir"], STATE))  # the directory may be used again
 
 
 def print_env(lab):

@@ -238,12 +238,12 @@ class Lab:
         """Publishes through the request port, which is faster than Salt's command line. Returns the jid."""
         load = {"cmd": "publish", "tgt": tgt, "fun": fun, "arg": list(args), "tgt_type": "glob", "ret": "",
                 "jid": jid, "user": self._user(), "key": open(self.key).read(), "kwargs": {}}
-        return rawreq.ask(self.lab["ret_port"], load)["load"]["jid"]
+        return rawreq.ask(self.lab["ret_port"], load, address=self.lab["interface"])["load"]["jid"]
 
     def wheel(self, fun, *args):
         load = {"cmd": "wheel", "fun": fun, "arg": list(args), "kwarg": {}, "user": self._user(),
                 "key": open(self.key).read()}
-        return rawreq.ask(self.lab["ret_port"], load)["data"]
+        return rawreq.ask(self.lab["ret_port"], load, address=self.lab["interface"])["data"]
 
     def _user(self):
         return re.match(r"\.(.*)_key$", os.path.basename(self.key))[1]
@@ -369,20 +369,98 @@ CACHED = {"grains_cache": True}
 @contextlib.contextmanager
 def started(kind, path, **more):
     """A lab in that directory, killed at the end, because an orderly stop computes for a second; `more` is passed to `salt_lab.start`."""
-    lab = kind(salt_lab.start(directory=path, ping=False, **more))
-    try:
+    with started_together(kind, [{"directory": path, **more}]) as [lab]:
         if lab.minions:
             eventually("the minions answer", lambda: salt_lab.responds(lab.lab, lab.command))
         yield lab
+
+
+@contextlib.contextmanager
+def started_together(kind, several):
+    """The same for labs whose masters need each other. Their minions are connected, and may not answer yet."""
+    labs = [kind(lab) for lab in salt_lab.start_together([salt_lab.settings(ping=False, **one) for one in several])]
+    try:
+        yield labs
     finally:
-        lab.close()
-        procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
-        salt_lab.stop(lab.lab, keep=True)
+        for lab in labs:
+            lab.close()
+        for lab in labs:
+            procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
+        for lab in labs:
+            salt_lab.stop(lab.lab, keep=True)
 
 
 def live_lab(path, master_conf=None, **more):
     """A lab whose minions are started individually."""
     return started(Live, path, master_conf={**FEW, **(master_conf or {})}, **more)
+
+
+class Site:
+    """One of several masters, with its lab and the daemon beside it."""
+
+    def __init__(self, name, lab, daemon):
+        self.name, self.lab, self.daemon = name, lab, daemon
+
+    def lookup(self, jid):
+        """`jobs.lookup_jid` on this master: {minion: its return}."""
+        return self.lab.run("jobs.lookup_jid", jid)
+
+    def shown(self, jid):
+        """`jobs show`, as text."""
+        return self.daemon.cli("jobs", "show", jid, check=False).stdout
+
+
+@contextlib.contextmanager
+def several_masters(path, addresses, minions=1, master_conf=None, minion_conf=None, minions_of=None, daemon=None, ports=None):
+    """Masters on addresses of the loopback network, each with a daemon and minions: `{"a": Site, "b": Site, ...}`.
+
+    All have the same ports. The minions of a are a1, a2 and so on; `minions_of` names the only sites that have any.
+    `master_conf` and `daemon` are functions of the number and the directory of a site, for its master's options and the
+    daemon's configuration.
+    """
+    names = "abc"[:len(addresses)]
+    ports = ports or salt_lab.free_ports(2, addresses)
+    settings, daemons = [], {}
+    for number, (name, address) in enumerate(zip(names, addresses)):
+        root = f"{path}/{name}"
+        os.makedirs(f"{root}/sc")
+        one = daemons[name] = Daemon(f"{root}/sc", f"{root}/master/run")
+        salt_lab.write(f"{root}/c.yaml", json.dumps(
+            {"ingest": {"masters": [f"{root}/conf/master"]}, **(daemon(number, root) if daemon else {})}))
+        one.flags = ["--config", f"{root}/c.yaml"]
+        settings.append({
+            "directory": root, "prefix": name, "minions": minions if name in (minions_of or names) else 0, "ports": ports,
+            "master_conf": {**FEW, **CACHED, "interface": address, "master_job_cache": "saltcellar", "saltcellar.socket": one.socket,
+                            "saltcellar.timeout": TIMEOUT, **(master_conf(number, root) if master_conf else {})},
+            "minion_conf": {**CACHED, **(minion_conf or {})},
+        })
+    with contextlib.ExitStack() as stack:
+        for one in daemons.values():
+            stack.enter_context(running(one))
+        labs = stack.enter_context(started_together(Live, settings))
+        for one in daemons.values():
+            one.wait_for_bus()
+        yield {name: Site(name, lab, daemons[name]) for name, lab in zip(names, labs)}
+
+
+@contextlib.contextmanager
+def clustered(path, **more):
+    """A cluster of masters with a minion each: three of 3008, two of 3007."""
+    addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"][:3 if os.environ["SALT_RELEASE"].startswith("3008.") else 2]
+    *ports, pool = salt_lab.free_ports(3, addresses)
+
+    def of_master(number, root):
+        # The address is also the name: peers are found by it.
+        return {"id": addresses[number], "cluster_id": "together", "cluster_pki_dir": f"{path}/pki", "cluster_pool_port": pool,
+                "cluster_peers": [one for one in addresses if one != addresses[number]]}
+
+    os.makedirs(f"{path}/pki")
+    with several_masters(path, addresses, master_conf=of_master, ports=ports, **more) as sites:
+        every = sorted(minion for site in sites.values() for minion in site.lab.minions)
+        for site in sites.values():
+            # A master publishes to its peers' minions as soon as the cluster has accepted it.
+            eventually(f"the minions to answer to master {site.name}", lambda lab=site.lab: salt_lab.responds(lab.lab, lab.command, every))
+        yield sites
 
 
 @contextlib.contextmanager
@@ -451,3 +529,43 @@ def returners(lab):
     import salt.loader
     opts = salt.config.client_config(f"{lab.lab['dir']}/conf/master")
     return salt.loader.returners(opts, functions={})
+
+
+@contextlib.contextmanager
+def same_keys(path, **more):
+    """Two masters with one key pair. `hot` is a minion of both, `moves` one of a, or of b while a is away."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+    addresses = ["127.0.0.1", "127.0.0.2"]
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+    def of_master(number, root):
+        for name, pem in (("master.pem", private), ("master.pub", public)):
+            salt_lab.write(f"{root}/master/pki/{name}", pem.decode())
+            os.chmod(f"{root}/master/pki/{name}", 0o400)
+        return {"id": f"master-{'ab'[number]}"}
+
+    with several_masters(path, addresses, minions=0, master_conf=of_master, **more) as sites:
+        first = sites["a"].lab
+        first.minion("hot", master=addresses, **CACHED)
+        first.minion("moves", master=addresses, master_type="failover", master_alive_interval=1, **CACHED)
+        for name, minions in {"a": ["hot", "moves"], "b": ["hot"]}.items():
+            lab = sites[name].lab
+            eventually(f"the minions to answer to master {name}", lambda lab=lab, minions=minions: salt_lab.responds(lab.lab, lab.command, minions))
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def cluster(place):
+    if os.environ["SALT_RELEASE"].startswith("3006."):
+        pytest.skip("Salt 3006 has no cluster of masters")
+    with clustered(f"{place}/c") as sites:
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def pair(place):
+    with same_keys(f"{place}/p") as sites:
+        yield sites
