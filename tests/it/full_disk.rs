@@ -296,17 +296,25 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     assert_stored(&cellar, &stored, "with free space again");
     assert_undamaged(&cellar);
 
-    // The same without a daemon, on a store without a trash directory.
+    // The same without a daemon, of segments that were never sealed, in a directory that has no room
+    // for another name.
     disk.fill();
     assert!(cellar.terminate(), "{}", cellar.log());
-    fs::remove_dir(cellar.state_dir().join("trash")).unwrap();
+    let class_dir = cellar.state_dir().join("log/jobs");
+    let segments: Vec<_> = fs::read_dir(&class_dir).unwrap().collect();
+    for segment in segments {
+        let _ = fs::remove_file(segment.unwrap().path().join("index"));
+    }
     disk.fill();
+    let mut names = (0..10_000).map(|n| class_dir.join(format!("{n}.tmp")));
+    assert!(names.any(|name| fs::File::create(name).is_err()));
     let printed = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
     assert!(
         disk.free() > 100,
         "{} blocks are free\n{printed}",
         disk.free()
     );
+    assert!(printed.contains("dropped"), "{printed}");
 
     // Retention frees space itself if it is configured to.
     disk.free_space();
@@ -316,6 +324,7 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     )
     .unwrap();
     cellar.restart();
+    assert_undamaged(&cellar);
     stored.retain(|n| is_stored(&cellar, *n));
     for n in 30_000..30_300 {
         put(&cellar, n).unwrap();

@@ -12,6 +12,8 @@
 //!   log/<class>/<first-seq>.<n>/  a segment; first-seq in 20 digits; n its generation
 //!     log                     frames (see `log` and `frame`)
 //!     index                   the index of a sealed segment, a table (see `index`)
+//!     log.dropped             in place of `log`: the segment was dropped (see `segment::removal`)
+//!   log/<class>/<first-seq>.<n>.dropped/  what is left of a dropped segment
 //! ```
 //!
 //! # Versions
@@ -88,6 +90,38 @@ pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// Removes derived data in one step: a crash leaves all or none of it. A half-removed database
+/// would count as damaged, and be kept beside the new one. On a full disk, where the directory may
+/// have no room for another name, it is removed in place.
+pub(crate) fn discard(fs: &dyn Fs, derived: &Path) -> Result<(), StoreError> {
+    // Nothing to do; also makes a repeated call harmless.
+    if !derived.exists() {
+        return Ok(());
+    }
+
+    finish_discard(fs, derived)?;
+    let place = dropped(derived);
+    match fs.rename(derived, &place).map_err(io_at("rename", derived)) {
+        Err(error) if error.is_no_space() => return remove_dir(fs, derived),
+        renamed => renamed?,
+    }
+    // Durable before the removal begins: a power loss must not bring back a half of it.
+    sync_dir(fs, derived.parent().unwrap_or(derived))?;
+    remove_dir(fs, &place)
+}
+
+/// Removes what is left of [`discard`] after a crash.
+pub(crate) fn finish_discard(fs: &dyn Fs, derived: &Path) -> Result<(), StoreError> {
+    let place = dropped(derived);
+    // The usual case.
+    if !place.exists() {
+        return Ok(());
+    }
+    // As in `discard`: the rename may not be durable yet.
+    sync_dir(fs, derived.parent().unwrap_or(derived))?;
+    remove_dir(fs, &place)
+}
+
 /// The names of all classes of entries with a directory, sorted.
 pub(crate) fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut dirs = list(&state_dir.join("log"))?;
@@ -102,6 +136,12 @@ pub fn segment_name(first_seq: SeqNo) -> String {
 
 /// Suffix of a segment's directory until it is complete.
 pub(crate) const NEW: &str = ".new";
+
+/// Suffix of a directory that is being removed.
+pub(crate) const DROPPED: &str = ".dropped";
+
+/// Name of the log of a segment that was dropped.
+pub(crate) const DROPPED_LOG: &str = "log.dropped";
 
 /// Parses a segment's first number, as in names.
 pub(crate) fn segment_seq(name: &str) -> Option<SeqNo> {
@@ -135,6 +175,13 @@ impl Generation {
     pub(crate) fn has_log(&self) -> bool {
         self.dir.join("log").is_file()
     }
+}
+
+/// Whether a directory was dropped on purpose, so that nothing in it counts.
+pub(crate) fn is_dropped(dir: &Path) -> bool {
+    // A log that an administrator put back counts.
+    let has_mark = || dir.join(DROPPED_LOG).is_file() && !dir.join("log").is_file();
+    dir.is_dir() && (name_of(dir).ends_with(DROPPED) || has_mark())
 }
 
 /// All directories of segments in that of a class, ascending by segment, then by generation.
@@ -195,8 +242,17 @@ pub(crate) fn next_generation(class_dir: &Path, first_seq: SeqNo) -> Result<Path
 
 /// The name of a directory until it is complete.
 pub(crate) fn unfinished(dir: &Path) -> PathBuf {
+    with_suffix(dir, NEW)
+}
+
+/// The name of a directory while it is being removed.
+pub(crate) fn dropped(dir: &Path) -> PathBuf {
+    with_suffix(dir, DROPPED)
+}
+
+fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
-    name.push(NEW);
+    name.push(suffix);
     PathBuf::from(name)
 }
 
@@ -840,7 +896,7 @@ mod tests {
     fn segment_names_sort_as_their_numbers() {
         assert_eq!(segment_seq(&segment_name(SeqNo(42))), Some(SeqNo(42)));
         assert!(segment_name(SeqNo(9)) < segment_name(SeqNo(10)));
-        assert_eq!(segment_seq("trash"), None);
+        assert_eq!(segment_seq("settings"), None);
     }
 
     #[test]

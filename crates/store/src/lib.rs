@@ -17,7 +17,7 @@
 //! | `read::allowed::AllowedCache` | what limits leave of blocks |
 //! | `read::consumer::Consumers` | names with a filter and a cursor |
 //! | `watermark::Watermark` | the durable position, and who waits for it |
-//! | `retain::Retention`, `segment::removal::Trash` | what is dropped, and how |
+//! | `retain::Retention`, `segment::removal::Drops` | what is dropped, and how |
 //! | `retain::limits::KeepLimits`, `retain::salt_keep::SaltKeeps` | how long classes keep entries |
 //! | `rounds::Rounds` | requests to the retainer |
 //! | `free_space::FreeSpaceGuard` | the free space |

@@ -39,7 +39,7 @@ use super::segment::catalogue::Catalogue;
 use super::segment::list::Segments;
 use super::segment::open_indexes::OpenIndexes;
 use super::segment::recovery::{make_durable, report_damage};
-use super::segment::removal::{Trash, left_in_trash, trash_dir, was_dropped};
+use super::segment::removal::{Drops, left_dropped, was_dropped};
 use super::segment::rewrite::settle;
 use super::segment::seal::{Sealer, Sealing};
 use super::settings::{Place, Settings};
@@ -157,11 +157,6 @@ impl Found {
         let reserved = SequenceFile::read(&**fs, path)?.flatten();
 
         format::make_dir(&**fs, &path.join("log"))?;
-        match format::make_dir(&**fs, &trash_dir(path)) {
-            // The next drop of a segment creates it in the space of that segment.
-            Err(error) if error.is_no_space() => tracing::warn!(%error, "no space for the trash"),
-            made => made?,
-        }
 
         let place = Place {
             state_dir: path,
@@ -311,7 +306,7 @@ impl Keeping {
         let rates = Arc::new(Rates::new(classes.len(), clock.clone(), metrics.clone()));
 
         let newest = |wall| newest_data(&log.segments.all(), wall);
-        let trash = Trash::new(
+        let drops = Drops::new(
             found.dir.clone(),
             (
                 log.segments.clone(),
@@ -333,7 +328,7 @@ impl Keeping {
             consumers: consumers.clone(),
             age_clock: AgeClock::open(clock.clone(), settings.clone(), metrics, newest),
             guard: guard.clone(),
-            trash,
+            drops,
             shares: shares.clone(),
             rates: rates.clone(),
             pin_bytes_max: options.limits.pin_bytes_max,
@@ -670,8 +665,8 @@ impl Recovery<'_> {
         for metadata in known.values() {
             self.next_seq = self.next_seq.max(metadata.totals.last_seq.next());
         }
-        // Segments in the trash were dropped, not lost; the retainer resumes.
-        let dropped = left_in_trash(self.dir.path());
+        // Those were dropped, not lost; the retainer resumes.
+        let dropped = left_dropped(self.dir.path());
         known.retain(|(name, first_seq), _| !was_dropped(&dropped, name, *first_seq));
 
         let mut lost = Vec::new();

@@ -107,10 +107,10 @@ pub const LOG_BYTES_AHEAD: u64 = 1024 * 1024;
 /// Free space for a change of the state database. With less, segments to be deleted are removed first.
 pub const CATALOGUE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Bytes by which a deleted log is truncated at a time.
-pub const TRASH_PIECE_BYTES: u64 = 1024 * 1024;
+/// Bytes by which a dropped log is truncated at a time.
+pub const DROP_PIECE_BYTES: u64 = 1024 * 1024;
 /// Pause between truncations while the disk has room: freeing much at once delays syncs on some file systems.
-pub const TRASH_PAUSE: Duration = Duration::from_millis(2);
+pub const DROP_PAUSE: Duration = Duration::from_millis(2);
 
 /// Interval between retention rounds. A segment is deleted at most this late.
 pub const RETENTION_ROUND: Duration = Duration::from_secs(5);

@@ -55,7 +55,7 @@ use crate::read::consumer::{ConsumerRecord, Consumers};
 use crate::retain::arrivals::arrivals;
 use crate::rounds::{Rounds, Wakeup};
 use crate::segment::list::Segments;
-use crate::segment::removal::Trash;
+use crate::segment::removal::Drops;
 use crate::segment::usage::SegmentUsage;
 use crate::segment::with_same_numbers;
 use crate::shares::ShareState;
@@ -113,7 +113,7 @@ impl Retainer {
         // What an earlier process left is removed before new drops, under the lock of a round.
         {
             let _one = retention.round.lock();
-            retention.trash.clear_left();
+            retention.drops.clear_left();
         }
 
         let mut last = retention.clock.monotonic();
@@ -142,6 +142,7 @@ impl Retainer {
             } else if retention.guard.check().room != SpaceLevel::Ample {
                 // Between rounds only space is urgent.
                 let _one = retention.round.lock();
+                retention.drops.clear_left();
                 let gone = retention.free_disk_space();
                 retention.report(&gone);
             }
@@ -165,7 +166,7 @@ pub(crate) struct Retention {
     pub(super) consumers: Arc<Consumers>,
     pub(super) age_clock: AgeClock,
     pub(super) guard: Arc<FreeSpaceGuard>,
-    pub(super) trash: Trash,
+    pub(super) drops: Drops,
     pub(super) shares: Arc<ShareState>,
     pub(super) rates: Arc<Rates>,
     /// See [`crate::Limits::pin_bytes_max`].
@@ -184,7 +185,7 @@ impl Retention {
 
         let _one = self.round.lock();
 
-        self.trash.clear_left();
+        self.drops.clear_left();
         // Once for all classes: they are compared with the same time.
         let now = self.age_now();
 
@@ -301,7 +302,7 @@ impl Retention {
     fn carry_out(&self, plan: Vec<(Arc<Segment>, PlannedDrop)>) -> Vec<PlannedDrop> {
         let mut done: Vec<PlannedDrop> = Vec::new();
 
-        let mut trash = Vec::new();
+        let mut dropped_now = Vec::new();
         for (segment, mut planned) in plan {
             // Newer segments wait: without them, the older one would stand behind a gap.
             if done.last().is_some_and(PlannedDrop::blocks_newer) {
@@ -312,12 +313,12 @@ impl Retention {
                 // Gaps of consumers are recorded before the entries are gone, and taken back if
                 // they stay.
                 let noted = self.consumers.note_lost(&segment);
-                let dropped = self.trash.drop_segment(&segment);
+                let dropped = self.drops.drop_segment(&segment);
                 self.consumers
                     .settle_lost(noted, matches!(dropped, Ok(Some(_))));
                 planned.outcome = match dropped {
                     Ok(Some(dropped)) => {
-                        trash.push(dropped);
+                        dropped_now.push(dropped);
                         DropOutcome::Dropped
                     }
                     Ok(None) => DropOutcome::Busy,
@@ -328,7 +329,7 @@ impl Retention {
         }
 
         // Together: the state database is synced once for all of them.
-        self.trash.clear(&trash);
+        self.drops.clear(dropped_now);
         done
     }
 
@@ -492,7 +493,7 @@ impl Retention {
 
         // From here on as in a round, which would otherwise decide about the same segments.
         if !options.dry_run {
-            self.trash.clear_left();
+            self.drops.clear_left();
         }
         // The administrator vouches for the wall clock. A run with other limits, or for one class,
         // does not vouch for what a round deletes.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::error::{StoreError, io_at};
+use crate::format::finish_discard;
 use crate::index::sealed::Written;
 use crate::index::state::StateDatabase;
 use crate::index::{LatestJob, SegmentMetadata};
@@ -47,6 +48,10 @@ impl Catalogue {
         metrics: Arc<Metrics>,
     ) -> Result<Self, StoreError> {
         let state = open_state(dir.path(), &metrics)?;
+        // Only its space is late.
+        if let Err(error) = finish_discard(&**dir.fs(), &dir.path().join("state")) {
+            tracing::warn!(%error, "cannot remove a discarded state database, the next start retries");
+        }
         Ok(Self {
             slot: RwLock::new(Arc::new(state)),
             segments,
@@ -368,8 +373,11 @@ mod tests {
         assert_eq!(rows(&catalogue), [10, 20]);
 
         drop(catalogue);
-        fs::remove_dir_all(dir.path().join("state")).unwrap();
+        // As after a crash while it was being discarded.
+        let dropped = dir.path().join("state.dropped");
+        fs::rename(dir.path().join("state"), &dropped).unwrap();
         let catalogue = open();
+        assert!(!dropped.exists());
         assert_eq!(rows(&catalogue), [0_u64; 0]);
         catalogue.refill(&catalogue.state()).unwrap();
         assert_eq!(rows(&catalogue), [10, 20]);

@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{StoreError, fits, io_at};
 use crate::format::{
-    Generation, NEW, generation_of, generations, list, name_of, next_generation, remove_dir,
-    sync_dir, unfinished,
+    Generation, NEW, generation_of, generations, is_dropped, list, name_of, next_generation,
+    remove_dir, sync_dir, unfinished,
 };
 use crate::index::{Layout, MemIndex, sealed};
 use crate::log::builder::{BlockBuilder, Packer};
@@ -332,8 +332,8 @@ fn misplaced(
 }
 
 /// Ends what was interrupted in the directory of a class; returns the segments with a log,
-/// ascending, and the first numbers of those without one. Of several generations of a segment only
-/// the highest one is left, and any that belong elsewhere.
+/// ascending, and the first numbers of those that have lost theirs. Of several generations of a
+/// segment only the highest one is left, and any that belong elsewhere.
 pub(crate) fn settle(
     fs: &dyn Fs,
     class_dir: &Path,
@@ -391,6 +391,8 @@ pub(crate) fn settle(
         }
 
         match (logs.is_empty(), of_segment.first()) {
+            // The retainer finishes the drop.
+            (true, _) if of_segment.iter().any(|one| is_dropped(&one.dir)) => {}
             (true, Some(lost)) => without_log.push(lost.first_seq),
             _ => kept.extend(logs.into_iter().cloned()),
         }

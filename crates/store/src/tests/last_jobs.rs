@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::tests::retention::{FOREVER, events, jobs, settle, trash_is_empty};
+use crate::tests::retention::{FOREVER, events, is_cleared, jobs, settle};
 
 /// A return by a returner call.
 fn answer(minion: &str, jid: &str) -> Batch {
@@ -180,13 +180,8 @@ fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
         if !segment.is_finished() {
             break;
         }
-        shared.0.retention.trash.clear(&[shared
-            .0
-            .retention
-            .trash
-            .drop_segment(&segment)
-            .unwrap()
-            .unwrap()]);
+        let drops = &shared.0.retention.drops;
+        drops.clear(vec![drops.drop_segment(&segment).unwrap().unwrap()]);
         assert!(
             rig.store
                 .minions(false)
@@ -236,12 +231,12 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones(
     let dropped = shared
         .0
         .retention
-        .trash
+        .drops
         .drop_segment(&segment)
         .unwrap()
         .unwrap();
     put(2, 600);
-    shared.0.retention.trash.clear(&[dropped]);
+    shared.0.retention.drops.clear(vec![dropped]);
     assert_eq!(
         rig.store.latest_of("test.echo").unwrap()["db1"]
             .jid
@@ -279,21 +274,18 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
         let lies_in =
             |s: &&Arc<segment::Segment>| (s.first_seq..=s.totals().last_seq).contains(&newest.seq);
         let segment = segments.iter().find(lies_in).unwrap();
-        let (place, first_seq) = (segment.dir().to_owned(), segment.first_seq);
+        let place = segment.dir().to_owned();
         drop(segments);
         rig.close();
         if is_dropped {
-            let name = format!("jobs-{}", format::segment_name(first_seq));
-            fs::rename(&place, dir.path().join("trash").join(name)).unwrap();
+            fs::rename(place.join("log"), place.join("log.dropped")).unwrap();
         } else {
             fs::remove_dir_all(&place).unwrap();
         }
         for _ in 0..2 {
             let rig = Rig::open(dir.path(), SMALL);
             assert_eq!(rig.metrics.segments_missing.get(), u64::from(!is_dropped));
-            saltcellar_testkit::wait_for("empty trash", || {
-                trash_is_empty(dir.path()).then_some(())
-            });
+            saltcellar_testkit::wait_for("finished drops", || is_cleared(dir.path()).then_some(()));
             assert_eq!(last(&rig).jid.to_string(), jid(500), "{is_dropped}");
         }
     }

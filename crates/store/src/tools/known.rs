@@ -9,7 +9,7 @@ use crate::format;
 use crate::index::sealed::SealedIndex;
 use crate::index::state::StateDatabase;
 use crate::index::tree::sled_guard::DatabaseCopy;
-use crate::segment::removal::{left_in_trash, was_dropped};
+use crate::segment::removal::{left_dropped, was_dropped};
 use crate::stopped::Stopped;
 use crate::vfs::Disk;
 use saltcellar_model::SeqNo;
@@ -76,9 +76,9 @@ pub(crate) fn known_segments(
     if databases && StateDatabase::exists(&state) {
         let rows = DatabaseCopy::of(&state, &std::env::temp_dir())
             .and_then(|copy| StateDatabase::open(&copy.0)?.segments());
-        let dropped = left_in_trash(dir);
+        let dropped = left_dropped(dir);
 
-        // A segment in the trash was dropped on purpose; the row is deleted later.
+        // Those were dropped on purpose; the row is deleted later.
         for (class_name, first_seq, metadata) in rows.unwrap_or_default() {
             if !was_dropped(&dropped, &class_name, first_seq) {
                 let totals = metadata.totals;

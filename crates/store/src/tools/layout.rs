@@ -50,8 +50,8 @@ pub(crate) const ITEMS: &[(&str, Role)] = &[
     ("log", Role::Log),
     ("state", Role::Derived),
     ("state.damaged", Role::Derived),
+    ("state.dropped", Role::Derived),
     ("state.new", Role::Derived),
-    ("trash", Role::Derived),
     // Created by the file system if the directory is a mount point.
     (LOST_AND_FOUND, Role::Derived),
 ];
@@ -343,7 +343,7 @@ pub(crate) fn settings_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreEr
     Ok(segments)
 }
 
-/// Directories of segments without a log.
+/// Directories of segments that have lost their logs.
 pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut found = Vec::new();
     for class_name in format::class_names(dir)? {
@@ -356,8 +356,12 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
                 dir: generation.dir,
                 is_newest: false,
             };
-            // It may have been replaced or dropped meanwhile.
-            if matches!(segment.open_log()?, FoundLog::Dropped) && segment.dir.is_dir() {
+            // It may have been replaced or dropped meanwhile. Without a log it has the mark of a
+            // drop until the directory is renamed, so the directory is looked for last.
+            if matches!(segment.open_log()?, FoundLog::Dropped)
+                && !format::is_dropped(&segment.dir)
+                && segment.dir.is_dir()
+            {
                 found.push(segment);
             }
         }
@@ -393,7 +397,9 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             if damaged.is_some() && segment.is_file() && name_of(&class_dir) == SETTINGS {
                 continue;
             }
-            let known = format::generation_of(name.strip_suffix(format::NEW).unwrap_or(name));
+            let mut suffixes = [format::NEW, format::DROPPED].into_iter();
+            let plain = suffixes.find_map(|suffix| name.strip_suffix(suffix));
+            let known = format::generation_of(plain.unwrap_or(name));
             // Also a file with the name of a segment. Not `is_dir`: it may have gone meanwhile.
             if known.is_none() || segment.is_file() {
                 found.push(segment);
@@ -403,7 +409,13 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
                 let name = name_of(path);
                 matches!(
                     name,
-                    "log" | "log.tmp" | INDEX | "index.tmp" | INDEX_ASIDE | INDEX_DAMAGED
+                    "log"
+                        | "log.tmp"
+                        | format::DROPPED_LOG
+                        | INDEX
+                        | "index.tmp"
+                        | INDEX_ASIDE
+                        | INDEX_DAMAGED
                 ) || name.starts_with("log.cut-")
             };
             found.extend(

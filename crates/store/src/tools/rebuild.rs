@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::error::io_at;
-use crate::segment::{INDEX_ASIDE, removal, remove_file};
+use crate::segment::{INDEX_ASIDE, remove_file};
 use crate::vfs::{Disk, Fs as _};
 use crate::{Opened, Options, Store, StoreError, format};
 
@@ -66,7 +66,7 @@ pub fn rebuild(
 
     // The state database has rows of all segments, so it is kept if only some indexes are rebuilt.
     if which.is_none() {
-        removal::discard(&Disk, dir, &dir.join("state"))?;
+        format::discard(&Disk, &dir.join("state"))?;
     }
 
     let sealed: Vec<_> = segments

@@ -408,7 +408,7 @@ fn without_unreadable(sources: &mut Vec<InputFile>) -> Result<Vec<FileFault>, St
     Ok(faults)
 }
 
-/// Lists all files except those of sled and in the trash.
+/// Lists all files except those of sled and of dropped segments.
 fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), StoreError> {
     for path in files::list(dir)? {
         let name = name_of(&path);
@@ -420,7 +420,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             let is_sled = path.join("conf").is_file() && path.join("db").is_file();
             // Copied whole, not searched.
             let is_copied = dir == root && name == layout::SPILL_DIR;
-            if !is_sled && name != "trash" && !is_copied {
+            if !is_sled && !format::is_dropped(&path) && !is_copied {
                 collect(root, &path, found)?;
             }
             continue;

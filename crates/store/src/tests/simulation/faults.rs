@@ -12,6 +12,7 @@ use crate::log::file::LogFile;
 use crate::log::frame::LogId;
 use crate::log::walk;
 use crate::tests::batch_of;
+use crate::tests::retention::is_cleared;
 use crate::vfs::Disk;
 use crate::vfs::faults::Fault;
 use saltcellar_model::{EventFilter, SeqNo};
@@ -108,6 +109,65 @@ fn a_full_disk_is_reported_counted_and_survived() {
         simulated.check();
         simulated.recovers(&rejected);
     }
+}
+
+/// Of segments whose seal failed, so that they have no index to remove first; no directory has room for
+/// another name.
+#[test]
+fn a_drop_needs_no_free_block() {
+    let mut simulated = Simulated::new(TINY);
+    simulated.plan.add(Fault {
+        within: "/index".to_owned(),
+        ..Fault::lasting(Act::Create, Errno::NOSPC)
+    });
+    for batches in mixture(140, 3).chunks(7) {
+        assert!(simulated.put(batches).is_empty());
+    }
+    let metrics = simulated.rig().metrics.clone();
+    saltcellar_testkit::wait_for("failed seals", || {
+        (metrics.seals_failed.get() > 3).then_some(())
+    });
+    simulated.check();
+
+    simulated.disk.leave_blocks(Some(0));
+    let add_names = |dir: &Path| {
+        let mut names = (0..1000).map(|n| dir.join(format!("log.cut-{n}")));
+        assert!(names.any(|name| simulated.disk.create(&name).is_err()));
+    };
+    for class in ["jobs", "events"] {
+        let logs = simulated.logs(class);
+        for log in logs {
+            add_names(log.parent().unwrap());
+        }
+        add_names(&simulated.state_dir().join("log").join(class));
+    }
+
+    let before = simulated.disk.blocks_used();
+    let mut dropped = 0;
+    for class in ["jobs", "events"] {
+        // The sealer still tries.
+        saltcellar_testkit::wait_for("drops", || {
+            let outcomes = simulated.prune(class, 0);
+            let failed = |outcome: &DropOutcome| matches!(outcome, DropOutcome::Failed(_));
+            assert!(!outcomes.iter().any(failed), "{outcomes:?}");
+            let gone = |outcome: &&DropOutcome| **outcome == DropOutcome::Dropped;
+            dropped += outcomes.iter().filter(gone).count();
+            (!outcomes.contains(&DropOutcome::Busy)).then_some(())
+        });
+    }
+    assert!(dropped > 3, "{dropped}");
+    assert!(simulated.disk.blocks_used() < before, "nothing was freed");
+    simulated.check();
+
+    // Nothing of them is left, or taken for lost.
+    simulated.disk.leave_blocks(None);
+    simulated.plan.heal();
+    simulated.reopen();
+    let state_dir = simulated.state_dir();
+    saltcellar_testkit::wait_for("finished drops", || is_cleared(&state_dir).then_some(()));
+    assert_eq!(simulated.counter("segments_missing"), 0);
+    simulated.check();
+    simulated.close();
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::log::block::BlockView;
 use crate::log::file::{BlockMeta, Header, LogFile};
 use crate::log::walk::{self, Bounds, Walked};
 use crate::segment::Segment;
-use crate::segment::removal::{left_in_trash, was_dropped};
+use crate::segment::removal::{left_dropped, was_dropped};
 use crate::settings::{FoundSettings, INCOMPLETE, loss_text};
 use crate::stopped::Stopped;
 use crate::vfs::{Disk, Fs};
@@ -785,7 +785,7 @@ fn catalogue(
         differences => differences?,
     };
 
-    let dropped = left_in_trash(dir);
+    let dropped = left_dropped(dir);
     for (class_name, first_seq, difference) in differences {
         // The drop is not finished, and the next start continues it.
         if was_dropped(&dropped, &class_name, first_seq) {
