@@ -8,7 +8,7 @@ use saltcellar::base::limits::NAME_BYTES_MAX;
 use saltcellar::model::{FrameBatch, Source};
 use saltcellar::wire::call::{Args, Id, Request, refusal_frame, request_frame};
 use saltcellar::wire::msgpack::{PackedMap, Reader, pairs};
-use saltcellar::wire::salt_event::{fired, peek};
+use saltcellar::wire::salt_event::{SaltEvent, fired, peek};
 
 const KEYS: [&str; 9] = ["jid", "load", "events", "minions", "id", "count", "return", "limit", "x"];
 
@@ -39,14 +39,14 @@ pub(crate) fn call(payload: &[u8]) {
     for event in fired(events) {
         let Ok(Some(event)) = event else { continue };
         let event = event.event(Source::EventReturn, Micros(1));
-        let entry = event.entry;
+        let entry = event.entry();
         assert!(entry.jid.len() <= NAME_BYTES_MAX && entry.minion.len() <= NAME_BYTES_MAX);
         drafts.push(&entry, Some(event.fingerprints));
-        stored.push(entry);
+        stored.push(event);
     }
     // The appender gets the decoded data unchanged.
     let batch = drafts.detach().into_batch(payload.to_vec());
-    assert!(batch.entries().map(|(entry, _)| entry).eq(stored));
+    assert!(batch.entries().map(|(entry, _)| entry).eq(stored.iter().map(SaltEvent::entry)));
 }
 
 /// The same request, written by the client's encoder.

@@ -94,7 +94,7 @@ fn frame(tag: &str, seq: u64, body: &[u8]) -> (Vec<u8>, usize) {
     let entry = Entry {
         kind: Kind::Event,
         source: Source::Bus,
-            origin: saltcellar::model::Origin::default(),
+            origin: "",
         flags: Flags::ON_BUS,
         at: Micros(5),
         tag: tag.as_bytes(),

@@ -36,7 +36,7 @@ pub(crate) fn redact(data: &[u8]) {
     let entry = Entry {
         kind,
         source: Source::Bus,
-            origin: saltcellar::model::Origin::default(),
+            origin: "",
         flags: Flags::default(),
         at: Micros(0),
         tag: b"fuzz",

@@ -195,7 +195,7 @@ pub(super) mod tests {
             seq: SeqNo(seq),
             kind: Kind::Event,
             source: Source::Bus,
-            origin: crate::model::Origin::default(),
+            origin: String::new(),
             flags: Flags::ON_BUS,
             at: Micros(1_795_000_000_123_456),
             tag: tag.as_bytes().to_vec(),

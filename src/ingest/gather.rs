@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::base::clock::Micros;
     use crate::model::Source;
-    use crate::wire::salt_event::read_event;
+    use crate::wire::salt_event::event_entry;
 
     /// What Linux gives a unix socket.
     const SOCKET_BYTES: usize = 212_992;
@@ -172,7 +172,7 @@ mod tests {
     fn events_are_handed_over_at_once_for_a_reader_and_else_when_they_are_many_or_old() {
         let batch_of = |bytes: usize| {
             let data = vec![0xc0; bytes];
-            Batch::of(&read_event(b"tag", &data, Source::Bus, Micros(1)).entry)
+            Batch::of(&event_entry(b"tag", &data, Source::Bus, Micros(1)))
         };
         let few = batch_of(1);
 

@@ -337,7 +337,7 @@ mod tests {
     use crate::base::clock::Micros;
     use crate::model::Source;
     use crate::wire::msgpack::{Writer, as_text, get};
-    use crate::wire::salt_event::read_event;
+    use crate::wire::salt_event::event_entry;
 
     const OLD: &str = "0123456789abcdef0123456789abcdef";
     const NEW: &str = "fedcba9876543210fedcba9876543210";
@@ -364,7 +364,7 @@ mod tests {
     }
 
     fn cleaned(keys: &MasterKeys, tag: &str, data: &[u8]) -> Option<Cleaned> {
-        keys.clean(&read_event(tag.as_bytes(), data, Source::Bus, Micros(0)).entry)
+        keys.clean(&event_entry(tag.as_bytes(), data, Source::Bus, Micros(0)))
     }
 
     /// The flag, and the text in place of the key.
@@ -442,7 +442,7 @@ mod tests {
         let (_dir, keys) = lab();
         let long = format!("x{OLD}y");
         let body = data("id", &long);
-        let of_event = read_event(b"t", &body, Source::Bus, Micros(0)).entry;
+        let of_event = event_entry(b"t", &body, Source::Bus, Micros(0));
         assert_eq!(of_event.minion, long, "the column of the store");
         let tag = format!("salt/job/{OLD}/ret/{long}");
         for entry in [
@@ -495,11 +495,11 @@ mod tests {
             [b"\x82\xa3key".as_slice(), b"[redacted]", &[b'*'; 22]].concat()
         );
         let seen = data("key", NEW);
-        let event = read_event(LIST.as_bytes(), &seen, Source::Bus, Micros(0));
+        let event = event_entry(LIST.as_bytes(), &seen, Source::Bus, Micros(0));
         let body = keys
             .clean(&Entry {
                 kind: Kind::SeenOnBus,
-                ..event.entry
+                ..event
             })
             .unwrap()
             .replaced

@@ -196,13 +196,17 @@ impl Policy {
         if len > self.entry_bytes_max {
             // The minion has answered: without its return Salt would count it as missing.
             let event = read_event(tag, data, source, at);
-            if let Some(body) = self.within_limit(&event.entry) {
-                return Ok(self.pass_instead(&event.entry, body));
+            if let Some(body) = self.within_limit(&event.entry()) {
+                return Ok(self.pass_instead(&event.into_parts().0, body));
             }
 
-            return Err(self.reject_large(tag, len, source));
+            // Without the mark of a peer it is as long as on its own master, which stores it.
+            if event.entry().raw_len() > self.entry_bytes_max {
+                return Err(self.reject_large(tag, len, source));
+            }
+            return self.read(event);
         }
-        self.read(&read_event(tag, data, source, at))
+        self.read(read_event(tag, data, source, at))
     }
 
     fn reject_large(&self, tag: &[u8], len: usize, source: Source) -> RejectReason {
@@ -286,7 +290,22 @@ impl Policy {
             body: &body,
             ..*entry
         };
-        let passed = self.pass(&changed, Some(fingerprints_of(&changed)))?;
+        let fingerprints = fingerprints_of(&changed);
+        self.pass_with(entry, body, fingerprints)
+    }
+
+    /// As [`Policy::pass`], with another body, and the fingerprints of the entry with that body.
+    pub(crate) fn pass_with<'a>(
+        &self,
+        entry: &Entry<'a>,
+        body: Vec<u8>,
+        fingerprints: Fingerprints,
+    ) -> Option<Accepted<'a>> {
+        let changed = Entry {
+            body: &body,
+            ..*entry
+        };
+        let passed = self.pass(&changed, Some(fingerprints))?;
         let (flags, mut replaced, fingerprints) =
             (passed.entry.flags, passed.replaced, passed.fingerprints);
 
@@ -312,18 +331,24 @@ impl Policy {
     }
 
     /// Applies the policy to a parsed event.
-    pub(crate) fn read<'a>(&self, event: &SaltEvent<'a>) -> EventOutcome<'a> {
+    pub(crate) fn read<'a>(&self, event: SaltEvent<'a>) -> EventOutcome<'a> {
         if let DataForm::Unreadable(why) = event.form {
+            let entry = event.entry();
             // The minion has answered, whatever one of its values is.
-            if event.entry.kind != Kind::Return {
-                return Err(self.reject(&event.entry, why));
+            if entry.kind != Kind::Return {
+                return Err(self.reject(&entry, why));
             }
-            let body = self.mend(&event.entry, why)?;
-            self.inspect(event);
-            return Ok(self.pass_instead(&event.entry, body));
+            let body = self.mend(&entry, why)?;
+            self.inspect(&event);
+            return Ok(self.pass_instead(&event.into_parts().0, body));
         }
-        self.inspect(event);
-        Ok(self.pass(&event.entry, Some(event.fingerprints)))
+
+        self.inspect(&event);
+        let fingerprints = event.fingerprints;
+        Ok(match event.into_parts() {
+            (entry, None) => self.pass(&entry, Some(fingerprints)),
+            (entry, Some(body)) => self.pass_with(&entry, body, fingerprints),
+        })
     }
 
     /// Counts and logs an entry that Salt's codec cannot read.
@@ -486,9 +511,8 @@ impl Policy {
 
     /// Counts and logs oddities of an event that is accepted.
     fn inspect(&self, event: &SaltEvent<'_>) {
-        let SaltEvent {
-            entry, stamp, form, ..
-        } = event;
+        let (stamp, form) = (event.stamp, event.form);
+        let entry = event.entry();
 
         let report = |about: &'static str, message: &str| {
             self.log(about, || {
@@ -576,6 +600,7 @@ mod tests {
     use crate::model::{Builtin, Flags, RetcodePattern};
     use crate::wire::filter::Condition;
     use crate::wire::msgpack::Writer;
+    use crate::wire::salt_event::event_entry;
     use salt_sls::Glob;
 
     const NOW: Micros = Micros(1_795_230_637_000_000);
@@ -699,7 +724,7 @@ mod tests {
         };
         let (small, large) = (event(10), event(FILTER_BYTES_MAX / 64));
         let is_stored = |body: &[u8]| {
-            let entry = read_event(b"t", body, Source::Bus, NOW).entry;
+            let entry = event_entry(b"t", body, Source::Bus, NOW);
             policy.pass(&entry, None).is_some()
         };
         assert!(!is_stored(&small) && is_stored(&large));
@@ -735,7 +760,7 @@ mod tests {
     #[test]
     fn entries_that_salt_requires_are_never_dropped() {
         let (policy, _) = policy(&[FilterRule::of_all("all", Action::Drop)], &[]);
-        let entry = read_event(b"t", b"\x80", Source::Returner, NOW).entry;
+        let entry = event_entry(b"t", b"\x80", Source::Returner, NOW);
         for (kind, passed) in [
             (Kind::Load, true),
             (Kind::Minions, true),
@@ -836,7 +861,7 @@ mod tests {
             accepted.entry().body.to_vec(),
             accepted.fingerprints.unwrap(),
         ));
-        let entry = read_event(tag, &body, Source::Returner, NOW).entry;
+        let entry = event_entry(tag, &body, Source::Returner, NOW);
         let accepted = policy.pass(&entry, Some(fingerprints_of(&entry))).unwrap();
         let entry = accepted.entry();
         assert_eq!(
@@ -858,6 +883,58 @@ mod tests {
     }
 
     #[test]
+    fn the_event_of_a_peer_is_redacted_shortened_and_mended_as_on_its_own_master() {
+        let redact = RedactRule {
+            name: "p".into(),
+            builtin: Some(Builtin::Passwords),
+            ..RedactRule::default()
+        };
+        let (policy, metrics) = policy(&[], &[redact]);
+        // Plain; with a secret; too large; with an ext of type -1 that is no timestamp.
+        let values: [&[u8]; 4] = [
+            b"\xa1x",
+            b"\x81\xa8password\xa7hunter2",
+            &[b"\xdb\0\x20\0\0", &vec![b'a'; 2 << 20][..]].concat(),
+            b"\xd4\xff\0",
+        ];
+        for value in values {
+            let data = |is_of_peer: bool| {
+                let mut w = Writer::new();
+                w.map(3 + usize::from(is_of_peer));
+                w.str("id").str("web1").str("jid").str("1");
+                w.str("return").raw(value);
+                if is_of_peer {
+                    w.str("__peer_id").str("b");
+                }
+                w.into_bytes()
+            };
+            let (own, of_peer) = (data(false), data(true));
+            let [own, of_peer] = [&own, &of_peer].map(|data| {
+                let tag = b"salt/job/1/ret/web1";
+                policy.event(tag, data, Source::Bus, NOW).unwrap().unwrap()
+            });
+            assert_eq!((own.entry().origin, of_peer.entry().origin), ("", "b"));
+            assert_eq!(
+                Entry {
+                    origin: "",
+                    ..of_peer.entry()
+                },
+                own.entry()
+            );
+            assert_eq!(of_peer.fingerprints, own.fingerprints);
+            assert_eq!(own.fingerprints, Some(fingerprints_of(&own.entry())));
+        }
+        assert_eq!(
+            (
+                metrics.entries_redacted.get(),
+                metrics.returns_without_value.get(),
+                metrics.returns_mended.get()
+            ),
+            (2, 2, 2)
+        );
+    }
+
+    #[test]
     fn data_that_cannot_be_parsed_is_replaced_as_a_whole() {
         let redact = RedactRule {
             name: "p".into(),
@@ -868,7 +945,7 @@ mod tests {
         let broken = b"\x82\xa1a-----BEGIN RSA PRIVATE KEY-----";
         let entry = Entry {
             body: broken,
-            ..read_event(b"t", b"\x80", Source::Bus, NOW).entry
+            ..event_entry(b"t", b"\x80", Source::Bus, NOW)
         };
         assert_eq!(
             policy.pass(&entry, None).unwrap().entry().body,

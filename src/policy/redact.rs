@@ -936,7 +936,7 @@ mod tests {
         Entry {
             kind,
             source: Source::Bus,
-            origin: crate::model::Origin::default(),
+            origin: "",
             flags: Flags::default(),
             at: Micros(0),
             tag: b"t",

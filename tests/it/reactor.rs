@@ -625,7 +625,7 @@ fn a_search_for_a_rare_state_takes_several_calls_that_each_state_where_they_ende
             let entry = Entry {
                 kind: Kind::Reaction,
                 source: Source::Reactor,
-                origin: saltcellar::model::Origin::default(),
+                origin: "",
                 flags: Flags::REACTION,
                 at: Clock::real().now(),
                 tag: tag.as_bytes(),

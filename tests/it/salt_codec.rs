@@ -204,7 +204,7 @@ fn store_with_unreadable_values() -> Cellar {
             Entry {
                 kind,
                 source: Source::Returner,
-                origin: saltcellar::model::Origin::default(),
+                origin: "",
                 flags: Flags::default(),
                 at,
                 tag: b"",

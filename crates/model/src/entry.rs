@@ -204,10 +204,6 @@ impl Flags {
     }
 }
 
-/// The master that an entry came from: 0 is the one of this daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Origin(pub u16);
-
 /// An entry to be stored, or read from the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -215,8 +211,8 @@ pub struct Entry<'a> {
     pub kind: Kind,
     /// The source.
     pub source: Source,
-    /// The master that it came from.
-    pub origin: Origin,
+    /// The id of the master that it came from; empty for the one of this daemon.
+    pub origin: &'a str,
     /// Boolean properties; only the appender sets [`Flags::UNCONFIRMED`].
     pub flags: Flags,
     /// Arrival, or the time of Salt's call for spooled entries.
@@ -231,7 +227,7 @@ pub struct Entry<'a> {
     pub fun: &'a str,
     /// A return's exit code, not 0 if any of its functions failed; 0 unless [`Flags::RETCODE_KNOWN`].
     pub retcode: i64,
-    /// Bytes as received; their form depends on the kind.
+    /// Bytes as their master fired them; their form depends on the kind.
     pub body: &'a [u8],
 }
 
@@ -247,7 +243,7 @@ impl<'a> Entry<'a> {
         Self {
             kind,
             source,
-            origin: Origin::default(),
+            origin: "",
             flags,
             at,
             tag,
@@ -266,7 +262,8 @@ impl<'a> Entry<'a> {
 
     /// Maximum bytes in a block: includes the names, which may not be part of tag or body.
     pub fn packed_len_max(&self) -> usize {
-        self.raw_len() + self.jid.len() + self.minion.len() + self.fun.len()
+        let names = [self.jid, self.minion, self.fun, self.origin];
+        self.raw_len() + names.map(str::len).iter().sum::<usize>()
     }
 }
 
@@ -376,7 +373,6 @@ impl Span {
 struct EntryMeta {
     kind: Kind,
     source: Source,
-    origin: Origin,
     flags: Flags,
     at: Micros,
     retcode: i64,
@@ -384,28 +380,27 @@ struct EntryMeta {
     jid: Span,
     minion: Span,
     fun: Span,
+    origin: Span,
     body: Span,
     fingerprints: Option<Fingerprints>,
 }
 
 impl EntryMeta {
-    fn new(entry: &Entry<'_>, spans: [Span; 5], fingerprints: Option<Fingerprints>) -> Self {
+    fn new(entry: &Entry<'_>, spans: [Span; 6], fingerprints: Option<Fingerprints>) -> Self {
         let Entry {
             kind,
             source,
-            origin,
             flags,
             at,
             retcode,
             ..
         } = *entry;
 
-        let [tag, jid, minion, fun, body] = spans;
+        let [tag, jid, minion, fun, origin, body] = spans;
 
         Self {
             kind,
             source,
-            origin,
             flags,
             at,
             retcode,
@@ -413,6 +408,7 @@ impl EntryMeta {
             jid,
             minion,
             fun,
+            origin,
             body,
             fingerprints,
         }
@@ -462,10 +458,12 @@ impl Batch {
                 .or_else(|| Span::within(name.as_bytes(), entry.body, body.from as usize))
                 .unwrap_or_else(|| keep(name.as_bytes()))
         });
+        // It is nowhere in the body, from which it was taken.
+        let origin = keep(entry.origin.as_bytes());
 
         self.entries.push(EntryMeta::new(
             entry,
-            [tag, jid, minion, fun, body],
+            [tag, jid, minion, fun, origin, body],
             fingerprints,
         ));
     }
@@ -548,11 +546,16 @@ impl Batch {
 
         let (tag, body) = (self.bytes_of(meta.tag), self.bytes_of(meta.body));
         let [jid, minion, fun] = [meta.jid, meta.minion, meta.fun].map(|name| self.text_of(name));
+        // Mostly the daemon's own master.
+        let origin = match meta.origin.len {
+            0 => "",
+            _ => self.text_of(meta.origin),
+        };
 
         Entry {
             kind,
             source,
-            origin: meta.origin,
+            origin,
             flags,
             at,
             tag,
@@ -596,12 +599,12 @@ impl<'a> FrameBatch<'a> {
         };
 
         let (tag, body) = (keep(entry.tag), keep(entry.body));
-        let [jid, minion, fun] =
-            [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
+        let [jid, minion, fun, origin] =
+            [entry.jid, entry.minion, entry.fun, entry.origin].map(|name| keep(name.as_bytes()));
 
         self.entries.push(EntryMeta::new(
             entry,
-            [tag, jid, minion, fun, body],
+            [tag, jid, minion, fun, origin, body],
             fingerprints,
         ));
     }
@@ -648,7 +651,7 @@ mod tests {
         let entry = Entry {
             kind: Kind::Return,
             source: Source::Bus,
-            origin: Origin(7),
+            origin: "master2",
             flags: Flags::ON_BUS.with(Flags::RETCODE_KNOWN),
             at: Micros(7),
             tag: b"salt/job/1/ret/web1",
@@ -688,7 +691,7 @@ mod tests {
         let entry = Entry {
             kind: Kind::Return,
             source: Source::Bus,
-            origin: crate::Origin::default(),
+            origin: "",
             flags: Flags::ON_BUS,
             at: Micros(7),
             tag: &frame[..19],
@@ -707,6 +710,7 @@ mod tests {
         let elsewhere = Entry {
             jid: "20261121",
             tag: b"other",
+            origin: "b",
             ..entry
         };
         let mut drafts = FrameBatch::within(&frame);
@@ -719,7 +723,7 @@ mod tests {
         );
         drafts.push(&elsewhere, None);
         let batch = drafts.detach().into_batch(frame.clone());
-        assert_eq!(batch.bytes(), frame.len() + 13);
+        assert_eq!(batch.bytes(), frame.len() + 14);
         let back: Vec<_> = batch
             .entries()
             .map(|(entry, fingerprints)| (entry, fingerprints.map(|p| p.whole)))

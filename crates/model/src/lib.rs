@@ -12,7 +12,7 @@ mod seqno;
 mod settings;
 mod throttle;
 
-pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Origin, Source};
+pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Source};
 pub use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
 pub use filter::EventFilter;
 pub use hashing::{FastMap, chained, secret_seed};

@@ -468,7 +468,7 @@ mod tests {
         Entry {
             kind,
             source,
-            origin: saltcellar_model::Origin::default(),
+            origin: "",
             flags,
             at,
             tag: tag.as_bytes(),

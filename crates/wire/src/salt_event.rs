@@ -6,7 +6,7 @@
 
 use memchr::memmem;
 
-use super::msgpack::{self, DecodeError, Reader, Writer, as_int, as_text, text_bytes};
+use super::msgpack::{self, DecodeError, Head, Reader, Writer, as_int, as_text, text_bytes};
 use super::outcome::Outcome;
 use super::salt_codec::{CheckedMap, Unreadable, checked_value};
 use saltcellar_base::clock::Micros;
@@ -15,6 +15,10 @@ use saltcellar_model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret
 
 /// Prefix of the tags of hooks, the same as that of Salt's engine `webhook`.
 pub const HOOK_TAG: &str = "salt/engines/hook/";
+
+/// The key that a master of a cluster puts into the data of an event of a peer: the id of the master that fired it
+/// (`salt/channel/server.py`). On the bus of that master the same event does not have it.
+const PEER_ID: &str = "__peer_id";
 
 /// The header with the number of hooks that an event has passed through.
 pub const HOPS: &str = "saltcellar-hops";
@@ -185,6 +189,7 @@ pub struct Peeked<'a> {
     cmd: &'a [u8],
     fun_args: &'a [u8],
     stamp: &'a [u8],
+    peer: &'a [u8],
     /// `return`, `retcode` and `success`.
     pub answer: [&'a [u8]; 3],
 }
@@ -225,6 +230,22 @@ impl<'a> Peeked<'a> {
         (!self.stamp.is_empty()).then(|| text_bytes(self.stamp))
     }
 
+    /// The form that the event of a peer has on the bus of its own master; `None` for an event without the mark of a peer.
+    /// `map` are the bytes that were peeked into.
+    pub fn foreign(&self, map: &[u8]) -> Option<Foreign<'a>> {
+        // Mostly: the event is the master's own.
+        if self.peer.is_empty() {
+            return None;
+        }
+        // What is not the id of a master, or too long to be one, is data like any other. A binary is none: Salt's ids are text.
+        if !matches!(Reader::new(self.peer).head(), Ok(Head::Str(1..))) {
+            return None;
+        }
+        let origin = name(self.peer)?;
+        let body = without_peer(map, self.peer)?;
+        Some(Foreign { origin, body })
+    }
+
     /// Whether it is the return of this minion for this job.
     fn is_return_of(&self, minion: &str, jid: &str) -> bool {
         self.has_return()
@@ -233,9 +254,9 @@ impl<'a> Peeked<'a> {
     }
 
     #[inline]
-    fn take(&mut self, key: &[u8], value: &'a [u8]) {
+    fn take(&mut self, packed_key: &[u8], value: &'a [u8]) {
         // The length distinguishes most keys without comparing bytes.
-        let key = text_bytes(key);
+        let key = text_bytes(packed_key);
         match key.len() {
             2 if key == b"id" => self.id = value,
             3 if key == b"jid" => self.jid = value,
@@ -246,9 +267,41 @@ impl<'a> Peeked<'a> {
             7 if key == b"retcode" => self.answer[1] = value,
             7 if key == b"success" => self.answer[2] = value,
             8 if key == b"fun_args" => self.fun_args = value,
+            9 if key == PEER_ID.as_bytes() && packed_key.len() == PEER_KEY_LEN => self.peer = value,
             _ => {}
         }
     }
+}
+
+/// Bytes of the packed key [`PEER_ID`]. Salt packs it as a str with a head of one byte; any other form was not written by Salt.
+const PEER_KEY_LEN: usize = 1 + PEER_ID.len();
+
+/// An event that came from a peer, as its own master fired it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign<'a> {
+    /// The id of that master.
+    pub origin: &'a str,
+    /// The data without the mark of the peer. All other bytes are those of the event on its own master, so every master
+    /// computes the same fingerprints.
+    pub body: Vec<u8>,
+}
+
+/// A map without the pair of the key [`PEER_ID`], whose value is a slice of the map.
+fn without_peer(map: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+    // By address: the walk that found the value has seen its place, and a second one would cost as much.
+    let value_at = value.as_ptr().addr().checked_sub(map.as_ptr().addr())?;
+    let pair_at = value_at.checked_sub(PEER_KEY_LEN)?;
+
+    let mut reader = Reader::new(map);
+    let others = reader.map().ok()?.checked_sub(1)?;
+    let pairs_at = map.len() - reader.rest().len();
+
+    let mut w = Writer::behind(Vec::with_capacity(map.len()));
+    // The shortest head, as Python packs it: 16 pairs have a longer one than 15.
+    w.map(others)
+        .raw(map.get(pairs_at..pair_at)?)
+        .raw(map.get(value_at + value.len()..)?);
+    Some(w.into_bytes())
 }
 
 /// Reads a stored msgpack map once. All values are empty for a value of another type. Values that Salt's codec cannot read
@@ -401,16 +454,33 @@ pub enum DataForm {
 }
 
 /// An event as received by a source.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct SaltEvent<'a> {
-    /// The entry to store.
-    pub entry: Entry<'a>,
-    /// The fingerprints of the entry.
+    /// The entry, but for the body of an event of a peer, which is as received.
+    received: Entry<'a>,
+    /// The body to store of an event of a peer.
+    body: Option<Vec<u8>>,
+    /// The fingerprints of the entry to store.
     pub fingerprints: Fingerprints,
     /// The text of its `_stamp`.
     pub stamp: Option<&'a [u8]>,
     /// The form of its data.
     pub form: DataForm,
+}
+
+impl<'a> SaltEvent<'a> {
+    /// The entry to store.
+    pub fn entry(&self) -> Entry<'_> {
+        Entry {
+            body: self.body.as_deref().unwrap_or(self.received.body),
+            ..self.received
+        }
+    }
+
+    /// The entry to store, and its body if it is not the one in the entry.
+    pub fn into_parts(self) -> (Entry<'a>, Option<Vec<u8>>) {
+        (self.received, self.body)
+    }
 }
 
 /// Parses an event given as tag and data.
@@ -433,10 +503,24 @@ fn event_of<'a>(
 
     // Its names count although a part of it is unreadable.
     let seen = seen.unwrap_or_else(|_| peek(data));
-    let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
+    let mut received = entry_of(tag, data, &seen, source, at);
+
+    let (body, fingerprints) = match seen.foreign(data) {
+        None => (None, fingerprints(&received, seen.answer)),
+        Some(Foreign { origin, body }) => {
+            received.origin = origin;
+            let stored = Entry {
+                body: &body,
+                ..received
+            };
+            let fingerprints = fingerprints(&stored, seen.answer);
+            (Some(body), fingerprints)
+        }
+    };
 
     SaltEvent {
-        entry,
+        received,
+        body,
         fingerprints,
         stamp: seen.stamp(),
         form,
@@ -507,20 +591,9 @@ impl<'a> Peeked<'a> {
     }
 }
 
-/// The entry of an event, the same for every source.
+/// The entry of an event, the same for every source. The data are taken for those of an event of the daemon's own master.
 pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
-    read_event(tag, data, source, at).entry
-}
-
-/// As [`event_entry`], with its fingerprints.
-pub fn fingerprinted_entry<'a>(
-    tag: &'a [u8],
-    data: &'a [u8],
-    source: Source,
-    at: Micros,
-) -> (Entry<'a>, Fingerprints) {
-    let event = read_event(tag, data, source, at);
-    (event.entry, event.fingerprints)
+    entry_of(tag, data, &peek(data), source, at)
 }
 
 fn entry_of<'a>(
@@ -529,7 +602,7 @@ fn entry_of<'a>(
     seen: &Peeked<'a>,
     source: Source,
     at: Micros,
-) -> (Entry<'a>, Fingerprints) {
+) -> Entry<'a> {
     // Once for all names in it.
     let text = std::str::from_utf8(tag).ok();
     let job = text.and_then(job_of);
@@ -557,10 +630,10 @@ fn entry_of<'a>(
     };
 
     let (flags, retcode) = seen.columns();
-    let entry = Entry {
+    Entry {
         kind,
         source,
-        origin: saltcellar_model::Origin::default(),
+        origin: "",
         flags: flags.with(Flags::ON_BUS),
         at,
         tag,
@@ -569,9 +642,7 @@ fn entry_of<'a>(
         fun: seen.fun().unwrap_or(""),
         retcode,
         body: data,
-    };
-
-    (entry, fingerprints(&entry, seen.answer))
+    }
 }
 
 /// The functions of a job with several functions, from a return or a load.
@@ -603,6 +674,7 @@ fn minion_of(tag: &str) -> Option<&str> {
 mod tests {
     use super::super::msgpack;
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn an_event_is_a_tag_and_exactly_one_map() {
@@ -703,6 +775,206 @@ mod tests {
             (Kind::Return, "1", "web1", "test.ping")
         );
         assert!(entry.flags.has(Flags::ON_BUS) && entry.flags.failed(entry.retcode));
+    }
+
+    /// The data of a return, with the mark of a peer at this position, if it has one.
+    fn marked(at: usize, mark: Option<&[u8]>) -> Vec<u8> {
+        let pairs: [(&str, &str); 4] = [
+            ("fun", "test.ping"),
+            ("id", "web1"),
+            ("jid", "1"),
+            ("return", "x"),
+        ];
+        let mut w = msgpack::Writer::new();
+        w.map(pairs.len() + usize::from(mark.is_some()));
+        for n in 0..=pairs.len() {
+            if let Some(mark) = mark.filter(|_| n == at) {
+                w.str(PEER_ID).raw(mark);
+            }
+            if let Some((key, value)) = pairs.get(n) {
+                w.str(key).str(value);
+            }
+        }
+        w.into_bytes()
+    }
+
+    fn returned(data: &[u8]) -> SaltEvent<'_> {
+        read_event(b"salt/job/1/ret/web1", data, Source::Bus, Micros(1))
+    }
+
+    #[test]
+    fn the_event_of_a_peer_is_stored_as_on_its_own_master() {
+        let own_data = marked(0, None);
+        let own = returned(&own_data);
+        assert_eq!((own.entry().origin, own.entry().body), ("", &own_data[..]));
+
+        for at in 0..=4 {
+            let data = marked(at, Some(b"\xa8master-b"));
+            let event = returned(&data);
+            let entry = event.entry();
+            assert_eq!(entry.origin, "master-b");
+            assert_eq!(
+                Entry {
+                    origin: "",
+                    ..entry
+                },
+                own.entry(),
+                "at {at}"
+            );
+            assert_eq!(event.fingerprints, own.fingerprints);
+            assert_eq!(event.fingerprints, fingerprints_of(&entry));
+            assert_eq!(fingerprints_of(&own.entry()), own.fingerprints);
+        }
+    }
+
+    #[test]
+    fn an_event_of_a_batch_has_the_origin_as_well() {
+        let mut w = msgpack::Writer::new();
+        w.array(1).map(2).str("tag").str("salt/job/1/ret/web1");
+        w.str("data").raw(&marked(4, Some(b"\xa1b")));
+        let array = w.into_bytes();
+        let event = fired(&array).next().unwrap().unwrap().unwrap();
+        let event = event.event(Source::EventReturn, Micros(1));
+        assert_eq!(event.entry().origin, "b");
+        assert_eq!(event.entry().body, marked(0, None));
+    }
+
+    #[test]
+    fn what_is_no_id_of_a_master_stays_in_the_data() {
+        let text = |len: usize| {
+            let mut w = msgpack::Writer::new();
+            w.str(&"m".repeat(len));
+            w.into_bytes()
+        };
+        let nested = b"\x81\xa9__peer_id\xa1b";
+        let marks: [&[u8]; 9] = [
+            b"\xa0",
+            b"\xc0",
+            b"\x07",
+            b"\xc3",
+            b"\xc4\x01b",
+            b"\x91\xa1b",
+            nested,
+            b"\xa1\xff",
+            &text(NAME_BYTES_MAX + 1),
+        ];
+        for mark in marks {
+            let data = marked(2, Some(mark));
+            let event = returned(&data);
+            assert_eq!((event.entry().origin, event.entry().body), ("", &data[..]));
+        }
+        let longest = text(NAME_BYTES_MAX);
+        let data = marked(2, Some(&longest));
+        assert_eq!(returned(&data).entry().origin.len(), NAME_BYTES_MAX);
+
+        // Deeper in the data it is a value like any other, and no other spelling of the key is Salt's.
+        let deeper = [&b"\x81\xa4data"[..], nested].concat();
+        let spelled = b"\x81\xd9\x09__peer_id\xa1b";
+        let bytes = b"\x81\xc4\x09__peer_id\xa1b";
+        for data in [&deeper[..], spelled, bytes, b"\x81\xa9__peer_id", b"\x81"] {
+            let event = returned(data);
+            assert_eq!((event.entry().origin, event.entry().body), ("", data));
+        }
+    }
+
+    #[test]
+    fn the_head_of_a_map_without_the_mark_is_the_shortest() {
+        for pairs in [0_usize, 14, 15, 16, 65_535, 65_536] {
+            let write = |is_marked: bool| {
+                let mut w = msgpack::Writer::new();
+                w.map(pairs + usize::from(is_marked));
+                for n in 0..pairs {
+                    w.uint(n as u64).nil();
+                }
+                if is_marked {
+                    w.str(PEER_ID).str("b");
+                }
+                w.into_bytes()
+            };
+            let (own, marked) = (write(false), write(true));
+            let event = returned(&marked);
+            assert_eq!(event.entry().origin, "b");
+            assert!(event.entry().body == own, "{pairs} pairs");
+        }
+    }
+
+    /// One value of any type, packed.
+    fn any_value() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof![
+            any::<i64>().prop_map(|n| packed(|w| {
+                w.int(n);
+            })),
+            any::<f64>().prop_map(|x| packed(|w| {
+                w.float(x);
+            })),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(|b| packed(|w| {
+                w.bin(&b);
+            })),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(|b| packed(|w| {
+                w.str_bytes(&b);
+            })),
+            Just(packed(|w| {
+                w.str(PEER_ID);
+            })),
+            Just(packed(|w| {
+                w.nil();
+            })),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(|items| packed(|w| {
+                    w.array(items.len());
+                    for item in &items {
+                        w.raw(item);
+                    }
+                })),
+                prop::collection::vec(inner, 0..4).prop_map(|items| packed(|w| {
+                    w.map(items.len());
+                    for item in &items {
+                        w.str(PEER_ID).raw(item);
+                    }
+                })),
+            ]
+        })
+    }
+
+    fn packed(write: impl FnOnce(&mut msgpack::Writer)) -> Vec<u8> {
+        let mut w = msgpack::Writer::new();
+        write(&mut w);
+        w.into_bytes()
+    }
+
+    proptest! {
+        #[test]
+        fn the_mark_of_a_peer_is_taken_out_of_any_map(
+            pairs in prop::collection::vec(("[a-z]{0,12}", any_value()), 0..20),
+            at in any::<prop::sample::Index>(),
+            origin in "\\PC{1,20}",
+            tag in "[a-z/0-9]{1,30}",
+        ) {
+            let write = |mark: Option<&str>| packed(|w| {
+                let at = at.index(pairs.len() + 1);
+                w.map(pairs.len() + usize::from(mark.is_some()));
+                for n in 0..=pairs.len() {
+                    if let Some(mark) = mark.filter(|_| n == at) {
+                        w.str(PEER_ID).str(mark);
+                    }
+                    if let Some((key, value)) = pairs.get(n) {
+                        w.str(key).raw(value);
+                    }
+                }
+            });
+            let (own, of_peer) = (write(None), write(Some(&origin)));
+            let read = |data| read_event(tag.as_bytes(), data, Source::Bus, Micros(1));
+
+            let (own_event, event) = (read(&own), read(&of_peer));
+            prop_assert_eq!(own_event.entry().body, &own[..]);
+            prop_assert_eq!(own_event.entry().origin, "");
+            prop_assert_eq!(event.entry().origin, &origin);
+            prop_assert_eq!(event.entry().body, &own[..]);
+            prop_assert_eq!(event.fingerprints, own_event.fingerprints);
+            prop_assert_eq!(event.form, own_event.form);
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stampe
 use crate::store::index::job_summary::rank;
 use crate::wire::call::{Args, CallError, Id, id_text};
 use crate::wire::msgpack::{self, Packed, PackedArray, PackedMap, Time, Writer};
-use crate::wire::salt_event::{fingerprints, fired, peek, peek_checked, replaces_value};
+use crate::wire::salt_event::{Foreign, fingerprints, fired, peek, peek_checked, replaces_value};
 
 /// How the entries of a call came to be.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
@@ -70,7 +70,7 @@ impl Origin {
         Entry {
             kind,
             source: self.source(Source::Returner),
-            origin: crate::model::Origin::default(),
+            origin: "",
             flags: Flags::default(),
             at: self.time(ctx, self.at.map(|Time(at)| at)),
             tag: b"",
@@ -173,6 +173,8 @@ impl Save for SaveLoad {
         let minions = args.minions.map(|PackedArray(minions)| minions);
 
         let seen = peek(load);
+        let foreign = seen.foreign(load);
+        let (origin, stored) = own_form(foreign.as_ref(), load);
         // With another `cmd` the map is the request of a publish.
         let is_return = seen.has_return() && seen.cmd().is_none_or(|cmd| cmd == "_return");
 
@@ -191,12 +193,13 @@ impl Save for SaveLoad {
         }
 
         let mut body = Writer::new();
-        body.array(2).raw(load).raw(minions.unwrap_or(NIL));
+        body.array(2).raw(stored).raw(minions.unwrap_or(NIL));
         let body = body.into_bytes();
 
         let entry = Entry {
             jid: &jid,
             fun: seen.fun().unwrap_or(""),
+            origin,
             body: &body,
             ..args.origin.blank(ctx, kind)
         };
@@ -213,6 +216,11 @@ impl Save for SaveLoad {
         }
         Ok(())
     }
+}
+
+/// The origin and the data to store of a map that the master passed on: it passes on what a peer fired with the peer's mark.
+fn own_form<'a>(foreign: Option<&'a Foreign<'a>>, map: &'a [u8]) -> (&'a str, &'a [u8]) {
+    foreign.map_or(("", map), |foreign| (foreign.origin, &foreign.body))
 }
 
 /// Whether a load is the whole return of a minion for this job.
@@ -451,6 +459,10 @@ fn keep_return(
         Err(why) => (peek(load), Some(why)),
     };
 
+    // The bus delivers the event of a peer with the same mark.
+    let foreign = seen.foreign(load);
+    let (peer, load) = own_form(foreign.as_ref(), load);
+
     // The master fires a return, which adds the stamp, before it calls the returner. A stamp
     // therefore shows that the return was on the bus.
     let fired = from_master && seen.stamp().is_some() && seen.cmd() == Some("_return");
@@ -466,6 +478,7 @@ fn keep_return(
         flags,
         fun: seen.fun().unwrap_or(""),
         retcode,
+        origin: peer,
         body: load,
         ..made
     };
@@ -606,22 +619,22 @@ impl Save for EventReturn {
 
             let event = event.event(source, at);
             // A tag with control characters could forge lines elsewhere.
-            if ctx.policy.check_tag(event.entry.tag, source).is_err() {
+            if ctx.policy.check_tag(event.entry().tag, source).is_err() {
                 unfit += 1;
                 continue;
             }
 
-            let is_too_large = event.entry.raw_len() > ctx.entry_bytes_max;
+            let is_too_large = event.entry().raw_len() > ctx.entry_bytes_max;
             let short = is_too_large
-                .then(|| ctx.policy.within_limit(&event.entry))
+                .then(|| ctx.policy.within_limit(&event.entry()))
                 .flatten();
             // The event of a return is shortened as the return itself is.
             let read = if let Some(body) = short {
-                Ok(ctx.policy.pass_instead(&event.entry, body))
+                Ok(ctx.policy.pass_instead(&event.into_parts().0, body))
             } else {
                 // One such event rejects the whole batch, and the extension divides it (docs/WIRE.md).
-                ctx.check_size(&event.entry)?;
-                ctx.policy.read(&event)
+                ctx.check_size(&event.entry())?;
+                ctx.policy.read(event)
             };
 
             match read {

@@ -383,7 +383,7 @@ mod tests {
             seq: SeqNo(seq),
             kind,
             source: Source::Bus,
-            origin: crate::model::Origin::default(),
+            origin: String::new(),
             flags: Flags::default(),
             at: Micros(0),
             tag: Vec::new(),

@@ -16,7 +16,7 @@ use crate::store::log::file::BlockMeta;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store, StoreError};
-use crate::wire::salt_event::read_event;
+use crate::wire::salt_event::{event_entry, read_event};
 
 mod damage;
 mod restarts;
@@ -33,7 +33,7 @@ pub(super) fn event(n: u64, bytes: usize) -> Batch {
         .bin(&fill.take(bytes).collect::<Vec<_>>());
     let data = w.into_bytes();
     batch.push(
-        &read_event(tag.as_bytes(), &data, Source::Bus, at(n)).entry,
+        &event_entry(tag.as_bytes(), &data, Source::Bus, at(n)),
         None,
     );
     batch
@@ -831,7 +831,7 @@ fn a_spilled_request_keeps_the_flag_of_its_key() {
         crate::model::Flags::MASTER_KEY,
         crate::model::Flags::default(),
     ] {
-        let entry = read_event(b"salt/reactors/manage/list", data, Source::Bus, at(1)).entry;
+        let entry = event_entry(b"salt/reactors/manage/list", data, Source::Bus, at(1));
         batch.push(
             &crate::model::Entry {
                 flags: entry.flags.with(flags),
@@ -848,6 +848,38 @@ fn a_spilled_request_keeps_the_flag_of_its_key() {
         .map(|(entry, _)| entry.flags.has(crate::model::Flags::MASTER_KEY))
         .collect();
     assert_eq!(flags, [true, false]);
+}
+
+#[test]
+fn a_spilled_event_of_a_peer_keeps_its_origin() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(dir.path());
+    let of_peer = read_event(
+        b"a/b",
+        b"\x82\xa1x\x01\xa9__peer_id\xa2m2",
+        Source::Bus,
+        at(1),
+    );
+    let own = read_event(b"a/b", b"\x81\xa1x\x01", Source::Bus, at(1));
+    let mut batch = Batch::default();
+    batch.push(&of_peer.entry(), Some(of_peer.fingerprints));
+    batch.push(&own.entry(), Some(own.fingerprints));
+    queue.append(&batch, 1).unwrap();
+    drop(queue);
+
+    let (mut queue, _) = open(dir.path());
+    let piece = queue.next_piece().unwrap().unwrap();
+    let found: Vec<_> = piece
+        .batch
+        .entries()
+        .map(|(entry, fingerprints)| (entry.origin, entry.body, fingerprints))
+        .collect();
+    let body = own.entry().body;
+    let fingerprints = Some(own.fingerprints);
+    assert_eq!(
+        found,
+        [("m2", body, fingerprints), ("", body, fingerprints)]
+    );
 }
 
 /// Only a passing error may keep the position or the name of the bus from being known, and each is told.

@@ -144,7 +144,7 @@ pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
     Batch::of(&Entry {
         kind: Kind::Reaction,
         source: Source::Reactor,
-        origin: crate::model::Origin::default(),
+        origin: "",
         flags: Flags::default(),
         at: now,
         tag: REACTION_TAG.as_bytes(),

@@ -21,7 +21,7 @@ use saltcellar::store::log::file::BlockMeta;
 use saltcellar::store::vfs::Disk;
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::frame::{Framing, body, fired};
-use saltcellar::wire::salt_event::{event_entry, read_event, split};
+use saltcellar::wire::salt_event::{event_entry, split};
 use saltcellar::wire::signed::Envelope;
 use saltcellar::wire::zmtp;
 
@@ -358,7 +358,7 @@ pub(super) fn spill() -> Vec<Vec<u8>> {
         for body in some {
             let (tag, data) = split(body).unwrap();
             batch.push(
-                &read_event(tag, data, Source::Bus, Micros(1_795_000_000_000_000)).entry,
+                &event_entry(tag, data, Source::Bus, Micros(1_795_000_000_000_000)),
                 None,
             );
         }

@@ -265,7 +265,7 @@ mod tests {
         let entry = Entry {
             kind: Kind::Return,
             source: Source::Bus,
-            origin: crate::Origin::default(),
+            origin: "",
             flags: Flags::default(),
             at: Micros(0),
             tag: b"salt/job/1/ret/web1",

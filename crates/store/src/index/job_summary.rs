@@ -255,7 +255,7 @@ mod tests {
         Entry {
             kind,
             source,
-            origin: saltcellar_model::Origin::default(),
+            origin: "",
             flags,
             at,
             tag: b"",

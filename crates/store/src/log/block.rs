@@ -25,7 +25,7 @@ use super::columns::{Columns, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 use crate::names::Texts;
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
-use saltcellar_model::{Entry, Flags, JidKey, JidSpeller, Kind, Origin, SeqNo, Source};
+use saltcellar_model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 
 pub(crate) const CODEC_STORED: u8 = 0;
 pub(crate) const CODEC_ZSTD: u8 = 1;
@@ -41,7 +41,7 @@ pub struct Head {
     pub(crate) at: Column,
     pub(crate) kind: Column,
     pub(crate) source: Column,
-    /// The master; see [`Origin`].
+    /// The master: index into the texts, plus one; 0 for the one of this daemon.
     pub(crate) origin: Column,
     pub(crate) flags: Column,
     pub(crate) retcode: Column,
@@ -254,6 +254,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     let known = block.tag.is_below(texts)
         && block.minion.is_below(texts + 1)
         && block.fun.is_below(texts + 1)
+        && block.origin.is_below(texts + 1)
         && block.jid.is_below(jids + 1)
         && block.kind.is_below(Kind::COUNT)
         && block.source.is_below(Source::COUNT);
@@ -280,11 +281,8 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     }
 
     // Readers convert them to the narrower types of an entry.
-    if !block.flags.is_below(1 << u8::BITS)
-        || !block.origin.is_below(1 << u16::BITS)
-        || !block.jid_pid.is_below(JID_PIDS)
-    {
-        return Err("flags, an origin or a pid are out of range".to_owned());
+    if !block.flags.is_below(1 << u8::BITS) || !block.jid_pid.is_below(JID_PIDS) {
+        return Err("flags or a pid are out of range".to_owned());
     }
 
     // A jid is either a time or, as a negative number, the index of its text.
@@ -366,9 +364,13 @@ impl<'a> Rows<'a> {
         source.expect("sources were checked")
     }
 
-    /// The master that the entry came from.
-    pub fn origin(&self, i: usize) -> Origin {
-        Origin(u16::try_from(self.block.origin.get(i)).expect("origins were checked"))
+    /// The master that the entry came from; empty for the one of this daemon.
+    pub fn origin(&self, i: usize) -> &'a str {
+        self.block
+            .origin
+            .index(i)
+            .checked_sub(1)
+            .map_or("", |t| self.text_str(t))
     }
 
     /// Flags.
@@ -724,7 +726,7 @@ mod tests {
                 kind: Kind::from_number(self.kind).unwrap(),
                 source: Source::from_number(self.source).unwrap(),
                 // Mostly equal within a block, and sometimes not.
-                origin: Origin(u16::from(self.kind) % 2 * 300),
+                origin: if self.kind.is_multiple_of(2) { "" } else { "m" },
                 flags: Flags(self.flags),
                 at: Micros(self.at),
                 tag: &self.tag,
@@ -829,7 +831,7 @@ mod tests {
                 let body = vec![b'x'; 40];
                 builder.push(SeqNo(i + 1), &Entry {
                     kind: Kind::Return, source: Source::Bus,
-            origin: saltcellar_model::Origin::default(), flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
+            origin: "m2", flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
                 }).unwrap();
             }
@@ -844,7 +846,7 @@ mod tests {
             if let Ok(view) = BlockView::new(head, Some(bodies)) {
                 let rows = view.rows();
                 for i in 0..view.len() {
-                    let _ = (rows.seq(i), rows.tag(i), rows.jid(i), rows.minion(i), rows.fun(i), rows.body(i).is_ok());
+                    let _ = (rows.seq(i), rows.tag(i), rows.jid(i), rows.minion(i), rows.fun(i), rows.origin(i), rows.body(i).is_ok());
                 }
                 let columns = rows.columns();
                 let texts = columns.rows().filter_map(|row| row.minion.or(row.fun)).map(|text| columns.texts.get(text));
@@ -883,14 +885,14 @@ mod tests {
             };
             BlockView::new(rkyv::to_bytes::<Error>(&head).unwrap(), Some(Vec::new())).map(|_| ())
         };
-        assert_eq!(head(&[0, 3], 255, 65_535, 1), Ok(()));
+        assert_eq!(head(&[0, 3], 255, 1, 1), Ok(()));
         for (seq, flags, origin, pid) in [
             ([-1, 0], 0, 0, 0),
             ([3, 0], 0, 0, 0),
             ([0, i64::MIN], 0, 0, 0),
             ([0, 0], 256, 0, 0),
             ([0, 0], -1, 0, 0),
-            ([0, 0], 0, 65_536, 0),
+            ([0, 0], 0, 2, 0),
             ([0, 0], 0, -1, 0),
             ([0, 0], 0, 0, -1),
             ([0, 0], 0, 0, i64::from(u32::MAX) + 2),

@@ -57,13 +57,13 @@ impl Packer {
     }
 }
 
-/// Limit of the texts in a block: minion, function, tag template and jid of each entry.
-const TEXTS_MAX: usize = 4 * BLOCK_ENTRIES_MAX;
+/// Limit of the texts in a block: minion, function, master, tag template and jid of each entry.
+const TEXTS_MAX: usize = 5 * BLOCK_ENTRIES_MAX;
 
 /// The number of a text of a block, which gets it if it is new.
 fn index_of(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<i64, StoreError> {
     let at = intern(table, texts, text)?;
-    // Only a bug reaches this: each entry adds at most four texts.
+    // Only a bug reaches this: each entry adds at most five texts.
     if at as usize >= TEXTS_MAX {
         return Err(StoreError::Broken(
             "a block has more texts than its entries can name",
@@ -214,6 +214,7 @@ impl BlockBuilder {
         };
         let minion = name(entry.minion)?;
         let fun = name(entry.fun)?;
+        let origin = name(entry.origin)?;
 
         template_of(entry, &mut self.template);
         let tag = index_of(&mut self.text_table, &mut columns.texts, &self.template)?;
@@ -225,7 +226,7 @@ impl BlockBuilder {
         columns.at.push(entry.at.0);
         columns.kind.push(i64::from(entry.kind as u8));
         columns.source.push(i64::from(entry.source as u8));
-        columns.origin.push(i64::from(entry.origin.0));
+        columns.origin.push(origin);
         columns.flags.push(i64::from(entry.flags.0));
         columns.retcode.push(entry.retcode);
         columns.jid.push(jid);

@@ -2,7 +2,7 @@
 
 use crate::log::block;
 use saltcellar_base::clock::Micros;
-use saltcellar_model::{Entry, Flags, Kind, Origin, Replaced, SeqNo, Source};
+use saltcellar_model::{Entry, Flags, Kind, Replaced, SeqNo, Source};
 
 /// An entry read from the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub struct StoredEntry {
     pub kind: Kind,
     /// Source of the entry.
     pub source: Source,
-    /// The master that it came from.
-    pub origin: Origin,
+    /// The id of the master that it came from; empty for the one of this daemon.
+    pub origin: String,
     /// Flags.
     pub flags: Flags,
     /// Time of arrival.
@@ -29,7 +29,7 @@ pub struct StoredEntry {
     pub fun: String,
     /// A return's exit code.
     pub retcode: i64,
-    /// Body, byte for byte as received.
+    /// Body, byte for byte as its master fired it.
     pub body: Vec<u8>,
 }
 
@@ -52,7 +52,7 @@ impl StoredEntry {
         Entry {
             kind: self.kind,
             source: self.source,
-            origin: self.origin,
+            origin: &self.origin,
             flags: self.flags,
             at: self.at,
             tag: &self.tag,
@@ -76,7 +76,7 @@ pub(super) fn without_body(
         seq: rows.seq(at),
         kind: rows.kind(at),
         source: rows.source(at),
-        origin: rows.origin(at),
+        origin: rows.origin(at).to_owned(),
         flags: rows.flags(at),
         at: rows.at(at),
         tag: if with_tag { rows.tag(at) } else { Vec::new() },

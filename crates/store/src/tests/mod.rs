@@ -315,12 +315,13 @@ fn acknowledged_entries_survive_a_restart() {
 
 #[test]
 fn the_origin_of_an_entry_stays_with_it() {
+    const MASTERS: [&str; 3] = ["", "master2", "master3"];
     let (_dir, rig) = Rig::new(SMALL);
-    let put = |n: u16| {
+    let put = |n: usize| {
         let tag = format!("event/{n}");
         let entry = event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0));
         rig.put(Batch::of(&Entry {
-            origin: saltcellar_model::Origin(n % 3 * 1_000),
+            origin: MASTERS[n % 3],
             ..entry
         }))
         .unwrap();
@@ -332,8 +333,8 @@ fn the_origin_of_an_entry_stays_with_it() {
             .store
             .entries_from(SeqNo::FIRST, upto, usize::MAX, |_, _| true)
             .unwrap();
-        let origins: Vec<_> = found.iter().map(|entry| entry.origin.0).collect();
-        let expected: Vec<_> = (0..60).map(|n| n % 3 * 1_000).collect();
+        let origins: Vec<_> = found.iter().map(|entry| entry.origin.as_str()).collect();
+        let expected: Vec<_> = (0..60).map(|n| MASTERS[n % 3]).collect();
         assert_eq!(origins, expected);
     };
     // In memory, and in segments whose blocks were merged.

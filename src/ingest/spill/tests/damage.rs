@@ -106,10 +106,7 @@ fn a_frame_inside_an_events_data_is_not_delivered() {
             .bin(&[&[0; 16][..pad], &forged].concat());
         let data = w.into_bytes();
         let mut batch = Batch::default();
-        batch.push(
-            &read_event(b"test/4", &data, Source::Bus, at(4)).entry,
-            None,
-        );
+        batch.push(&event_entry(b"test/4", &data, Source::Bus, at(4)), None);
 
         let (_other, place) = spilled(1..=3, 100);
         let (mut queue, _) = open(&place);

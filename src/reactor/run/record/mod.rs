@@ -247,7 +247,7 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
     Batch::of(&Entry {
         kind: Kind::Reaction,
         source: Source::Reactor,
-        origin: crate::model::Origin::default(),
+        origin: "",
         flags,
         at: now,
         tag: tag.as_bytes(),

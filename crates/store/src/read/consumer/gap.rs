@@ -36,7 +36,7 @@ pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) 
         seq: lost.first,
         kind,
         source,
-        origin: saltcellar_model::Origin::default(),
+        origin: String::new(),
         flags: flags.with(Flags::ON_BUS),
         at,
         tag: LOST_TAG.as_bytes().to_vec(),

@@ -329,7 +329,7 @@ impl Item {
             &Entry {
                 kind,
                 source,
-                origin: saltcellar_model::Origin::default(),
+                origin: self.origin(),
                 flags,
                 at,
                 tag,
@@ -341,6 +341,12 @@ impl Item {
             },
             None,
         );
+    }
+
+    /// The master that fired it, the same for each attempt.
+    fn origin(&self) -> &'static str {
+        // By the length, so that blocks have entries of several masters.
+        ["", "", "master2", "10.0.0.3"][self.body.len() % 4]
     }
 
     /// A source through which a retry is recognised as a duplicate.
@@ -391,6 +397,7 @@ impl Item {
         assert_eq!(found.tag, self.tag, "the tag of {n}");
         assert_eq!(found.jid, self.jid, "the jid of {n}");
         assert_eq!(found.minion, self.minion, "the minion of {n}");
+        assert_eq!(found.origin, self.origin(), "the master of {n}");
         assert_eq!(found.fun, "test.echo", "the function of {n}");
         assert_eq!(
             found.at,

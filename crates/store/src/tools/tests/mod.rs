@@ -19,7 +19,7 @@ use crate::vfs::Disk;
 use crate::*;
 use saltcellar_base::clock::{Clock, Micros};
 use saltcellar_base::limits::BLOCK_RAW_BYTES;
-use saltcellar_model::{Batch, EventFilter, Source};
+use saltcellar_model::{Batch, Entry, EventFilter, Source};
 use saltcellar_wire::msgpack::Writer;
 use saltcellar_wire::salt_event::event_entry;
 
@@ -78,15 +78,19 @@ fn event(n: u64) -> (String, Vec<u8>) {
     (tag, w.into_bytes())
 }
 
+/// The master that fired an event.
+fn origin(n: u64) -> &'static str {
+    if n.is_multiple_of(4) { "master2" } else { "" }
+}
+
 fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
     // Small commits make small blocks.
     for n in numbers {
         let mut batch = Batch::default();
         let (tag, data) = event(n);
-        batch.push(
-            &event_entry(tag.as_bytes(), &data, Source::Bus, Micros(5)),
-            None,
-        );
+        let entry = event_entry(tag.as_bytes(), &data, Source::Bus, Micros(5));
+        let origin = origin(n);
+        batch.push(&Entry { origin, ..entry }, None);
         let (tx, rx) = sync_channel(1);
         intake
             .submit(
@@ -144,6 +148,7 @@ fn content(dir: &Path) -> BTreeMap<u64, String> {
                 .parse()
                 .unwrap();
             assert_eq!(event(n), (tag.clone(), entry.body), "garbage");
+            assert_eq!(entry.origin, origin(n), "the master of {tag}");
             (entry.seq.0, tag)
         };
         let is_event = |entry: &StoredEntry| entry.kind != saltcellar_model::Kind::Gap;
