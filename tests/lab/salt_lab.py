@@ -424,13 +424,28 @@ def settings(release=None, minions=2, prefix="lab-", directory=None, master_conf
     return argparse.Namespace(**locals())
 
 
-def start_together(several):
-    """Starts labs whose masters may need each other, and waits for all of them."""
+def start_together(several, has_begun=None, is_ready=None):
+    """Starts labs whose masters may need each other, and waits for all of them.
+
+    With `has_begun`, a condition of a lab, each master starts when the one before has begun: two would both make what they share.
+    With `is_ready`, the minions start when all masters are ready.
+    """
     began, labs = time.monotonic(), []
     try:
-        watched = [launch(one, labs) for one in several]
-        for one, lab, processes in zip(several, labs, watched):
-            wait_until_up(one, lab, began + one.timeout, processes)
+        watched = []
+        for one in several:
+            until = began + one.timeout
+            watched.append(launch_master(one, labs))
+            if has_begun:
+                wait_for("the master to begin", until, lambda: has_begun(labs[-1]), watched)
+        if is_ready:
+            wait_for("the masters to be ready", until, lambda: all(is_ready(lab) for lab in labs), watched)
+        for lab in labs:
+            # no need to wait: minions retry until the master answers, and start concurrently
+            for mid in lab["minions"]:
+                watched.append(spawn(lab, mid, "salt-minion", "-c", f"{lab['dir']}/conf-{mid}", "--disable-keepalive"))
+        for one, lab in zip(several, labs):
+            wait_until_up(one, lab, began + one.timeout, watched)
     except BaseException as exc:
         interrupted = isinstance(exc, KeyboardInterrupt)
         if interrupted:
@@ -443,8 +458,8 @@ def start_together(several):
     return labs
 
 
-def launch(one, labs):
-    """Starts a lab's processes, which it returns. The lab is in `labs` before the first of them."""
+def launch_master(one, labs):
+    """Writes a lab's configuration and starts its master, which is returned. The lab is in `labs` before anything has started."""
     release = one.release or default_release()
     venv = ensure_venv(release, one.progress, one.extension)
     root = os.path.realpath(one.directory) if one.directory else new_dir("salt-lab-")
@@ -468,11 +483,7 @@ def launch(one, labs):
     write_master(lab, master_conf)
     for mid in lab["minions"]:
         write_minion(lab, mid, one.minion_conf or {})
-    watched = [spawn(lab, "master", "salt-master", "-c", f"{root}/conf")]
-    # no need to wait: minions retry until the master answers, and start concurrently
-    for mid in lab["minions"]:
-        watched.append(spawn(lab, mid, "salt-minion", "-c", f"{root}/conf-{mid}", "--disable-keepalive"))
-    return watched
+    return spawn(lab, "master", "salt-master", "-c", f"{root}/conf")
 
 
 def wait_until_up(one, lab, until, watched):

@@ -376,9 +376,9 @@ def started(kind, path, **more):
 
 
 @contextlib.contextmanager
-def started_together(kind, several):
+def started_together(kind, several, **conditions):
     """The same for labs whose masters need each other. Their minions are connected, and may not answer yet."""
-    labs = [kind(lab) for lab in salt_lab.start_together([salt_lab.settings(ping=False, **one) for one in several])]
+    labs = [kind(lab) for lab in salt_lab.start_together([salt_lab.settings(ping=False, **one) for one in several], **conditions)]
     try:
         yield labs
     finally:
@@ -393,6 +393,15 @@ def started_together(kind, several):
 def live_lab(path, master_conf=None, **more):
     """A lab whose minions are started individually."""
     return started(Live, path, master_conf={**FEW, **(master_conf or {})}, **more)
+
+
+#: A rule of every daemon of a cluster.
+REACT = """
+react:
+  local.test.echo:
+    - tgt: {{ data['id'] }}
+    - arg: [{{ tag }}]
+"""
 
 
 class Site:
@@ -411,34 +420,28 @@ class Site:
 
 
 @contextlib.contextmanager
-def several_masters(path, addresses, minions=1, master_conf=None, minion_conf=None, minions_of=None, daemon=None, ports=None):
+def several_masters(path, addresses, minions=1, master_conf=None, ports=None, rules=None, **conditions):
     """Masters on addresses of the loopback network, each with a daemon and minions: `{"a": Site, "b": Site, ...}`.
 
-    All have the same ports. The minions of a are a1, a2 and so on; `minions_of` names the only sites that have any.
-    `master_conf` and `daemon` are functions of the number and the directory of a site, for its master's options and the
-    daemon's configuration.
+    All have the same ports. The minions of a are a1, a2 and so on. `master_conf` is a function of the number and the directory of a
+    site, for its master's options. Each daemon's reactor has the same rules. `conditions` are those of `salt_lab.start_together`.
     """
     names = "abc"[:len(addresses)]
     ports = ports or salt_lab.free_ports(2, addresses)
     settings, daemons = [], {}
     for number, (name, address) in enumerate(zip(names, addresses)):
         root = f"{path}/{name}"
-        os.makedirs(f"{root}/sc")
-        one = daemons[name] = Daemon(f"{root}/sc", f"{root}/master/run")
-        salt_lab.write(f"{root}/c.yaml", json.dumps(
-            {"ingest": {"masters": [f"{root}/conf/master"]}, **(daemon(number, root) if daemon else {})}))
-        one.flags = ["--config", f"{root}/c.yaml"]
+        one = daemons[name] = Reactor(f"{root}/sc", f"{root}/master/run", master=f"{root}/conf/master", rules=rules or [])
         settings.append({
-            "directory": root, "prefix": name, "minions": minions if name in (minions_of or names) else 0, "ports": ports,
+            "directory": root, "prefix": name, "minions": minions, "ports": ports, "minion_conf": CACHED,
             "master_conf": {**FEW, **CACHED, "interface": address, "master_job_cache": "saltcellar", "saltcellar.socket": one.socket,
                             "saltcellar.timeout": TIMEOUT, **(master_conf(number, root) if master_conf else {})},
-            "minion_conf": {**CACHED, **(minion_conf or {})},
         })
     with contextlib.ExitStack() as stack:
+        labs = stack.enter_context(started_together(Live, settings, **conditions))
+        # A daemon knows its master's id if the master's files exist when it starts.
         for one in daemons.values():
             stack.enter_context(running(one))
-        labs = stack.enter_context(started_together(Live, settings))
-        for one in daemons.values():
             one.wait_for_bus()
         yield {name: Site(name, lab, daemons[name]) for name, lab in zip(names, labs)}
 
@@ -450,12 +453,24 @@ def clustered(path, **more):
     *ports, pool = salt_lab.free_ports(3, addresses)
 
     def of_master(number, root):
+        # A master of 3008 that joins replaces the shared keys while its own processes read them, or make new ones. One that has joined
+        # before does not. The first master founds the cluster, with all others as members.
+        if number:
+            salt_lab.write(f"{root}/master/cache/.cluster_joined.{addresses[number]}", "")
         # The address is also the name: peers are found by it.
         return {"id": addresses[number], "cluster_id": "together", "cluster_pki_dir": f"{path}/pki", "cluster_pool_port": pool,
                 "cluster_peers": [one for one in addresses if one != addresses[number]]}
 
+    def has_keys(_lab):
+        return all(os.path.exists(f"{path}/pki/{name}") for name in ("cluster.pub", ".aes"))
+
+    def is_ready(lab):
+        # 3008 has an election first.
+        sign = "cache/health/ready" if lab["release"].startswith("3008.") else "run/master_event_pull.ipc"
+        return os.path.exists(f"{lab['dir']}/master/{sign}")
+
     os.makedirs(f"{path}/pki")
-    with several_masters(path, addresses, master_conf=of_master, ports=ports, **more) as sites:
+    with several_masters(path, addresses, master_conf=of_master, ports=ports, has_begun=has_keys, is_ready=is_ready, **more) as sites:
         every = sorted(minion for site in sites.values() for minion in site.lab.minions)
         for site in sites.values():
             # A master publishes to its peers' minions as soon as the cluster has accepted it.
@@ -561,7 +576,8 @@ def same_keys(path, **more):
 def cluster(place):
     if os.environ["SALT_RELEASE"].startswith("3006."):
         pytest.skip("Salt 3006 has no cluster of masters")
-    with clustered(f"{place}/c") as sites:
+    salt_lab.write(f"{place}/react.sls", REACT)
+    with clustered(f"{place}/c", rules=[{"react/*": [f"{place}/react.sls"]}]) as sites:
         yield sites
 
 

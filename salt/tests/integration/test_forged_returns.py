@@ -9,10 +9,10 @@ def forged(jid, minion, value="forged"):
     return {"jid": jid, "id": minion, "return": value, "retcode": 0, "success": True, "fun": "cmd.run", "cmd": "_return"}
 
 
-def forge_from_minion(lab, jid, minion):
+def forge_from_minion(lab, jid, minion, by="lab-1"):
     """Fires an event under the tag of another minion's return, which any minion may do."""
     preload = {"pretag": None, "events": [{"tag": f"salt/job/{jid}/ret/{minion}", "data": forged(jid, minion)}]}
-    lab.call("lab-1", "event.fire_master", "{}", "x", f"preload={json.dumps(preload)}")
+    lab.call(by, "event.fire_master", "{}", "x", f"preload={json.dumps(preload)}")
 
 
 def forge_from_runner(lab, jid, minion):
