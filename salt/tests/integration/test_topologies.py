@@ -33,6 +33,27 @@ def test_each_master_of_a_cluster_confirms_its_minions_answers(cluster):
             assert not own & set(site.daemon.job(jid)["not_confirmed"])
 
 
+def test_a_job_of_a_cluster_is_stored_once_by_each_daemon_and_is_known_in_an_export_of_another(cluster, place):
+    first, *others = cluster.values()
+    jid = first.lab.detached("*", "test.echo", "hello")
+    expected = sorted([f"salt/job/{jid}/new", f"salt/job/{jid}/publish", *(f"salt/job/{jid}/ret/{one}" for one in every_minion(cluster))])
+
+    def stored(site):
+        return sorted(event["tag"] for event in site.daemon.events("--tag", f"salt/job/{jid}/*"))
+    for site in cluster.values():
+        eventually(f"the job at {site.name}", lambda site=site: set(stored(site)) == set(expected))
+        # What peers tell a master about the job has arrived before what they tell about a later one.
+    later = first.lab.detached("*", "test.echo", "later")
+    for site in cluster.values():
+        eventually(f"the later job at {site.name}", lambda site=site: len(site.daemon.events("--tag", f"salt/job/{later}/ret/*")) == len(expected) - 2)
+        assert stored(site) == expected, site.name
+
+    file = f"{place}/{others[0].name}.jsonl"
+    others[0].daemon.cli("export", "jsonl", file)
+    first.daemon.cli("import", "jsonl", file)
+    assert stored(first) == expected
+
+
 # ------------------------------------------------------------------- a minion of two masters
 def test_a_job_is_in_the_store_of_the_hot_master_that_published_it(pair):
     for publisher, other in (pair["a"], pair["b"]), (pair["b"], pair["a"]):
