@@ -20,6 +20,7 @@ pub const CONFIG_DIR: &str = "conf.d";
 pub(super) const ENV_STATE_DIR: &str = "SALTCELLAR_STATE_DIR";
 pub(super) const ENV_SOCKET: &str = "SALTCELLAR_SOCKET";
 pub(super) const ENV_LOG: &str = "SALTCELLAR_LOG";
+pub(super) const ENV_CLUSTER_SLOT: &str = "SALTCELLAR_CLUSTER_SLOT";
 
 /// The user and the relevant variables. Empty variables count as unset.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +45,8 @@ pub struct Environment {
     pub socket: Option<PathBuf>,
     /// `SALTCELLAR_LOG`
     pub log_level: Option<String>,
+    /// `SALTCELLAR_CLUSTER_SLOT`
+    pub cluster_slot: Option<String>,
 }
 
 impl Environment {
@@ -51,6 +54,7 @@ impl Environment {
     pub fn of_process() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
+        let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
 
         // The XDG specification requires relative values to be ignored.
         let xdg = |name: &str| path(name).filter(|path| path.is_absolute());
@@ -71,7 +75,8 @@ impl Environment {
             xdg_runtime_dir: xdg("XDG_RUNTIME_DIR"),
             state_dir: path(ENV_STATE_DIR),
             socket: path(ENV_SOCKET),
-            log_level: set(ENV_LOG).map(|value| value.to_string_lossy().into_owned()),
+            log_level: text(ENV_LOG),
+            cluster_slot: text(ENV_CLUSTER_SLOT),
         }
     }
 

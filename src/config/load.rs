@@ -14,7 +14,9 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 
-use super::environment::{CONFIG_DIR, ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
+use super::environment::{
+    CONFIG_DIR, ENV_CLUSTER_SLOT, ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET,
+};
 use super::error::Invalid;
 use super::file::{self, BadYaml, Lines, Places};
 use super::overrides::CliOverrides;
@@ -259,6 +261,11 @@ fn overrides(
             "log.level",
             ENV_LOG,
             environment.log_level.clone().map(Json::from),
+        ),
+        (
+            "cluster.slot",
+            ENV_CLUSTER_SLOT,
+            environment.cluster_slot.clone().map(Json::from),
         ),
     ];
 

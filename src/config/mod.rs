@@ -9,6 +9,7 @@
 //! A [`Config`] is valid: paths are absolute, the socket's path fits a socket address, sizes lie within [`crate::base::limits`].
 //! Loading one reads these files and no other.
 
+mod cluster;
 mod environment;
 mod error;
 mod file;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 use tracing_subscriber::EnvFilter;
 
+pub use self::cluster::ClusterConfig;
 pub use self::environment::{
     CONFIG_DIR, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR,
 };
@@ -115,6 +117,8 @@ pub struct Config {
     /// - example: `[/var/cache/salt/master/saltcellar]`
     #[serde(with = "word::many")]
     pub spools: Vec<PathBuf>,
+    /// Several masters.
+    pub cluster: ClusterConfig,
     /// The HTTP listener.
     pub http: HttpConfig,
     /// Minions on other machines.
@@ -279,6 +283,7 @@ impl Default for Config {
             socket_peers: Right::Write,
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
+            cluster: ClusterConfig::default(),
             http: HttpConfig::default(),
             https: HttpsConfig::default(),
             ingest: IngestConfig::default(),

@@ -129,7 +129,7 @@ impl Made<'_> {
             acceptor: Acceptor {
                 archive: archive.clone(),
                 policy: self.policy,
-                jids: JidMaker::after(newest),
+                jids: JidMaker::after(newest, config.cluster.slot),
                 entry_bytes_max: config.store.entry_bytes_max,
             },
             firing: Firing {
@@ -160,6 +160,7 @@ impl Made<'_> {
             process: Process {
                 started: self.started,
                 socket: config.socket.clone(),
+                slot: config.cluster.slot,
                 config: Arc::new(RunningConfig::new(
                     config,
                     self.reactor.map(ReactorService::reloader),

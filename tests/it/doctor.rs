@@ -55,6 +55,15 @@ fn doctor_finds_no_problem_with_a_healthy_daemon() {
 }
 
 #[test]
+fn doctor_names_the_slot_of_one_of_several_masters() {
+    let cellar = Cellar::start_configured("cluster: {slot: 2/3}\n", &[]);
+    let checks = checks(&doctor(&cellar, &[]));
+    let (result, message) = verdict(&checks, "daemon");
+    assert_eq!(result, "ok");
+    assert!(message.ends_with(", slot 2/3 of job ids"), "{message}");
+}
+
+#[test]
 fn doctor_did_not_report_a_clock_step_that_needs_confirmation() {
     let mut cellar = Cellar::start();
     assert!(cellar.terminate());

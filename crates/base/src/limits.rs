@@ -59,6 +59,10 @@ pub const SOCKET_PEERS_MAX: usize = 16_384;
 /// Bytes of a unix socket's path: `sun_path` of Linux has 108 bytes with the terminating zero.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// Masters that share the microseconds of job ids. With 64 a daemon has one every 128 us, which is more than a master
+/// publishes.
+pub const CLUSTER_SLOTS_MAX: u16 = 64;
+
 /// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
 /// file is a different file, named by mistake.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;

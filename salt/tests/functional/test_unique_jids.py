@@ -1,9 +1,11 @@
 """Jids are unique by construction: from many processes at once, with and without a daemon."""
 
+import datetime
 import re
 
 import pytest
 import salt.loader
+from conftest import Cellar
 
 PROCESSES = 8
 
@@ -28,6 +30,11 @@ def made(in_child, run_dir, master_opts):
         return [path.read_text().split() for path in paths]
 
     return run
+
+
+def micros(jid):
+    at = datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f") - datetime.datetime(1970, 1, 1)
+    return at // datetime.timedelta(microseconds=1)
 
 
 def unique(each, form=r"\d{20}"):
@@ -65,3 +72,29 @@ def test_local_jids_never_equal_the_daemons(cellar, master_opts, made):
     unique(away + ours + later)
     last = {int(jid) % 2 for one in away + later for jid in one}, {int(jid) % 2 for one in ours for jid in one}
     assert last == ({1}, {0})
+
+
+def test_daemons_and_extensions_of_three_masters_never_make_the_same_jid(program, master_opts, made, run_dir):
+    """Each master's extension first uses its daemon, which tells the slot, and then loses it."""
+    every, classes = [], []
+    cellars = []
+    for k in (1, 2, 3):
+        directory = run_dir / str(k)
+        directory.mkdir()
+        cellar = Cellar(program, directory, f"cluster.slot: {k}/3\n")
+        cellars.append(cellar.start())
+    try:
+        for k, cellar in enumerate(cellars):
+            master_opts["cachedir"] = str(run_dir / f"cache{k}")
+            master_opts["saltcellar.socket"] = cellar.socket
+            ours = made(200, f"with{k}")
+            assert cellar.ask("status")["slot"] == f"{k + 1}/3"
+            cellar.stop()
+            away = made(200, f"away{k}")
+            every += ours + away
+            classes.append([{micros(jid) % 6 for one in some for jid in one} for some in (ours, away)])
+    finally:
+        for cellar in cellars:
+            cellar.stop()
+    unique(every)
+    assert classes == [[{0}, {1}], [{2}, {3}], [{4}, {5}]]

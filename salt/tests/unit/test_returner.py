@@ -10,6 +10,7 @@ import salt.exceptions
 from conftest import Refuse
 
 from saltext.saltcellar.returners import saltcellar
+from saltext.saltcellar.utils import client as client_
 
 JID = "20261121031733650863"
 LOAD = {"cmd": "publish", "tgt": "*", "fun": "test.ping", "arg": [], "tgt_type": "glob", "ret": "", "jid": JID, "user": "root"}
@@ -25,7 +26,7 @@ def _globals(opts, monkeypatch):
 @pytest.mark.parametrize(
     "function, args, kwargs, call, sent",
     [
-        ("prep_jid", (), {"nocache": False, "passed_jid": None}, "prep_jid", {"nocache": False, "passed_jid": None}),
+        ("prep_jid", (), {"nocache": False, "passed_jid": None}, "prep_jid", {"nocache": False, "passed_jid": None, "slot": True}),
         ("prep_jid", (), {"nocache": True, "passed_jid": "7"}, "prep_jid", {"nocache": True, "passed_jid": "7"}),
         ("save_load", (JID, LOAD, ["db1", "web1"]), {}, "save_load", {"jid": JID, "load": LOAD, "minions": ["db1", "web1"]}),
         ("save_load", (JID, LOAD), {"minions": {"db1"}}, "save_load", {"jid": JID, "load": LOAD, "minions": ["db1"]}),
@@ -94,6 +95,28 @@ def test_the_functions_have_the_parameters_of_local_cache():
 def test_the_daemon_creates_new_jids(daemon):
     daemon.answers["prep_jid"] = "20261121031733650999"
     assert saltcellar.prep_jid() == "20261121031733650999"
+
+
+def test_the_daemon_tells_the_slot_of_jids_that_are_made_without_it(daemon, opts):
+    daemon.answers["prep_jid"] = {"jid": "20261121031733650999", "slot": "2/3"}
+    assert saltcellar.prep_jid() == "20261121031733650999"
+    assert daemon.named("prep_jid") == [{"nocache": False, "passed_jid": None, "slot": True}]
+    daemon.stop()
+    client_.forget()
+    at = datetime.datetime.strptime(saltcellar.prep_jid(), "%Y%m%d%H%M%S%f") - datetime.datetime(1970, 1, 1)
+    assert at // datetime.timedelta(microseconds=1) % 6 == 3
+
+
+def test_without_a_daemon_ever_the_configured_slot_counts(opts):
+    opts["saltcellar.slot"] = "3/3"
+    at = datetime.datetime.strptime(saltcellar.prep_jid(), "%Y%m%d%H%M%S%f") - datetime.datetime(1970, 1, 1)
+    assert at // datetime.timedelta(microseconds=1) % 6 == 5
+
+
+@pytest.mark.parametrize("answer", [{}, {"jid": None}, {"jid": 5, "slot": "1/2"}, {"slot": "1/2"}, ["1"]])
+def test_prep_jid_generates_a_local_jid_on_a_map_without_one(daemon, answer):
+    daemon.answers["prep_jid"] = answer
+    assert re.fullmatch(r"\d{20}", saltcellar.prep_jid())
 
 
 def test_a_passed_jid_needs_no_daemon(daemon):

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::archive::Archive;
 use crate::base::clock::Micros;
-use crate::model::{Entry, FrameBatch};
+use crate::model::{Entry, FrameBatch, Slot};
 use crate::policy::{Policy, RejectReason};
 use crate::wire::call::CallError;
 use crate::wire::salt_codec::check_whole;
@@ -66,31 +66,41 @@ impl Acceptor {
         Ok(jid)
     }
 }
-/// Generates jids: the current time, or the next unused microsecond.
+
+/// Generates jids: the current time, or the next unused microsecond of the daemon's slot.
 ///
 /// # Invariant
 ///
-/// Only even microseconds. The odd ones are reserved for the extension, which generates jids while
-/// the daemon is unreachable (`local_jid` in `salt/`). So the two never generate the same jid, even
-/// if clocks are set.
+/// Only microseconds of the slot; without one, even microseconds. Those after them are reserved for
+/// the extension, which generates jids while the daemon is unreachable (`local_jid` in `salt/`),
+/// and the others for other masters. So no two generate the same jid, even if clocks are set.
 #[derive(Debug)]
-pub(crate) struct JidMaker(AtomicI64);
+pub(crate) struct JidMaker {
+    last: AtomicI64,
+    slot: Option<Slot>,
+}
 
 impl JidMaker {
     /// A generator for jids after `last`.
-    pub(crate) fn after(last: Micros) -> Self {
-        Self(AtomicI64::new(last.0))
+    pub(crate) fn after(last: Micros, slot: Option<Slot>) -> Self {
+        Self {
+            last: AtomicI64::new(last.0),
+            slot,
+        }
+    }
+
+    /// The daemon's slot, if it has one.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        self.slot
     }
 
     /// The time of a new jid.
     pub(crate) fn next(&self, now: Micros) -> Micros {
-        let after = |last: i64| {
-            let at = now.0.max(last.saturating_add(1));
-            at.saturating_add(at & 1)
-        };
+        let slot = self.slot.unwrap_or_default();
+        let after = |last: i64| slot.first_from(Micros(now.0.max(last.saturating_add(1)))).0;
         let advance = |last: i64| Some(after(last));
         let last = self
-            .0
+            .last
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, advance)
             .unwrap_or(now.0);
         Micros(after(last))
@@ -99,16 +109,60 @@ impl JidMaker {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::model::word::Word as _;
 
     #[test]
     fn jids_are_unique_even_when_the_clock_stops_or_steps_back() {
-        let maker = JidMaker::after(Micros(100));
+        let maker = JidMaker::after(Micros(100), None);
         let made = [50, 50, 200, 200, 10, 207].map(|now| maker.next(Micros(now)).0);
         assert_eq!(
             made,
             [102, 104, 200, 202, 204, 208],
             "all even: odd ones are the extension's"
         );
+    }
+
+    #[test]
+    fn jids_of_a_slot_are_microseconds_of_it() {
+        let maker = JidMaker::after(Micros(100), Slot::parse("2/3"));
+        let made = [50, 50, 200, 200, 10, 207].map(|now| maker.next(Micros(now)).0);
+        assert_eq!(made, [104, 110, 200, 206, 212, 218], "2 modulo 6");
+    }
+
+    proptest! {
+        #[test]
+        fn daemons_with_distinct_slots_never_make_the_same_jid(
+            of in 1..=64_u16,
+            // Clocks that stop, step back, and differ between daemons.
+            calls in proptest::collection::vec((0..64_u16, 0..400_i64), 1..300),
+            last in 0..400_i64,
+        ) {
+            let slot = |number: u16| Slot::parse(&format!("{}/{of}", number + 1));
+            let makers: Vec<_> = (0..of)
+                .map(|number| JidMaker::after(Micros(last), slot(number)))
+                .collect();
+            let mut made: Vec<Vec<i64>> = vec![Vec::new(); makers.len()];
+
+            for (which, now) in calls {
+                let which = usize::from(which % of);
+                made[which].push(makers[which].next(Micros(now)).0);
+            }
+
+            for (jids, maker) in made.iter().zip(&makers) {
+                prop_assert!(jids.is_sorted_by(|a, b| a < b), "increasing: {jids:?}");
+                prop_assert!(jids.iter().all(|jid| *jid > last && jid % 2 == 0));
+                let step = maker.slot().unwrap().step();
+                prop_assert!(jids.windows(2).all(|two| (two[1] - two[0]) % step == 0));
+            }
+
+            let mut all = made.concat();
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            prop_assert_eq!(all.len(), count);
+        }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! # Invariant
 //!
-//! No job id is made twice: the daemon uses even microseconds, the extension odd ones.
+//! No job id is made twice: the daemon uses the microseconds of its slot, or all even ones, the extension those after them.
 
 mod accept;
 mod archive;

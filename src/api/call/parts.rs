@@ -15,6 +15,7 @@ use crate::bus::firing::Firing;
 use crate::engines::runtime::Engines;
 use crate::engines::script::ScriptMonitor;
 use crate::ingest::bus::BusMonitor;
+use crate::model::Slot;
 use crate::reactor::run::engine::Handle;
 
 /// All parts, for the interfaces: they find the call first, and then what it needs.
@@ -40,6 +41,8 @@ pub(crate) struct Reacting {
 pub(crate) struct Process {
     pub(crate) started: Micros,
     pub(crate) socket: PathBuf,
+    /// The slot of new job ids.
+    pub(crate) slot: Option<Slot>,
     pub(crate) config: Arc<RunningConfig>,
     pub(crate) spools: Vec<PathBuf>,
     /// The bus of this host's Salt master, if no event of it arrives.

@@ -19,6 +19,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{
     CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES, WIRE_FRAME_BYTES_MAX,
 };
+use crate::model::word::Word as _;
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
 use crate::store::index::job_summary::rank;
 use crate::wire::call::{Args, CallError, Id, id_text};
@@ -96,8 +97,23 @@ pub(crate) struct PrepJidArgs {
     /// The master does not cache the returns of this job
     #[serde(default)]
     pub(crate) nocache: bool,
+    /// Answer with the slot as well
+    #[serde(default)]
+    pub(crate) slot: bool,
     #[serde(flatten)]
     pub(crate) origin: Origin,
+}
+
+/// The answer of `prep_jid`: the jid, and with `slot` a map.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum PreparedJid {
+    Jid(String),
+    WithSlot {
+        jid: String,
+        /// The slot of the daemon's jids, `k/n`; the extension that makes jids without the daemon needs it
+        slot: Option<String>,
+    },
 }
 
 impl Call for PrepJid {
@@ -108,7 +124,7 @@ impl Call for PrepJid {
     const ARGS_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX;
     type Scope = Changing<Acceptor>;
     type Args<'a> = PrepJidArgs;
-    type Answer = String;
+    type Answer = PreparedJid;
 }
 
 impl Save for PrepJid {
@@ -116,7 +132,7 @@ impl Save for PrepJid {
         ctx: &In<'_, Self>,
         args: PrepJidArgs,
         to: &mut FrameBatch<'_>,
-    ) -> Result<String, CallError> {
+    ) -> Result<PreparedJid, CallError> {
         let passed = args.passed_jid.map(|Id(jid)| jid);
         let jid = passed
             .filter(|jid| !jid.is_empty())
@@ -131,7 +147,13 @@ impl Save for PrepJid {
             };
             ctx.store_one(&entry, to)?;
         }
-        Ok(jid)
+
+        Ok(if args.slot {
+            let slot = ctx.jids.slot().show();
+            PreparedJid::WithSlot { jid, slot }
+        } else {
+            PreparedJid::Jid(jid)
+        })
     }
 }
 

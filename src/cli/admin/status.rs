@@ -214,7 +214,7 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn facts(status: &Status) -> [(&'static str, String); 4] {
+fn facts(status: &Status) -> Vec<(&'static str, String)> {
     let (rates, disk) = (&status.rates, &status.disk);
     let [entries, returns, failed] = [
         rates.entries_per_1000_s,
@@ -249,7 +249,12 @@ fn facts(status: &Status) -> [(&'static str, String); 4] {
         },
     );
 
-    [
+    let slot = status
+        .slot
+        .as_ref()
+        .map(|slot| ("slot", format!("{slot}, of the job ids of this master")));
+
+    let facts = [
         (
             "rates",
             format!("{entries} entries/s, {returns} returns/s, {failed} failed/s (last 5 minutes)"),
@@ -260,7 +265,8 @@ fn facts(status: &Status) -> [(&'static str, String); 4] {
         ),
         ("keeps", keeps(status)),
         ("failure", last),
-    ]
+    ];
+    facts.into_iter().chain(slot).collect()
 }
 
 /// For how long each class keeps its entries.
@@ -583,6 +589,21 @@ mod tests {
         };
         assert_eq!(first(false), "reactor");
         assert_eq!(first(true), "bus", "shadow mode is a choice");
+    }
+
+    #[test]
+    fn the_slot_of_one_of_several_masters_is_shown() {
+        let mut status = status(0, 0);
+        let shown = |status: &Status| {
+            let lines = screen(status, 80, 24);
+            lines.into_iter().find(|line| line.starts_with("slot"))
+        };
+        assert_eq!(shown(&status), None);
+        status.slot = Some("2/3".to_owned());
+        assert_eq!(
+            shown(&status).as_deref(),
+            Some("slot     2/3, of the job ids of this master")
+        );
     }
 
     #[test]

@@ -179,8 +179,18 @@ pub(super) fn check_daemon(
     // Only equal versions are tested together.
     let (theirs, ours) = (&status.version, env!("CARGO_PKG_VERSION"));
     if theirs == ours {
-        let Status { pid, uptime_s, .. } = &status;
-        found.ok(format!("version {theirs}, pid {pid}, up for {uptime_s} s"));
+        let Status {
+            pid,
+            uptime_s,
+            slot,
+            ..
+        } = &status;
+        let slot = slot
+            .as_ref()
+            .map_or_else(String::new, |slot| format!(", slot {slot} of job ids"));
+        found.ok(format!(
+            "version {theirs}, pid {pid}, up for {uptime_s} s{slot}"
+        ));
     } else {
         found.warn(format!(
             "the daemon has version {theirs}, this program {ours}: restart the daemon, or update the older one"

@@ -73,6 +73,8 @@ fn each_value_is_rendered_with_its_origin() {
             "spools:  # default",
             "  - /var/cache/salt/master/saltcellar",
             "  - /var/cache/salt/minion/saltcellar",
+            "cluster:",
+            "  # slot: not set  # default",
             "http:",
             "  # listen: not set  # default",
             "  # unix: not set  # default",

@@ -2,6 +2,7 @@
 
 use crate::api::client::ClientError;
 use crate::daemon::in_process::{Cellar, list, map};
+use crate::model::JidKey;
 use crate::testkit::entries::{Asks as _, ping, pong};
 use rmpv::Value;
 
@@ -253,6 +254,35 @@ fn jids_are_generated_or_kept_and_are_unique() {
         cellar.ask("prep_jid", vec![("passed_jid", "mine".into())]),
         "mine".into()
     );
+}
+
+#[test]
+fn the_extension_gets_the_slot_of_the_jids_if_it_asks_for_it() {
+    let ask = |cellar: &Cellar| cellar.ask("prep_jid", vec![("slot", true.into())]);
+
+    let without = ask(&Cellar::start());
+    assert_eq!(without["jid"].as_str().unwrap().len(), 20);
+    assert_eq!(without["slot"], Value::Nil);
+
+    let cellar = Cellar::start_configured("cluster.slot: 2/3\n");
+    let (first, second) = (ask(&cellar), ask(&cellar));
+    assert_eq!(first["slot"], "2/3".into());
+    let time = |answer: &Value| {
+        JidKey::of(answer["jid"].as_str().unwrap())
+            .time()
+            .unwrap()
+            .0
+    };
+    assert_eq!([time(&first) % 6, time(&second) % 6], [2, 2]);
+    assert!(time(&first) < time(&second));
+
+    let alone = cellar.ask("prep_jid", vec![]);
+    assert!(
+        alone.is_str(),
+        "older extensions get the jid alone: {alone}"
+    );
+    let status = cellar.ask("status", vec![]);
+    assert_eq!(status["slot"], "2/3".into());
 }
 
 #[test]

@@ -47,7 +47,9 @@ use crate::base::limits::{
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::base::threads;
-use crate::model::{EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
+use crate::model::{
+    EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo, Slot,
+};
 use crate::policy::master_keys::MasterKeys;
 use crate::reactor::rules::lease::EngineReport;
 use crate::reactor::stored::State;
@@ -69,6 +71,8 @@ pub struct Parts {
     pub rules: Arc<dyn RuleEngine>,
     /// Limits of rules, and the mode.
     pub settings: ReactorSettings,
+    /// The slot of jobs' ids.
+    pub jid_slot: Option<Slot>,
     /// Carries out calls.
     pub executor: Arc<dyn Executor>,
 }
@@ -143,6 +147,7 @@ impl Reactor {
             metrics,
             rules,
             settings,
+            jid_slot,
             executor,
         } = parts;
 
@@ -203,6 +208,7 @@ impl Reactor {
             tasks: tasks.clone(),
             calls: Calls {
                 executor,
+                jid_slot,
                 gate: gate.clone(),
                 pending: pending.clone(),
                 slots: slots.clone(),

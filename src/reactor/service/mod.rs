@@ -139,6 +139,7 @@ impl ReactorService {
             metrics,
             rules,
             settings,
+            jid_slot: config.cluster.slot,
             executor: executor.clone(),
         };
 

@@ -127,6 +127,7 @@ impl Harness {
             metrics: metrics.clone(),
             rules: Arc::new(Native::new(pipeline.into())),
             settings,
+            jid_slot: None,
             executor: executor(&metrics),
         })
         .context("start the reactor")?;

@@ -4,4 +4,5 @@ pub(super) mod class;
 pub(super) mod durability;
 pub(super) mod reaction;
 pub(super) mod rule;
+pub(super) mod slot;
 pub mod word;

@@ -22,6 +22,8 @@ answers! {
         uptime_s: u64,
         state_dir: String,
         socket: String,
+        /// The slot of the job ids that it makes: `k/n`, number k of n masters.
+        slot: Option<String>,
         /// All entries below are readable.
         head: u64,
         /// All entries below survive a power loss.

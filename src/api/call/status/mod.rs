@@ -31,6 +31,7 @@ use crate::engines::runtime::{Phase, SinkStatus};
 use crate::engines::script::ScriptStatus;
 use crate::ingest::bus::BusStatus;
 use crate::ingest::spool::Spool;
+use crate::model::word::Word as _;
 use crate::policy::Policy;
 use crate::store::damage::Damage;
 use crate::store::read::ClassTotals;
@@ -80,6 +81,7 @@ pub(crate) fn status(ctx: &ReadCtxParts<'_>) -> Result<Status, StoreError> {
         uptime_s: u64::try_from(now.0.saturating_sub(process.started.0) / 1_000_000).unwrap_or(0),
         state_dir: archive.state_dir.to_string_lossy().into_owned(),
         socket: process.socket.to_string_lossy().into_owned(),
+        slot: process.slot.show(),
         head: stats.head.0,
         durable: stats.durable.0,
         appender_seen_s: store.appender_seen_ago().as_secs(),

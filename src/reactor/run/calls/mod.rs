@@ -30,7 +30,7 @@ use crate::base::limits::{
     REACTOR_START_TIME_RESUMED,
 };
 use crate::base::metrics::Metrics;
-use crate::model::stamped_jid;
+use crate::model::{Slot, stamped_jid};
 use crate::reactor::master::{Call, Client, pack};
 use crate::reactor::shadow::ObservedCall;
 use crate::reactor::{CallOutcome, CallRecord};
@@ -38,6 +38,7 @@ use crate::store::Store;
 
 pub(super) struct Calls {
     pub(super) executor: Arc<dyn Executor>,
+    pub(super) jid_slot: Option<Slot>,
     pub(super) gate: Arc<LeaseGate>,
     pub(super) pending: Arc<Pending>,
     pub(super) slots: Arc<RunnerSlots>,
@@ -104,11 +105,11 @@ impl Calls {
 
         // In shadow the call stays as rendered, so that it can equal the call of Salt's reactor.
         if !permission.only_watches {
-            name_orchestration(&mut planned, || own_jid(task, progress));
+            name_orchestration(&mut planned, || own_jid(task, progress, self.jid_slot));
         }
 
         let mut made = CallRecord {
-            jid: jid(task, progress, &planned),
+            jid: jid(task, progress, &planned, self.jid_slot),
             call: planned,
             tries: progress.tries,
             sent,
@@ -410,15 +411,15 @@ fn was_started(task: &Task, progress: &TaskProgress, key: u64) -> bool {
 
 /// The jid of a job, from the event's time and number, so that each try has the same jid. Empty for
 /// calls whose jid the master chooses.
-fn jid(task: &Task, progress: &TaskProgress, call: &Call) -> String {
+fn jid(task: &Task, progress: &TaskProgress, call: &Call, slot: Option<Slot>) -> String {
     if call.client == Client::Local {
-        own_jid(task, progress)
+        own_jid(task, progress, slot)
     } else {
         String::new()
     }
 }
 
-fn own_jid(task: &Task, progress: &TaskProgress) -> String {
+fn own_jid(task: &Task, progress: &TaskProgress, slot: Option<Slot>) -> String {
     // A replay is a new job.
     let base = if task.replay.is_some() {
         progress.started_at
@@ -434,9 +435,18 @@ fn own_jid(task: &Task, progress: &TaskProgress) -> String {
     // number.
     format!(
         "{}_{}",
-        stamped_jid(Micros(base.0 + nth)),
+        stamped_jid(nth_time(base, nth, slot)),
         task.event.seq.0 % (1 << 32)
     )
+}
+
+/// The time in the jid of the `nth` job of an event. With a slot only microseconds of it: the reactor of another master may react to
+/// another event of the same time and number.
+fn nth_time(base: Micros, nth: i64, slot: Option<Slot>) -> Micros {
+    match slot {
+        None => Micros(base.0 + nth),
+        Some(slot) => Micros(slot.first_from(base).0 + nth * slot.step()),
+    }
 }
 
 fn not_allowed(task: &Task, call: &Call) -> Option<String> {
@@ -455,4 +465,26 @@ fn not_allowed(task: &Task, call: &Call) -> Option<String> {
     Some(format!(
         "`allow` of this rule does not permit {client} {fun}{on}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::word::Word as _;
+
+    #[test]
+    fn jobs_of_reactors_with_distinct_slots_never_have_the_same_time() {
+        let times = |base, slot: &'static str| {
+            (0..3_000).map(move |nth| nth_time(Micros(base), nth, Slot::parse(slot)).0)
+        };
+        for slot in ["1/2", "2/2"] {
+            assert!(times(1_001, slot).is_sorted_by(|a, b| a < b), "{slot}");
+        }
+        let ours: Vec<i64> = times(1_001, "1/2").collect();
+        assert!(times(1_000, "2/2").all(|theirs| !ours.contains(&theirs)));
+        assert_eq!(times(1_001, "2/2").next(), Some(1_002));
+
+        // Without a slot as ever.
+        assert_eq!(nth_time(Micros(1_001), 2, None), Micros(1_003));
+    }
 }

@@ -290,6 +290,7 @@ impl Harness {
             metrics: metrics.clone(),
             rules: Arc::new(rules),
             settings,
+            jid_slot: None,
             executor: Arc::new(master),
         })
         .unwrap();

@@ -41,6 +41,9 @@ Nothing else is needed. These are the settings with their defaults. They may als
     saltcellar.full_ret: False
     # The engine saltcellar_reactor starts Salt's own reactor while the daemon does not answer.
     saltcellar.reactor_fallback: False
+    # With several masters, the slot of job ids that are made before this master's daemon has told its own (cluster.slot).
+    # Unset: no slot.
+    saltcellar.slot: 2/3
 
 On a minion of another machine:
 

@@ -131,14 +131,19 @@ class Client:
 
     def _new_jid(self, opts):
         try:
-            answer = self._ask(wire.Call("prep_jid", {"nocache": False, "passed_jid": None}))
+            answer = self._ask(wire.Call("prep_jid", {"nocache": False, "passed_jid": None, "slot": True}))
             self.hand_over()
-            if isinstance(answer, str) and answer:
-                return jids.in_form_of(opts, answer)
+            # A daemon that knows no slots answers with the jid alone.
+            jid = answer
+            if isinstance(answer, dict):
+                jid = answer.get("jid")
+                jids.learn(self.spool, answer.get("slot"))
+            if isinstance(jid, str) and jid:
+                return jids.in_form_of(opts, jid)
             logs.error("prep_jid", "saltcellar: prep_jid: unexpected answer %r", answer)
         except (Unreachable, wire.Refusal) as exc:
             logs.error("prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc)
-        return jids.local_jid(opts, self.spool)
+        return jids.local_jid(opts, self.spool, jids.slot_of(self.settings, self.spool))
 
     def get_load(self, jid):
         """
@@ -691,4 +696,5 @@ def forget():
     _latest[0] = None, None
     for memory in (_breakers, _handover_not_before):
         memory.clear()
+    jids.forget()
     logs.forget()

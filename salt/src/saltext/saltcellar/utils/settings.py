@@ -12,7 +12,7 @@ import os
 import socket
 
 import salt.returners
-from saltext.saltcellar.utils import logs, spool
+from saltext.saltcellar.utils import jids, logs, spool
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ KEYS = {
     "return_kwargs": (list, ()),
     "daemon_user": (str, None),
     "reactor_fallback": (bool, False),
+    "slot": (str, None),
 }
 
 #: Keys that decide where entries go. With an invalid one nothing is sent: entries wait in the spool instead.
@@ -67,6 +68,7 @@ class Settings:
             self.timeout = URL_TIMEOUT
         self.url = None if os.environ.get("SALTCELLAR_SOCKET") else self.url
         self.pki_dir = self.pki_dir or DEFAULT_PKI_DIR
+        self.slot = self._checked_slot(self.slot)
         self.minion_id = str(minion_id or "")
         self.socket = os.environ.get("SALTCELLAR_SOCKET") or self.socket or default_socket()
         self.address = self.url or self.socket
@@ -83,6 +85,17 @@ class Settings:
             else:
                 logs.error(("settings", key), "%s, using the default %r", exc, default)
             return default
+
+
+    @staticmethod
+    def _checked_slot(text):
+        try:
+            if text is not None:
+                jids.Slot.parse(text)
+        except ValueError as exc:
+            logs.error(("settings", "slot"), "%s.slot: %s", NAME, exc)
+            return None
+        return text
 
 
 def default_socket():

@@ -19,6 +19,8 @@ One directory, written by every Salt process of one user (and by root on their b
     Empty; its lock is held during a handover.
 ``jid``
     The last jid generated without the daemon: u64, microseconds since 1970 UTC.
+``slot``
+    The daemon's ``cluster.slot`` as it last told it, for jids generated without it; no file if it has none.
 
 Invariants, all under an exclusive flock on ``spool``:
 
@@ -65,6 +67,8 @@ EXPIRY_INTERVAL_S = 60.0
 TRIES_MAX = 20
 #: A last jid further ahead of the clock than this is ignored, in microseconds. The daemon does the same.
 JIDS_AHEAD_US = 3600 * 1000000
+#: More than the text of any slot has.
+SLOT_CHARS_MAX = 32
 
 _HEADER = struct.Struct(">III")
 _STATE = struct.Struct(">QQQI")
@@ -368,9 +372,9 @@ class Spool:
 
     # ---- jids
 
-    def next_jid_time(self, now):
+    def next_jid_time(self, now, slot):
         """
-        The first odd microsecond from ``now`` on that was not returned before. Raises ``OSError``.
+        The first microsecond of ``slot`` (:class:`jids.Slot`) from ``now`` on that was not returned before. Raises ``OSError``.
 
         Not durable: after a power failure the clock has advanced.
         """
@@ -383,13 +387,45 @@ class Spool:
                 # Written while the clock was far ahead.
                 if last > now + JIDS_AHEAD_US:
                     last = 0
-                now = max(now | 1, last + 2)
+                now = slot.first_from(max(now, last + 1))
                 _write_all(fd, now.to_bytes(8, "big"), 0)
                 return now
             finally:
                 _close(fd)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def slot(self):
+        """The text that :meth:`set_slot` stored; ``None`` without one. Never raises."""
+        try:
+            fd = os.open(os.path.join(self.directory, "slot"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            text = os.read(fd, SLOT_CHARS_MAX).decode("ascii", "replace")
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        # The rest may be that of a longer text, which a writer is about to cut off.
+        return text.partition("\n")[0] or None
+
+    def set_slot(self, slot):
+        """Remember the daemon's slot, or that it has none (``None``). Raises ``OSError``."""
+        path = os.path.join(self.directory, "slot")
+        if slot is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            return
+        fd = self._open(path)
+        try:
+            _lock(fd)
+            text = f"{slot}\n".encode("ascii")
+            _write_all(fd, text, 0)
+            os.ftruncate(fd, len(text))
+            os.fsync(fd)
+        finally:
+            _close(fd)
 
     # ---- counting
 
