@@ -2,7 +2,10 @@
 //!
 //! # Rules
 //!
+//! - Entries are folded in the order of their times, then of their origins, and at last of their
+//!   numbers ([`order`]): the result does not depend on the order in which they arrived here.
 //! - The load with the highest rank counts (`store::index::job_summary::rank`), of equal ones the first.
+//! - Different publishes under one jid are a conflict: all are kept, see [`Job::conflict`].
 //! - A minion's first answer counts; later differing ones are its history. But answers from a
 //!   returner call take precedence over those seen on a bus only. Among the latter, complete ones
 //!   take precedence over those trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
@@ -12,7 +15,7 @@
 //!   ([`Answer::is_bus_only`]).
 //! - The expected minions are those named by the publish and the syndics, and minions that ran
 //!   something themselves. The event `.../new` counts only if no load names minions.
-//! - The last end time counts.
+//! - The latest end time counts.
 //! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result
 //!   count.
 
@@ -53,6 +56,8 @@ pub(crate) struct Job {
     pub(crate) nocache: bool,
     /// The job that started it, if its own entries name one.
     pub(crate) parent: Option<String>,
+    /// The publishes, and the events about them: of each of the two kinds those that differ.
+    publishes: Vec<StoredEntry>,
     /// True if only returns from a returner call are answers.
     confirmed_only: bool,
 }
@@ -99,7 +104,7 @@ impl Job {
         }
     }
 
-    /// Assembles a job from its entries in the order of the log.
+    /// Assembles a job from its entries.
     pub(crate) fn of(entries: Vec<StoredEntry>) -> Option<Self> {
         let cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
         Self::of_part(entries, cached)
@@ -107,8 +112,11 @@ impl Job {
 
     /// Like [`Job::of`], from some of the job's entries. `confirmed_only`: Salt stored the job
     /// through the extension.
-    pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
+    pub(super) fn of_part(mut entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let jid = entries.first()?.jid.clone();
+        // Mostly sorted already: entries arrive in the order of their times.
+        entries.sort_by(|one, other| order(one).cmp(&order(other)));
+
         let mut job = Self {
             jid,
             confirmed_only,
@@ -164,12 +172,14 @@ impl Job {
                 {
                     self.expect(minions);
                 }
+                self.published(entry);
             }
             Kind::JobNew => {
                 if let Some(minions) = msgpack::get(&entry.body, "minions") {
                     let named = msgpack::elements(minions).filter_map(id_text);
                     minions_of_event.get_or_insert_default().extend(named);
                 }
+                self.published(entry);
             }
             Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
             Kind::NoCache => self.nocache = true,
@@ -199,6 +209,32 @@ impl Job {
             | Kind::SeenOnBus
             | Kind::Setting => {}
         }
+    }
+
+    /// Notes a publish, unless an equal one is known.
+    fn published(&mut self, entry: StoredEntry) {
+        let is_known = |known: &StoredEntry| known.kind == entry.kind && is_same_job(known, &entry);
+        if is_publish(&entry) && !self.publishes.iter().any(is_known) {
+            self.publishes.push(entry);
+        }
+    }
+
+    /// True if masters published different jobs under this jid.
+    pub(crate) fn has_conflict(&self) -> bool {
+        let count = |kind| self.publishes.iter().filter(|one| one.kind == kind).count();
+        count(Kind::Load) > 1 || count(Kind::JobNew) > 1
+    }
+
+    /// The different publishes under this jid; none if there is only one.
+    pub(crate) fn conflict(&self) -> Vec<&StoredEntry> {
+        let mut different: Vec<&StoredEntry> = Vec::new();
+        // The event about a publish is not another one.
+        for publish in self.publishes.iter().filter(|_| self.has_conflict()) {
+            if !different.iter().any(|known| is_same_job(known, publish)) {
+                different.push(publish);
+            }
+        }
+        different
     }
 
     fn expect(&mut self, minions: &[u8]) {
@@ -328,6 +364,40 @@ impl Job {
     }
 }
 
+/// The order in which entries are folded: that of the calls and events, wherever they happened.
+pub(super) fn order(entry: &StoredEntry) -> impl Ord {
+    (entry.at, &entry.origin, entry.seq)
+}
+
+/// True if the entry is a publish or the event about one, with all values that identify the job.
+fn is_publish(entry: &StoredEntry) -> bool {
+    match entry.kind {
+        Kind::Load => true,
+        // Salt trims large values in events.
+        Kind::JobNew => memmem::find(&entry.body, b"VALUE_TRIMMED").is_none(),
+        _ => false,
+    }
+}
+
+/// True if two publishes run the same function with the same arguments on the same target, for the
+/// same user.
+///
+/// A syndic publishes a job again under its jid, as the user that it runs as; `kwargs` of its load
+/// name the first user (`syndic_cmd` in `salt/minion.py`), its event does not.
+fn is_same_job(one: &StoredEntry, other: &StoredEntry) -> bool {
+    let [one_load, other_load] = [one, other].map(|entry| load_of(entry.kind, &entry.body));
+    let user = |load| {
+        let kwargs = msgpack::get(load, "kwargs");
+        let first = kwargs.and_then(|kwargs| msgpack::get(kwargs, "user"));
+        first.or_else(|| msgpack::get(load, "user"))
+    };
+
+    let equal = |key| msgpack::get(one_load, key) == msgpack::get(other_load, key);
+    ["fun", "arg", "tgt", "tgt_type"].into_iter().all(equal)
+        && ([one, other].iter().any(|entry| entry.kind == Kind::JobNew)
+            || user(one_load) == user(other_load))
+}
+
 /// Precedence between two answers of a minion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Precedence {
@@ -377,6 +447,7 @@ mod tests {
     use super::*;
     use crate::model::{Flags, SeqNo, Source};
     use msgpack::Writer;
+    use proptest::prelude::*;
 
     fn entry(seq: u64, kind: Kind, minion: &str, body: Vec<u8>) -> StoredEntry {
         StoredEntry {
@@ -686,6 +757,172 @@ mod tests {
             job(vec![load(&names(&["web1"])), syndic]),
             [true, false, false]
         );
+    }
+
+    /// An entry of any kind that a fold looks at.
+    fn any_entry((kind, minion, value, flags): (u8, u8, u8, u8)) -> StoredEntry {
+        let minion = ["web1", "web2", "db1"][usize::from(minion % 3)];
+        let text = ["one", "two", "VALUE_TRIMMED"][usize::from(value % 3)];
+        let fun = ["test.ping", "runner.state.orch"][usize::from(value % 2)];
+        match kind {
+            0 => entry(0, Kind::Load, "", load(text, &names(&[minion]))),
+            1 => {
+                let mut w = Writer::new();
+                w.map(2).str("fun").str(text).str("minions");
+                w.raw(&names(&[minion]));
+                entry(0, Kind::JobNew, "", w.into_bytes())
+            }
+            2 => {
+                let mut w = Writer::new();
+                w.array(2).raw(&names(&[minion])).nil();
+                entry(0, Kind::Minions, "", w.into_bytes())
+            }
+            3 => {
+                let mut w = Writer::new();
+                w.map(1).str("fun_args").array(1).map(1);
+                w.str("orchestration_jid").str(text);
+                let started = entry(0, Kind::Event, "", w.into_bytes());
+                StoredEntry {
+                    tag: b"salt/run/1/new".to_vec(),
+                    ..started
+                }
+            }
+            4 => entry(0, Kind::ReturnLoad, "", load(text, &[0xc0])),
+            _ => {
+                let is_seen = flags % 2 == 0;
+                let mut w = Writer::new();
+                w.map(5).str("return").str(text).str("id").str(minion);
+                w.str("tgt").str(["web1", "*"][usize::from(flags % 3 % 2)]);
+                w.str("fun").str(fun).str("fun_args").array(1).map(1);
+                w.str("orchestration_jid").str(text);
+                StoredEntry {
+                    source: if is_seen {
+                        Source::Bus
+                    } else {
+                        Source::Returner
+                    },
+                    flags: if is_seen {
+                        Flags::UNCONFIRMED
+                    } else {
+                        Flags::default()
+                    },
+                    fun: fun.to_owned(),
+                    ..entry(0, Kind::Return, minion, w.into_bytes())
+                }
+            }
+        }
+    }
+
+    /// All of a job but sequence numbers.
+    fn shown(entries: &[StoredEntry]) -> String {
+        let number = |(seq, entry): (u64, &StoredEntry)| StoredEntry {
+            seq: SeqNo(seq),
+            ..entry.clone()
+        };
+        let mut job = Job::of((1..).zip(entries).map(number).collect()).unwrap();
+        let of_answers = job.answers.values_mut();
+        let of_answers =
+            of_answers.flat_map(|a| std::iter::once(&mut a.entry).chain(&mut a.others));
+        for entry in of_answers.chain(&mut job.publishes) {
+            entry.seq = SeqNo(0);
+        }
+        format!("{job:?} {:?}", job.conflict())
+    }
+
+    proptest! {
+        #[test]
+        fn a_job_does_not_depend_on_the_order_of_arrival(
+            made in prop::collection::btree_map((0..4_i64, 0..3_usize), (0..8_u8, 0..3_u8, 0..3_u8, 0..6_u8), 1..10),
+            keys in prop::collection::vec(any::<u32>(), 10),
+        ) {
+            let made = made.into_iter().map(|((at, origin), about)| StoredEntry {
+                at: Micros(at),
+                origin: ["", "a", "b"][origin].to_owned(),
+                ..any_entry(about)
+            });
+            let made: Vec<StoredEntry> = made.collect();
+            let mut keyed: Vec<_> = keys.iter().zip(&made).collect();
+            keyed.sort_by_key(|(key, _)| **key);
+            let arrived: Vec<StoredEntry> = keyed.into_iter().map(|(_, entry)| entry.clone()).collect();
+            prop_assert_eq!(shown(&made), shown(&arrived));
+        }
+    }
+
+    #[test]
+    fn different_publishes_under_one_jid_are_a_conflict() {
+        fn publish(kind: Kind, pairs: &[(&str, &str)]) -> StoredEntry {
+            let mut w = Writer::new();
+            if kind == Kind::Load {
+                w.array(2);
+            }
+            w.map(pairs.len());
+            for (key, value) in pairs {
+                w.str(key).str(value);
+            }
+            if kind == Kind::Load {
+                w.nil();
+            }
+            entry(1, kind, "", w.into_bytes())
+        }
+        let ping = [("fun", "test.ping"), ("tgt", "*"), ("user", "root")];
+        let other = [("fun", "test.version"), ("tgt", "*"), ("user", "root")];
+        let by_bob = [("fun", "test.ping"), ("tgt", "*"), ("user", "bob")];
+        let trimmed = [("fun", "test.ping"), ("tgt", "VALUE_TRIMMED")];
+        let later = [
+            ("fun", "test.ping"),
+            ("tgt", "*"),
+            ("user", "root"),
+            ("jid", "1"),
+        ];
+
+        for (first, second, published) in [
+            ((Kind::Load, &ping[..]), (Kind::Load, &later[..]), 0),
+            ((Kind::Load, &ping), (Kind::Load, &other), 2),
+            ((Kind::Load, &ping), (Kind::Load, &by_bob), 2),
+            ((Kind::JobNew, &ping), (Kind::JobNew, &other), 2),
+            // Salt fires an event about each publish. A syndic publishes as another user.
+            ((Kind::Load, &ping), (Kind::JobNew, &ping), 0),
+            ((Kind::JobNew, &ping), (Kind::JobNew, &by_bob), 0),
+            ((Kind::JobNew, &ping), (Kind::JobNew, &trimmed), 0),
+        ] {
+            let job = Job::of(vec![publish(first.0, first.1), publish(second.0, second.1)]);
+            let job = job.unwrap();
+            assert_eq!(job.conflict().len(), published, "{first:?} {second:?}");
+            assert_eq!(job.has_conflict(), published > 0, "{first:?} {second:?}");
+        }
+
+        // The event of the publish that counts, and that of another master.
+        let all = [
+            (Kind::Load, ping),
+            (Kind::JobNew, ping),
+            (Kind::JobNew, other),
+        ];
+        let job = Job::of(all.map(|(kind, pairs)| publish(kind, &pairs)).to_vec()).unwrap();
+        let funs = job.conflict().into_iter().map(|entry| {
+            let fun = msgpack::get(load_of(entry.kind, &entry.body), "fun");
+            fun.and_then(as_text).unwrap()
+        });
+        assert_eq!(funs.collect::<Vec<_>>(), ["test.ping", "test.version"]);
+    }
+
+    #[test]
+    fn a_syndic_publishes_a_job_again_as_another_user() {
+        let publish = |user: &str, first: Option<&str>| {
+            let mut w = Writer::new();
+            w.array(2).map(2).str("user").str(user).str("kwargs");
+            match first {
+                Some(first) => w.map(1).str("user").str(first),
+                None => w.map(0),
+            };
+            w.nil();
+            entry(1, Kind::Load, "", w.into_bytes())
+        };
+        let is_conflict = |syndic| {
+            let job = Job::of(vec![publish("sudo_bob", None), syndic]).unwrap();
+            job.has_conflict()
+        };
+        assert!(!is_conflict(publish("root", Some("sudo_bob"))));
+        assert!(is_conflict(publish("root", Some("alice"))));
     }
 
     #[test]

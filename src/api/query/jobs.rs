@@ -262,6 +262,7 @@ pub(crate) fn each_job_before(
 
         at = next;
         for (key, row) in rows {
+            let row = settled(store, row)?;
             // Newer than all jids with this prefix: the next read begins at the newest of them.
             // Jids without a time are in no order, so they are filtered one by one.
             if let Some((_, upto)) = span.filter(|(_, upto)| key.time().is_some() && key >= *upto) {
@@ -412,12 +413,21 @@ pub(crate) fn last_jobs(
         .collect())
 }
 
-/// A complete row: values that were too long for it are read from the log.
+/// A row whose values are those of the load that counts, see [`JobSummary::contested`].
+pub(crate) fn settled(store: &StoreView, row: JobSummary) -> Result<JobSummary, StoreError> {
+    if !row.contested {
+        return Ok(row);
+    }
+    Ok(row_load(store, &row)?.into_owned())
+}
+
+/// A complete row: values that were too long for it, or depend on the times of several loads, are
+/// read from the log.
 pub(crate) fn row_load<'a>(
     store: &StoreView,
     row: &'a JobSummary,
 ) -> Result<Cow<'a, JobSummary>, StoreError> {
-    if !row.abridged {
+    if !row.abridged && !row.contested {
         return Ok(Cow::Borrowed(row));
     }
     let mut whole = row.clone();

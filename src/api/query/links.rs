@@ -15,6 +15,7 @@
 //! 3006 are independent jobs; such jobs have no links.
 
 use super::job::Job;
+use super::jobs::settled;
 use crate::base::clock::Micros;
 use crate::base::limits::{LINK_JOBS_SEEN, LINK_RUNS_READ, LINK_SPAN};
 use crate::model::JidKey;
@@ -87,6 +88,7 @@ pub(crate) fn parent(store: &StoreView, job: &Job) -> Result<Option<String>, Sto
         if key.time().is_none_or(|at| at < oldest) || read == LINK_RUNS_READ {
             break;
         }
+        let row = settled(store, row)?;
         // Nothing but an orchestration names the jobs that it started.
         if !as_text(&row.fun).is_some_and(|fun| fun.starts_with("runner.state.")) {
             continue;

@@ -17,7 +17,7 @@ use crate::base::limits::{
 };
 use crate::model::{EventFilter, Flags};
 use crate::store::{HIGHSTATE, LastSeen, LatestJob, StoreError, StoreView};
-use crate::wire::msgpack::{Time, as_text};
+use crate::wire::msgpack::{self, Time, as_text};
 use crate::wire::outcome::states::StateRow;
 
 answers! {
@@ -249,9 +249,10 @@ fn missing_returns(
 
         for id in job.missing() {
             if wanted(id) {
+                let fun = msgpack::get(&job.load, "fun").and_then(as_text);
                 let run = MinionRun {
                     jid: row.jid.clone(),
-                    fun: as_text(&row.fun).unwrap_or_default().to_owned(),
+                    fun: fun.unwrap_or_default().to_owned(),
                     time: key.time().map(Time),
                     ..MinionRun::default()
                 };

@@ -1,7 +1,7 @@
 //! Queries: jobs assembled from their entries, and lists of jobs.
 //!
-//! Nothing is stored here. A job is computed from its entries in the order of the log, so the
-//! answer does not depend on duplicates or on rebuilt indexes.
+//! Nothing is stored here. A job is computed from its entries in the order of their times, so the
+//! answer does not depend on their order of arrival, on duplicates or on rebuilt indexes.
 
 mod answer;
 mod diff;
@@ -13,9 +13,10 @@ mod progress;
 
 pub(crate) use answer::Answer;
 pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
-pub(crate) use job::Job;
+pub(crate) use job::{Job, load_of};
 pub(crate) use jobs::{
     JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
+    settled,
 };
 pub(crate) use links::{Child, children, parent};
 pub(crate) use minions::{

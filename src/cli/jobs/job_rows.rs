@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 
 use crate::api::call::jobs::answers::JobRow;
 use crate::cli::{joined, leaf, line_of, plain, short_at, value};
+use crate::wire::msgpack::Stored;
 
 pub(super) fn returned(job: &JobRow) -> String {
     match job.expected {
@@ -13,10 +14,12 @@ pub(super) fn returned(job: &JobRow) -> String {
 }
 
 pub(super) fn row(job: &JobRow) -> Vec<String> {
+    // Several jobs were published under this id, of which the row shows one.
+    let conflict = if job.conflict { " (conflict)" } else { "" };
     vec![
         plain(&job.jid).into_owned(),
         short_at(job.time),
-        joined(&job.fun),
+        joined(&job.fun) + conflict,
         joined(&job.tgt),
         line_of(&job.user),
         returned(job),
@@ -26,7 +29,11 @@ pub(super) fn row(job: &JobRow) -> Vec<String> {
 }
 
 pub(super) fn arg(job: &JobRow) -> String {
-    match value(&job.arg) {
+    args(&job.arg)
+}
+
+pub(super) fn args(list: &Stored) -> String {
+    match value(list) {
         // The arguments as a shell would have them: separated, empty ones left out.
         Json::Array(items) => items
             .iter()

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::super::format::outputter;
-use super::job_rows::arg;
+use super::job_rows::{arg, args};
 use crate::api::call as calls;
-use crate::api::call::jobs::answers::{JobAnswer, Return};
+use crate::api::call::jobs::answers::{JobAnswer, Publish, Return};
 use crate::api::call::jobs::{ReturnResult, ShowArgs};
 use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
 use crate::cli::{
@@ -251,6 +251,30 @@ fn head(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
     // Most jobs have only some of these.
     for (name, value) in head.iter().filter(|(_, value)| !value.is_empty()) {
         out.line(&format!("{name:<9} {}", plain(value)))?;
+    }
+
+    conflict(out, &job.publishes)
+}
+
+/// The jobs that were published under one id.
+fn conflict(out: &mut Output, publishes: &[Publish]) -> anyhow::Result<()> {
+    // The usual case.
+    if publishes.is_empty() {
+        return Ok(());
+    }
+
+    out.line("")?;
+    out.heading("conflict: different jobs were published under this id; the first one counts:")?;
+    for publish in publishes {
+        let words = [
+            joined(&publish.fun),
+            args(&publish.arg),
+            format!("on {}", joined(&publish.tgt)),
+            format!("by {}", line_of(&publish.user)),
+        ];
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let time = short_at_in_zone(publish.time);
+        out.line(&format!("    {time}  {}", plain(&words.join(" "))))?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Queries of jobs: verbs and calls against a running daemon, with entries in Salt's format.
 
 use crate::base::limits::LIST_BYTES_MAX;
-use crate::cli::in_process::{cli, document, stderr, stdout, text};
-use crate::daemon::in_process::{Cellar, map, wait_for};
+use crate::cli::in_process::{LISTENER, cli, document, stderr, stdout, text, token};
+use crate::daemon::in_process::{Cellar, address, get, map, wait_for};
 use crate::testkit::entries::{Asks as _, value};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
@@ -39,6 +39,52 @@ fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
         .iter()
         .map(|job| job["jid"].as_str().unwrap().to_owned())
         .collect()
+}
+
+#[test]
+fn different_jobs_under_one_id_are_all_shown() {
+    let cellar = Cellar::start_configured(LISTENER);
+    for (fun, user) in [("test.ping", "root"), ("state.apply", "bob")] {
+        let load = json!({
+            "fun": fun, "jid": JID, "tgt": "web*", "tgt_type": "glob", "user": user, "arg": ["<b>"],
+        });
+        cellar.save_load(JID, &load, &["web1"]);
+    }
+
+    let shown = text(&cellar, &["jobs", "show", JID]);
+    let (_, conflict) = shown.split_once("conflict: different jobs").unwrap();
+    let lines: Vec<_> = conflict.lines().skip(1).take(2).collect();
+    assert!(
+        lines[0].ends_with("test.ping <b> on web* by root"),
+        "{shown}"
+    );
+    assert!(
+        lines[1].ends_with("state.apply <b> on web* by bob"),
+        "{shown}"
+    );
+    let list = text(&cellar, &["jobs", "list"]);
+    assert!(list.contains("test.ping (conflict)"), "{list}");
+
+    let job = show(&cellar, JID);
+    let funs = [0, 1].map(|n| job["publishes"][n]["fun"].clone());
+    assert_eq!(job["conflict"], true);
+    assert_eq!(funs, ["test.ping", "state.apply"]);
+
+    let (address, line) = (address(&cellar), token(&cellar, &["r", "--scope", "read"]));
+    let page = get(&address, &format!("/jobs/{JID}"), &line).text();
+    assert!(
+        page.contains("Different jobs were published under this id."),
+        "{page}"
+    );
+    assert!(
+        page.contains("<bdi>state.apply</bdi> <bdi>&lt;b&gt;</bdi>"),
+        "{page}"
+    );
+    let page = get(&address, "/jobs", &line).text();
+    assert!(
+        page.contains(r#"<span class="warn">conflict</span>"#),
+        "{page}"
+    );
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Salt's calls: stored, rejected and read entries.
 
 use crate::api::client::ClientError;
+use crate::base::clock::Clock;
 use crate::daemon::in_process::{Cellar, list, map};
 use crate::model::JidKey;
 use crate::testkit::entries::{Asks as _, ping, pong};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use rmpv::Value;
 
 const JID: &str = "20261121030955505683";
@@ -464,4 +467,141 @@ fn a_forged_event_does_not_replace_the_minions_return() {
         2,
         "the archive has the bus events once"
     );
+}
+
+/// The calls that a job consists of, each with the number of seconds since the first one.
+fn calls_of(jid: &str) -> Vec<(&'static str, Vec<(&'static str, Value)>)> {
+    let publish = |fun: &str, user: &str| {
+        map(vec![
+            ("cmd", "publish".into()),
+            ("fun", fun.into()),
+            ("arg", list([])),
+            ("tgt", "*".into()),
+            ("tgt_type", "glob".into()),
+            ("user", user.into()),
+            ("jid", jid.into()),
+        ])
+    };
+    let save_load = |fun, user, minions| {
+        let load = publish(fun, user);
+        ("save_load", vec![("load", load), ("minions", minions)])
+    };
+    let returned = |minion, value: Value| {
+        let load = pong(jid, minion, value);
+        ("returner", vec![("load", load)])
+    };
+    let fired = |tag: String, data| ("event_return", vec![("tag", tag.into()), ("data", data)]);
+    let started = |parent: &str| {
+        let args = Value::Array(vec![map(vec![("orchestration_jid", parent.into())])]);
+        fired(
+            format!("salt/run/{jid}/new"),
+            map(vec![("jid", jid.into()), ("fun_args", args)]),
+        )
+    };
+    let seen = |minion, value: &str| {
+        let data = pong(jid, minion, value.into());
+        fired(format!("salt/job/{jid}/ret/{minion}"), data)
+    };
+    let ended = |text: &str| ("update_endtime", vec![("endtime", text.into())]);
+
+    vec![
+        fired(format!("salt/job/{jid}/new"), publish("test.ping", "root")),
+        save_load("test.ping", "root", list(["web1", "web2"])),
+        save_load("test.version", "bob", list(["web1"])),
+        fired(
+            format!("salt/job/{jid}/new"),
+            publish("test.version", "bob"),
+        ),
+        ("save_minions", vec![("minions", list(["db1"]))]),
+        returned("web1", 1.into()),
+        returned("web1", 2.into()),
+        returned("web2", 3.into()),
+        seen("web2", "forged"),
+        seen("db1", "VALUE_TRIMMED"),
+        seen("db1", "whole"),
+        ended("2026, Nov 21 03:09:53.349344"),
+        ended("2026, Apr 21 03:09:53.349344"),
+        started("20261121030955000001"),
+        started("20261121030955000002"),
+    ]
+}
+
+/// What readers show of a job, without its jid and sequence numbers.
+fn shown(cellar: &Cellar, jid: &str) -> String {
+    fn without_numbers(value: Value) -> Value {
+        match value {
+            Value::Map(pairs) => {
+                let pairs = pairs.into_iter().filter(|(key, _)| *key != "seq".into());
+                Value::Map(
+                    pairs
+                        .map(|(key, value)| (key, without_numbers(value)))
+                        .collect(),
+                )
+            }
+            Value::Array(items) => Value::Array(items.into_iter().map(without_numbers).collect()),
+            other => other,
+        }
+    }
+
+    let of_job = || ("jid", Value::from(jid));
+    let answers = [
+        cellar.ask("get_load", vec![of_job()]),
+        cellar.ask("get_jid", vec![of_job()]),
+        cellar.ask(
+            "get_jid",
+            vec![of_job(), ("confirmed", true.into()), ("full", true.into())],
+        ),
+        cellar.ask("get_endtime", vec![of_job()]),
+        cellar.ask("job_show", vec![of_job()]),
+        cellar.ask("jobs_list", vec![of_job()]),
+        cellar.ask("get_jids", vec![])[jid].clone(),
+    ];
+    format!("{:?}", answers.map(without_numbers)).replace(jid, "JID")
+}
+
+#[test]
+fn a_job_is_shown_alike_in_each_order_in_which_its_entries_arrive() {
+    let cellar = Cellar::start();
+    let now = Clock::default().now().0;
+
+    let mut number = 0;
+    let mut in_order = |keys: &[u32]| {
+        number += 1;
+        let jid = format!("{JID}_{number}");
+        let mut calls: Vec<_> = keys.iter().zip(0..).zip(calls_of(&jid)).collect();
+        calls.sort_by_key(|((key, _), _)| **key);
+
+        for ((_, seconds), (call, mut args)) in calls {
+            let at = Value::from(now - 1_000_000_000 + seconds * 1_000_000);
+            if call == "event_return" {
+                args = vec![("events", Value::Array(vec![map(args)]))];
+            } else if call != "returner" {
+                args.push(("jid", jid.as_str().into()));
+            }
+            args.push(("at", at));
+            cellar.ask(call, args);
+        }
+        shown(&cellar, &jid)
+    };
+
+    let count = calls_of(JID).len();
+    let expected = in_order(&vec![0; count]);
+    for part in ["test.version", "bob", "forged", "publishes", "conflict"] {
+        assert!(expected.contains(part), "{part}: {expected}");
+    }
+
+    let config = ProptestConfig {
+        cases: 32,
+        ..ProptestConfig::default()
+    };
+    let each = prop::collection::vec(any::<u32>(), count);
+    let mut runner = TestRunner::new(config);
+    let in_order = std::cell::RefCell::new(in_order);
+    runner
+        .run(&each, |keys| {
+            let found = in_order.borrow_mut()(&keys);
+            prop_assert_eq!(&expected, &found);
+            Ok(())
+        })
+        .unwrap();
 }

@@ -4,6 +4,11 @@
 //! over a return passed to `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls
 //! `save_load` with every return, `salt/utils/job.py`). Each segment has its own summary of a job;
 //! readers merge them.
+//!
+//! Which of several loads of the same rank counts depends on their times, which a summary does not
+//! have. It says that there are several ([`JobSummary::contested`]), and the log has the answer.
+
+use std::cmp::Ordering;
 
 use crate::index::page::code::{FieldReader, put_bytes};
 use saltcellar_base::limits::ROW_VALUE_BYTES_MAX;
@@ -17,9 +22,9 @@ pub struct JobSummary {
     pub jid: String,
     /// Rank of the load ([`rank`]); 0 for none.
     pub rank: u8,
-    /// Sequence number of the load; among loads of equal rank the first one counts.
+    /// Sequence number of the load; among loads of equal rank the first one is shown.
     pub(crate) load_seq: u64,
-    /// Sequence number of the end time; the last one counts.
+    /// Sequence number of the end time.
     pub(crate) endtime_seq: u64,
     /// Time of arrival of the first entry, microseconds since 1970.
     pub first_at: i64,
@@ -37,11 +42,18 @@ pub struct JobSummary {
     pub metadata: Vec<u8>,
     /// Whether a value was too long for the summary and must be read from the log.
     pub abridged: bool,
-    /// End time in Salt's notation; the last one counts.
+    /// Whether other loads of the same rank have other values, so that the log decides which one
+    /// counts; for returns, whether there are several.
+    pub contested: bool,
+    /// End time in Salt's notation; the latest one counts ([`by_end`]).
     pub endtime: String,
     /// Whether the job's returns are not to be cached.
     pub(crate) nocache: bool,
 }
+
+/// Flags before the values.
+const ABRIDGED: u8 = 1;
+const CONTESTED: u8 = 2;
 
 /// Rank of the load in an entry; 0 for none.
 pub fn rank(kind: Kind) -> u8 {
@@ -87,9 +99,13 @@ impl JobSummary {
     pub(crate) fn update(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
         match entry.kind {
             Kind::Endtime => {
-                self.endtime_seq = seq.0;
-                entry_text(entry.body).clone_into(&mut self.endtime);
-                true
+                let text = entry_text(entry.body);
+                let is_later = self.endtime_seq == 0 || by_end(text, &self.endtime).is_gt();
+                if is_later {
+                    self.endtime_seq = seq.0;
+                    text.clone_into(&mut self.endtime);
+                }
+                is_later
             }
             Kind::NoCache => {
                 self.nocache = true;
@@ -97,16 +113,30 @@ impl JobSummary {
             }
             kind => {
                 let rank = rank(kind);
-                let better = rank > self.rank;
-                // Among equal ranks the first load counts, as in an index.
-                if better {
+                if rank > self.rank {
                     self.rank = rank;
                     self.load_seq = seq.0;
                     self.take_load(load_of(kind, entry.body), ROW_VALUE_BYTES_MAX);
+                    return true;
                 }
-                better
+
+                // Among equal ranks the first load is shown, as in an index.
+                let is_rival = rank > 0 && rank == self.rank && !self.contested;
+                self.contested |= is_rival && self.differs_from(kind, entry.body);
+                is_rival && self.contested
             }
         }
+    }
+
+    /// Whether a load of the same rank has other values. Returns are not compared: those of two
+    /// minions always differ.
+    pub(crate) fn differs_from(&self, kind: Kind, body: &[u8]) -> bool {
+        if kind == Kind::Return {
+            return true;
+        }
+        let mut other = Self::default();
+        other.take_load(load_of(kind, body), ROW_VALUE_BYTES_MAX);
+        self.values() != other.values()
     }
 
     /// Sets the values of a load; values over `bytes_max` bytes are omitted.
@@ -152,6 +182,7 @@ impl JobSummary {
 
         let metadata = metadata.or(deeper).or_else(of_kwarg).unwrap_or_default();
 
+        self.contested = false;
         let values = [fun, user, tgt, tgt_type, arg, metadata];
 
         // A value that is too long is left out as a whole: a part of a msgpack value cannot be
@@ -177,6 +208,17 @@ impl JobSummary {
         ]
     }
 
+    fn values(&self) -> [&[u8]; 6] {
+        [
+            &self.fun,
+            &self.user,
+            &self.tgt,
+            &self.tgt_type,
+            &self.arg,
+            &self.metadata,
+        ]
+    }
+
     /// Returns the merged summary of the same job from two segments.
     #[must_use]
     pub(crate) fn joined(mut self, other: JobSummary) -> Self {
@@ -190,10 +232,26 @@ impl JobSummary {
         let first_at = self.first_at.min(other.first_at);
         let nocache = self.nocache || other.nocache;
 
-        let (endtime_seq, endtime) = if other.endtime_seq > self.endtime_seq {
+        // Of equal end times the first number, so that the order of merging does not matter.
+        let end = |row: &Self| (row.endtime_seq > 0, std::cmp::Reverse(row.endtime_seq));
+        let other_ends_later = by_end(&other.endtime, &self.endtime)
+            .then(end(&other).cmp(&end(self)))
+            .is_gt();
+        let (endtime_seq, endtime) = if other_ends_later {
             (other.endtime_seq, std::mem::take(&mut other.endtime))
         } else {
             (self.endtime_seq, std::mem::take(&mut self.endtime))
+        };
+
+        // The same load, or one of another segment.
+        let contested = match other.rank.cmp(&self.rank) {
+            Ordering::Greater => other.contested,
+            Ordering::Less => self.contested,
+            Ordering::Equal => {
+                let are_two = self.rank > 0 && self.load_seq != other.load_seq;
+                let differ = self.rank == rank(Kind::Return) || self.values() != other.values();
+                self.contested || other.contested || are_two && differ
+            }
         };
 
         // A lower number wins among equal ranks, so that the order of merging does not matter.
@@ -206,23 +264,18 @@ impl JobSummary {
         *self = Self {
             endtime_seq,
             first_at,
+            contested,
             endtime,
             nocache,
             ..std::mem::take(self)
         };
     }
 
-    /// Appends the values of the load: the flag `abridged`, then each value with its length.
+    /// Appends the values of the load: the flags, then each value with its length.
     pub(crate) fn write_values(&self, out: &mut Vec<u8>) {
-        out.push(u8::from(self.abridged));
-        for value in [
-            &self.fun,
-            &self.user,
-            &self.tgt,
-            &self.tgt_type,
-            &self.arg,
-            &self.metadata,
-        ] {
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        out.push(flag(self.abridged, ABRIDGED) | flag(self.contested, CONTESTED));
+        for value in self.values() {
             put_bytes(out, value);
         }
     }
@@ -230,7 +283,9 @@ impl JobSummary {
     /// Reads the values; `None` if malformed.
     pub(crate) fn read_values(&mut self, bytes: &[u8]) -> Option<()> {
         let mut r = FieldReader(bytes);
-        self.abridged = r.byte()? != 0;
+        let flags = r.byte()?;
+        self.abridged = flags & ABRIDGED != 0;
+        self.contested = flags & CONTESTED != 0;
         for value in self.values_mut() {
             *value = r.bytes()?.to_vec();
         }
@@ -239,14 +294,37 @@ impl JobSummary {
     }
 }
 
+/// Whether values as bytes have the flag [`JobSummary::contested`].
+pub(crate) fn is_contested(values: &[u8]) -> bool {
+    values.first().is_some_and(|flags| flags & CONTESTED != 0)
+}
+
 fn entry_text(body: &[u8]) -> &str {
     msgpack::as_text(body).unwrap_or_default()
+}
+
+/// The order of end times, whenever they arrive. Salt writes the local time with the name of the
+/// month, as in `2026, Nov 21 03:09:53.349344` (`jid_to_time` in `salt/utils/jid.py`); what any
+/// other program wrote is earlier.
+pub(crate) fn by_end(one: &str, other: &str) -> Ordering {
+    fn parts(text: &str) -> Option<(&str, usize, &str)> {
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let (year, rest) = text.split_once(", ")?;
+        let (month, rest) = rest.split_once(' ')?;
+        let month = MONTHS.iter().position(|name| *name == month)?;
+        Some((year, month, rest))
+    }
+
+    parts(one).cmp(&parts(other)).then(one.cmp(other))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use msgpack::Writer;
+    use proptest::prelude::*;
     use saltcellar_base::clock::Micros;
     use saltcellar_model::{Flags, Source};
 
@@ -361,6 +439,66 @@ mod tests {
         read.read_values(&bytes).unwrap();
         assert_eq!(read, joined);
         assert!(read.read_values(b"\x00\x01").is_none());
+    }
+
+    #[test]
+    fn end_times_are_ordered_by_their_time_whatever_the_order_of_arrival() {
+        let order = [
+            "",
+            "any text",
+            "2025, Dec 31 23:59:59.999999",
+            "2026, Apr 30 00:00:00.000000",
+            "2026, Aug 01 00:00:00.000000",
+            "2026, Nov 21 03:09:53.349344",
+            "2026, Nov 21 03:09:53.349345",
+        ];
+        for (n, one) in order.iter().enumerate() {
+            for (m, other) in order.iter().enumerate() {
+                assert_eq!(by_end(one, other), n.cmp(&m), "{one}, {other}");
+            }
+        }
+    }
+
+    proptest! {
+        /// The sequence number and the values of a contested load are those of an entry that
+        /// depends on the order; nothing else does, however entries are spread over segments.
+        #[test]
+        fn summaries_do_not_depend_on_the_order_of_arrival(
+            entries in prop::collection::vec((0..6_u8, 0..2_u8, 0..3_usize), 1..8),
+            keys in prop::collection::vec(any::<u32>(), 8),
+        ) {
+            let ends = ["2026, Nov 21 03:09:53.349344", "2026, Apr 21 03:09:53.349344"];
+            let joined = |mut order: Vec<usize>, keyed: bool| {
+                if keyed {
+                    order.sort_by_key(|n| keys[*n]);
+                }
+                let mut segments: [Option<JobSummary>; 3] = Default::default();
+                for (seq, n) in (1..).map(SeqNo).zip(order) {
+                    let (kind, value, segment) = entries[n];
+                    let (kind, body) = match kind {
+                        0 => (Kind::Load, publish(["x", "y"][usize::from(value)])),
+                        1 => (Kind::JobNew, answer(["x", "y"][usize::from(value)])),
+                        2 => (Kind::Return, answer(["x", "y"][usize::from(value)])),
+                        3 => (Kind::NoCache, vec![0xc0]),
+                        4 => (Kind::ReturnLoad, publish(["x", "y"][usize::from(value)])),
+                        _ => {
+                            let mut w = Writer::new();
+                            w.str(ends[usize::from(value)]);
+                            (Kind::Endtime, w.into_bytes())
+                        }
+                    };
+                    let row = segments[segment].get_or_insert_default();
+                    row.update(seq, &entry(kind, &body));
+                }
+                let rows = segments.into_iter().flatten();
+                let row = rows.reduce(JobSummary::joined).unwrap();
+                let settled = (!row.contested).then(|| row.fun.clone());
+                (row.rank, row.contested, settled, row.endtime, row.nocache)
+            };
+
+            let order: Vec<usize> = (0..entries.len()).collect();
+            prop_assert_eq!(joined(order.clone(), false), joined(order, true));
+        }
     }
 
     #[test]

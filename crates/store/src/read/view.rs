@@ -75,6 +75,8 @@ struct AllowedJob {
     first_at: Option<Micros>,
     /// The first return.
     first_return: Option<(SeqNo, Arc<Segment>, EntryPosition)>,
+    /// Whether it has several returns.
+    has_returns: bool,
     /// The wanted returns, without bodies.
     returns: Vec<StoredEntry>,
     /// Neither events nor returns.
@@ -748,6 +750,7 @@ impl StoreView {
             return;
         }
         let seq = rows.seq(at);
+        job.has_returns |= job.first_return.is_some();
         if job
             .first_return
             .as_ref()
@@ -784,6 +787,8 @@ impl StoreView {
         job.returns.sort_by_key(|entry| entry.seq);
         let summary = summary(&job.others).map(|summary| JobSummary {
             first_at: first_at.0,
+            // Only the first return was taken.
+            contested: summary.contested || summary.rank == rank(Kind::Return) && job.has_returns,
             ..summary
         });
         Ok(summary.map(|summary| JobReturns {

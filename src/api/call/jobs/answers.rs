@@ -53,6 +53,9 @@ answers! {
         endtime: Option<String>,
         #[serde(serialize_with = "or_absent")]
         metadata: Stored,
+        /// Whether different jobs were published under this id.
+        #[serde(serialize_with = "or_absent")]
+        conflict: bool,
     }
     /// A job with a page of its returns.
     #[schemars(rename = "Job")]
@@ -65,6 +68,9 @@ answers! {
         missing: Vec<String>,
         not_confirmed: BTreeSet<String>,
         nocache: bool,
+        /// With a conflict the different jobs that were published under this id, the one that counts first.
+        #[serde(serialize_with = "or_absent")]
+        publishes: Vec<Publish>,
         #[serde(serialize_with = "or_absent")]
         parent: Option<String>,
         #[serde(serialize_with = "or_absent")]
@@ -74,6 +80,16 @@ answers! {
         /// `after` of the next page.
         #[serde(serialize_with = "or_absent")]
         next: Option<String>,
+    }
+    /// One of several jobs that were published under one id.
+    Publish {
+        seq: u64,
+        time: Time,
+        fun: Stored,
+        arg: Stored,
+        tgt: Stored,
+        tgt_type: Stored,
+        user: Stored,
     }
     /// A return.
     Return {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::answers::{
     Awaited, JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn,
-    Return, RunOutcome, State, StateDiff, StatesPage, Step,
+    Publish, Return, RunOutcome, State, StateDiff, StatesPage, Step,
 };
 use super::cache::load_with_minions;
 use super::events::LIST_ROWS;
@@ -22,7 +22,8 @@ use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
     self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
-    ProgressEvent, children, diff, job_changes, jobs_before, parent, previous_run, row_load,
+    ProgressEvent, children, diff, job_changes, jobs_before, load_of, parent, previous_run,
+    row_load, settled,
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
@@ -179,6 +180,7 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
         duration_us: last.map(|last| last.0.saturating_sub(listed.at.0).max(0)),
         endtime: Some(row.endtime.clone()).filter(|text| !text.is_empty()),
         metadata: Stored::of(Some(&row.metadata)),
+        conflict: job.has_conflict(),
     })
 }
 
@@ -207,15 +209,13 @@ fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallEr
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
 
     // Both or none: retention may drop a job between the two reads.
-    Ok(row.zip(job).map(|(row, job)| {
-        (
-            ListedJob {
-                at: started(&row),
-                row,
-            },
-            job,
-        )
-    }))
+    let Some((row, job)) = row.zip(job) else {
+        return Ok(None);
+    };
+
+    let row = settled(&ctx.store, row).map_err(failed)?;
+    let at = started(&row);
+    Ok(Some((ListedJob { row, at }, job)))
 }
 
 /// A page of the minions of a job.
@@ -363,6 +363,20 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         )
     })?;
 
+    let publish = |entry: &StoredEntry| {
+        let get = |key| Stored::of(msgpack::get(load_of(entry.kind, &entry.body), key));
+        Publish {
+            seq: entry.seq.0,
+            time: Time(entry.at),
+            fun: get("fun"),
+            arg: get("arg"),
+            tgt: get("tgt"),
+            tgt_type: get("tgt_type"),
+            user: get("user"),
+        }
+    };
+    let publishes = job.conflict().into_iter().map(publish).collect();
+
     let mut load = Writer::new();
     // The load of a job that is known by its returns only is a stand-in.
     if job.load_rank > 0 {
@@ -375,6 +389,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         missing: job.missing().into_iter().map(str::to_owned).collect(),
         children: children(&job),
         nocache: job.nocache,
+        publishes,
         parent,
         minions: job.minions.unwrap_or_default(),
         not_confirmed: job.bus_only,

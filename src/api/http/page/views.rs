@@ -17,7 +17,7 @@ use crate::api::budget::Room;
 use crate::api::call::consumers::ConsumersPage;
 use crate::api::call::events::{EventRow, EventsPage};
 use crate::api::call::jobs::answers::{
-    JobAnswer, JobDiff, JobRow, JobsPage, Return, State, StatesPage,
+    JobAnswer, JobDiff, JobRow, JobsPage, Publish, Return, State, StatesPage,
 };
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
@@ -410,6 +410,7 @@ struct JobView {
     load: Stored,
     missing: Vec<String>,
     not_confirmed: Vec<String>,
+    publishes: Vec<Publish>,
     parent: Option<String>,
     children: Vec<Child>,
     returns: Vec<ReturnView>,
@@ -487,6 +488,7 @@ async fn job(ask: &Ask<'_>) -> Result<JobView, HttpError> {
         load: job.load,
         missing: job.missing,
         not_confirmed: job.not_confirmed.into_iter().collect(),
+        publishes: job.publishes,
         parent: job.parent,
         children: job.children,
         returns,

@@ -390,11 +390,18 @@ impl MemIndex {
         match row.kind {
             Kind::Endtime => {
                 let text = saltcellar_wire::msgpack::as_text(body()).unwrap_or_default();
-                job.endtime = self.texts.number(text.as_bytes())?;
-                job.endtime_seq = since;
+                let known = (job.endtime != NONE).then(|| self.texts.get(job.endtime));
+                let is_later = known.is_none_or(|known| {
+                    let known = std::str::from_utf8(known).unwrap_or_default();
+                    job_summary::by_end(text, known).is_gt()
+                });
+                if is_later {
+                    job.endtime = self.texts.number(text.as_bytes())?;
+                    job.endtime_seq = since;
+                }
             }
             Kind::NoCache => job.nocache = true,
-            // Of several loads the best one counts, and of equal ones the first.
+            // Of several loads the best one counts, and of equal ones the first is shown.
             kind if rank > job.rank => {
                 let (summary, values) = &mut self.scratch;
                 summary.take_load(
@@ -406,6 +413,20 @@ impl MemIndex {
                 job.load = self.texts.number(values)?;
                 job.rank = rank;
                 job.load_seq = since;
+            }
+            kind if rank > 0
+                && rank == job.rank
+                && !job_summary::is_contested(self.texts.get(job.load)) =>
+            {
+                let (summary, values) = &mut self.scratch;
+                // Written by this index.
+                let is_read = summary.read_values(self.texts.get(job.load)).is_some();
+                if is_read && summary.differs_from(kind, body()) {
+                    summary.contested = true;
+                    values.clear();
+                    summary.write_values(values);
+                    job.load = self.texts.number(values)?;
+                }
             }
             _ => {}
         }
