@@ -628,18 +628,129 @@ fn keys_that_are_not_files_are_a_problem_of_the_https_source() {
             "{MASTER}keys.cache_driver: localfs_key\ncluster_id: c\ncluster_pki_dir: DIR/shared\n"
         ),
     );
+    let slot = "cluster.slot: 1/2";
+    shop.put("c.yaml", &format!("{https}\n{slot}\n"));
     shop.assert_finding(
         "pki_dir",
         "problem",
         "this master's are in DIR/shared",
         "https.pki_dir: DIR/shared",
     );
-    shop.put("c.yaml", "{}");
+    shop.put("c.yaml", slot);
     assert!(
         shop.findings().is_empty(),
         "without HTTPS: {:?}",
         shop.findings()
     );
+}
+
+/// Options of one of three masters.
+pub(crate) const CLUSTER: &str =
+    "cluster_id: c\ncluster_peers: [10.0.0.2, 10.0.0.3]\ncluster_pki_dir: DIR/shared\n";
+
+#[test]
+fn each_master_of_a_cluster_needs_a_slot_of_job_ids() {
+    let shop = Shop::new();
+    let which = "one of the 3 masters of the cluster c (DIR/salt/master:5); each needs a daemon: 10.0.0.2, 10.0.0.3";
+    shop.put("salt/master", &format!("{MASTER}{CLUSTER}"));
+    shop.put("c.yaml", BUS);
+    shop.assert_finding(
+        "cluster_id",
+        "warning",
+        &format!("the daemon has no slot of job ids: {which}"),
+        "`cluster: {slot: K/3}`",
+    );
+
+    shop.put("c.yaml", &format!("{BUS}cluster: {{slot: 1/2}}\n"));
+    shop.assert_finding(
+        "cluster_id",
+        "warning",
+        "the slot of job ids is 1/2, for fewer masters than there are",
+        "`cluster: {slot: K/3}`",
+    );
+
+    for slot in ["2/3", "2/8"] {
+        shop.put("c.yaml", &format!("{BUS}cluster: {{slot: {slot}}}\n"));
+        assert!(shop.findings().is_empty(), "{slot}: {:?}", shop.findings());
+        let expected = format!(
+            "slot {slot} of job ids; {}",
+            which.replace("DIR", shop.dir.path().to_str().unwrap())
+        );
+        let found = shop.doctor();
+        assert!(
+            found
+                .iter()
+                .any(|one| one.check == "cluster_id" && one.words == expected),
+            "{found:?}"
+        );
+    }
+
+    // Salt makes the job ids of a master with another job cache.
+    let only_watched = MASTER.replace("master_job_cache: saltcellar\n", "");
+    shop.put("salt/master", &format!("{only_watched}{CLUSTER}"));
+    shop.put("c.yaml", BUS);
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
+
+    // Masters may join later.
+    shop.put("salt/master", &format!("{MASTER}cluster_id: c\n"));
+    shop.assert_finding(
+        "cluster_id",
+        "warning",
+        "a master of the cluster c",
+        "`cluster: {slot: K/N}`",
+    );
+    shop.put("salt/master", &format!("{MASTER}cluster_id: ''\n"));
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
+}
+
+#[test]
+fn masters_of_a_cluster_of_3007_share_no_answers() {
+    let shop = Shop::new();
+    shop.put("salt/master", &format!("{MASTER}{CLUSTER}"));
+    shop.put("c.yaml", &format!("{BUS}cluster: {{slot: 1/3}}\n"));
+    shop.python(r#"{"salt": "3007.15", "extension": null, "module": null, "entry": false}"#);
+    shop.assert_finding(
+        "cluster_id",
+        "warning",
+        "Salt 3007 shares no answers",
+        "`saltcellar setup --passive`",
+    );
+}
+
+#[test]
+fn a_minion_with_several_masters_shows_that_each_needs_a_slot_of_job_ids() {
+    let shop = Shop::new();
+    shop.put("c.yaml", BUS);
+    for (minion, words) in [
+        (
+            "master: [a, b]",
+            "this host's minion has 2 masters; each needs a daemon, which has the jobs of its master only: a, b",
+        ),
+        (
+            "master: [a, b]\nmaster_type: failover",
+            "this host's minion has 2 masters, one at a time; each needs a daemon",
+        ),
+    ] {
+        shop.put("salt/minion", &format!("{minion}\n"));
+        shop.assert_finding("masters", "warning", words, "`cluster: {slot: K/2}`");
+    }
+
+    shop.put("c.yaml", &format!("{BUS}cluster: {{slot: 1/2}}\n"));
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
+
+    // Two masters on this host.
+    shop.put("c.yaml", "bus: [DIR/var/run/salt/master, /var/run/other]\n");
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
+
+    shop.put("c.yaml", BUS);
+    for minion in ["master: a", "master: [a]", "id: a"] {
+        shop.put("salt/minion", &format!("{minion}\n"));
+        assert!(
+            shop.findings().is_empty(),
+            "{minion}: {:?}",
+            shop.findings()
+        );
+    }
 }
 
 #[test]

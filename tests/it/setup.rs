@@ -6,7 +6,7 @@ use std::process::Output;
 
 use rmpv::Value;
 
-use crate::doctor_master::Shop;
+use crate::doctor_master::{CLUSTER, Shop};
 use crate::fake_daemon::{FakeDaemon, map, program, stderr, stdout};
 
 fn setup(shop: &Shop, flags: &[&str]) -> Output {
@@ -68,6 +68,30 @@ fn without_permission_setup_only_shows_the_plan() {
         refused,
         "saltcellar: nothing was changed: add --yes to make these steps without a question\n"
     );
+}
+
+#[test]
+fn the_plan_says_what_several_masters_need() {
+    let shop = shop();
+    shop.put("salt/master", &format!("root_dir: DIR\n{CLUSTER}"));
+    let plan = stdout(&setup(&shop, &["--dry-run"]));
+    for words in [
+        "note      the daemon has no slot of job ids: one of the 3 masters of the cluster c (",
+        "each needs a daemon: 10.0.0.2, 10.0.0.3: `cluster: {slot: K/3}` in the configuration",
+    ] {
+        assert!(plan.contains(words), "{words}: {plan}");
+    }
+
+    shop.put("c.yaml", "cluster.slot: 1/3\n");
+    let plan = stdout(&setup(&shop, &["--dry-run"]));
+    assert!(
+        plan.contains("note      slot 1/3 of job ids; one of the 3 masters"),
+        "{plan}"
+    );
+
+    shop.put("salt/master", "root_dir: DIR\n");
+    let plan = stdout(&setup(&shop, &["--dry-run"]));
+    assert!(!plan.contains("masters"), "{plan}");
 }
 
 #[test]

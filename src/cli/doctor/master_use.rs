@@ -55,6 +55,11 @@ impl Uses {
                 .any(|dir| same_file(dir, &master.sock_dir)),
         }
     }
+
+    /// Whether anything of this master goes to saltcellar.
+    pub(super) fn any(&self) -> bool {
+        self.job_cache || self.event_return || self.ext_job_cache || self.bus
+    }
 }
 
 /// The file and line of a top-level option; the last file takes precedence.

@@ -17,6 +17,7 @@ mod finding;
 mod keys;
 mod master;
 mod master_use;
+mod masters;
 mod options;
 mod permissions;
 mod python;
@@ -25,6 +26,7 @@ mod sinks;
 mod spool;
 
 pub(super) use self::master::setting as master_setting;
+pub(super) use self::masters::of_several_masters;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -96,6 +98,7 @@ const CHECKS: &[&[Check]] = &[
     permissions::CHECKS,
     spool::CHECKS,
     master::CHECKS,
+    masters::CHECKS,
     options::CHECKS,
 ];
 

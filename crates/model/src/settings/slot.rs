@@ -37,6 +37,11 @@ impl Slot {
         i64::from(self.of) * 2
     }
 
+    /// The number of slots, which is the largest number of masters.
+    pub fn of(self) -> u16 {
+        self.of
+    }
+
     fn parse(text: &str) -> Option<Self> {
         // `parse` alone would also read "+1".
         let number = |text: &str| {

@@ -195,6 +195,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
         plan.remarks
             .push("the master is neither changed nor restarted".to_owned());
+        plan.remarks
+            .extend(doctor::of_several_masters(&master, &config, None, false));
         plan.afterwards
             .push("open the page: `saltcellar page` prints a link that signs in".to_owned());
 
@@ -207,6 +209,14 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         plan.remarks
             .extend(retention::remark(global, &config, &master));
     }
+
+    let salt_python = salt.as_ref().ok().map(|salt| salt.python.as_path());
+    plan.remarks.extend(doctor::of_several_masters(
+        &master,
+        &config,
+        salt_python,
+        choices.job_cache,
+    ));
 
     let needs_options = !options.is_empty();
 

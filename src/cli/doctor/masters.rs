@@ -1,0 +1,228 @@
+//! Several masters: what a daemon beside each of them needs, as far as files of this host tell.
+//!
+//! The master's options name a cluster. Hot masters and failover are options of minions; the minion of this host, if it has one,
+//! stands for all of them. Nothing is asked over the network.
+
+use std::path::Path;
+
+use super::check::{Check, Run};
+use super::finding::{Findings, Reporter};
+use super::master_use::{MasterContext, Uses, option_origin};
+use super::python;
+
+use crate::config::Config;
+use crate::config::salt_master::{Role, SaltMaster};
+use crate::model::word::Word as _;
+
+const CLUSTER: &str = "cluster_id";
+const MINION: &str = "masters";
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        name: CLUSTER,
+        not_ok_when: "the master belongs to a [cluster](TOPOLOGIES.md#a-cluster), and the daemon has no slot of job ids, or one of fewer masters than there are; or its Salt shares no answers (3007)",
+        run: Run::Master(cluster),
+    },
+    Check {
+        name: MINION,
+        not_ok_when: "this host's minion has [several masters](TOPOLOGIES.md#hot-masters-and-failover), and the daemon has no slot of job ids, or one of fewer masters than there are",
+        run: Run::Master(minion),
+    },
+];
+
+/// The same findings for a plan of `setup`, as a sentence each.
+pub(in crate::cli) fn of_several_masters(
+    master: &SaltMaster,
+    config: &Config,
+    salt_python: Option<&Path>,
+    job_cache: bool,
+) -> Vec<String> {
+    let mut found = Findings::default();
+
+    if let Some(cluster) = Cluster::of(master) {
+        // Only clusters differ between releases, and asking takes a while.
+        let version = salt_python
+            .and_then(|path| python::ask(path, master).ok())
+            .and_then(|installed| installed.salt);
+        cluster.report(&mut found, master, config, version.as_deref(), job_cache);
+    }
+    if let Some(masters) = MastersOfMinion::beside(master) {
+        masters.report(&mut found, config, job_cache);
+    }
+
+    let sentence = |message: String, write: Option<String>| match write {
+        Some(write) => format!("{message}: {write}"),
+        None => message,
+    };
+    found
+        .0
+        .into_iter()
+        .map(|one| sentence(one.message, one.advice.map(|advice| advice.write)))
+        .collect()
+}
+
+fn cluster(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+    if !uses.any() {
+        return;
+    }
+    let MasterContext { master, config, .. } = context;
+
+    if let Some(cluster) = Cluster::of(master) {
+        let version = context.python.as_ref().ok();
+        let version = version.and_then(|installed| installed.salt.as_deref());
+        cluster.report(found, master, config, version, uses.job_cache);
+    }
+}
+
+fn minion(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
+    if !uses.any() {
+        return;
+    }
+    let MasterContext { master, config, .. } = context;
+
+    if let Some(masters) = MastersOfMinion::beside(master) {
+        masters.report(found, config, uses.job_cache);
+    }
+}
+
+/// A cluster that a master belongs to.
+struct Cluster {
+    id: String,
+    /// The other masters. Since 3008 masters can join a cluster that does not name them.
+    peers: Vec<String>,
+}
+
+impl Cluster {
+    fn of(master: &SaltMaster) -> Option<Self> {
+        let id = master.text(CLUSTER).filter(|id| !id.is_empty())?.to_owned();
+        let peers = master.texts("cluster_peers");
+        let peers = peers.into_iter().map(str::to_owned).collect();
+        Some(Self { id, peers })
+    }
+
+    fn report(
+        &self,
+        found: &mut Findings,
+        master: &SaltMaster,
+        config: &Config,
+        version: Option<&str>,
+        job_cache: bool,
+    ) {
+        let mut found = found.of(CLUSTER);
+        let origin = option_origin(master, CLUSTER);
+        let id = &self.id;
+
+        let (count, which) = if self.peers.is_empty() {
+            (None, format!("a master of the cluster {id} ({origin})"))
+        } else {
+            let count = self.peers.len() + 1;
+            let which = format!("one of the {count} masters of the cluster {id} ({origin})");
+            (Some(count), which)
+        };
+        let peers = self.peers.join(", ");
+        let others = match count {
+            Some(_) => format!("{which}; each needs a daemon: {peers}"),
+            None => format!("{which}; each needs a daemon"),
+        };
+
+        report_slot(&mut found, &others, count, config, job_cache);
+
+        if job_cache && version.is_some_and(|version| version.starts_with("3007.")) {
+            found.warn_because(
+                "Salt 3007 shares no answers among the masters of a cluster",
+                "the answers of a job are with the master of each minion; `jobs.lookup_jid` on another master lacks them",
+                "look the job up on each master, or upgrade Salt to 3008; or keep local_cache with a cachedir that the masters share, \
+                and only watch with saltcellar: `saltcellar setup --passive`",
+            );
+        }
+    }
+}
+
+/// The masters of this host's minion, if there are several.
+struct MastersOfMinion {
+    masters: Vec<String>,
+    /// The minion uses one of them at a time.
+    is_failover: bool,
+}
+
+impl MastersOfMinion {
+    /// From the file beside the master's.
+    fn beside(master: &SaltMaster) -> Option<Self> {
+        let file = master.conf_file.with_file_name(Role::Minion.name());
+        let minion = SaltMaster::read_as(&file, Role::Minion);
+
+        let masters = minion.texts("master");
+        if masters.len() < 2 {
+            return None;
+        }
+
+        let is_failover = matches!(minion.text("master_type"), Some("failover" | "distributed"));
+        let masters = masters.into_iter().map(str::to_owned).collect();
+        Some(Self {
+            masters,
+            is_failover,
+        })
+    }
+
+    fn report(&self, found: &mut Findings, config: &Config, job_cache: bool) {
+        let mut found = found.of(MINION);
+        let count = self.masters.len();
+
+        // Masters of one host share a daemon.
+        if config.bus.len() >= count {
+            return;
+        }
+
+        let masters = self.masters.join(", ");
+        let when = if self.is_failover {
+            ", one at a time"
+        } else {
+            ""
+        };
+        let which = format!(
+            "this host's minion has {count} masters{when}; each needs a daemon, which has the jobs of its master only: {masters}"
+        );
+        report_slot(&mut found, &which, Some(count), config, job_cache);
+    }
+}
+
+/// Whether the daemon's job ids differ from those of the other masters.
+fn report_slot(
+    found: &mut Reporter<'_>,
+    which: &str,
+    masters: Option<usize>,
+    config: &Config,
+    job_cache: bool,
+) {
+    const WHY: &str = "two masters can make the same job id; a minion then runs one of the two jobs, and its answer is shown for both";
+
+    // Salt makes the job ids.
+    if !job_cache {
+        return found.ok(which);
+    }
+
+    let slots = masters.map_or_else(|| "N".to_owned(), |count| count.to_string());
+    let write = format!(
+        "`cluster: {{slot: K/{slots}}}` in the configuration of each master's daemon, with another K from 1 to {slots}, then restart it"
+    );
+
+    match config.cluster.slot {
+        None => found.warn_because(
+            format!("the daemon has no slot of job ids: {which}"),
+            WHY,
+            write,
+        ),
+        Some(slot) if masters.is_some_and(|count| count > usize::from(slot.of())) => {
+            let slot = slot.show().unwrap_or_default();
+            found.warn_because(
+                format!("the slot of job ids is {slot}, for fewer masters than there are: {which}"),
+                WHY,
+                write,
+            );
+        }
+        Some(slot) => {
+            let slot = slot.show().unwrap_or_default();
+            found.ok(format!("slot {slot} of job ids; {which}"));
+        }
+    }
+}
