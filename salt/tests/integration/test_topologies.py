@@ -54,6 +54,15 @@ def test_a_job_of_a_cluster_is_stored_once_by_each_daemon_and_is_known_in_an_exp
     assert stored(first) == expected
 
 
+def test_different_jobs_under_one_id_are_a_conflict_at_each_master_of_a_cluster(cluster):
+    first, second, *_ = cluster.values()
+    jid = first.lab.publish(first.lab.minions[0], "test.echo", "first")
+    second.lab.publish(second.lab.minions[0], "test.echo", "second", jid=jid)
+    for site in cluster.values():
+        eventually(f"the conflict at {site.name}", lambda site=site: (site.daemon.job(jid) or {}).get("conflict"))
+        assert sorted(one["arg"] for one in site.daemon.job(jid)["publishes"]) == [["first"], ["second"]]
+
+
 # ------------------------------------------------------------------- a minion of two masters
 def test_a_job_is_in_the_store_of_the_hot_master_that_published_it(pair):
     for publisher, other in (pair["a"], pair["b"]), (pair["b"], pair["a"]):
