@@ -48,7 +48,7 @@ pub(super) fn start_scripts(
 }
 
 /// The id of the first configured master that exists on this machine.
-fn master_id(config: &Config) -> String {
+pub(super) fn master_id(config: &Config) -> String {
     let masters = config.reactor.master.iter().chain(&config.ingest.masters);
     let existing = masters.into_iter().find(|path| path.exists());
     // Empty on a host without a master.

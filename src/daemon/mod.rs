@@ -37,7 +37,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::call::running::RunningConfig;
-use crate::api::call::{Acceptor, Archive, Ctx, JidMaker, Process, Reacting, Rights};
+use crate::api::call::{Acceptor, Archive, Ctx, JidMaker, OwnMaster, Process, Reacting, Rights};
 use crate::api::http;
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
 use crate::api::sign_in::SignIn;
@@ -113,6 +113,7 @@ impl Made<'_> {
             state_dir: config.state_dir.as_path().into(),
             clock: self.clock,
             metrics: self.metrics,
+            master: OwnMaster::new(&engines::master_id(config)),
         };
 
         // New job ids continue after the newest stored one even if the clock was set back.

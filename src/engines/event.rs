@@ -7,7 +7,7 @@
 //! | `time` | arrival, `2026-11-21T05:47:28.123456Z` |
 //! | `tag` | tag |
 //! | `minion`, `fun`, `jid` | minion id, function, job id; null without one |
-//! | `master_id` | the id of the master that fired the event, or else of this machine's master |
+//! | `master_id` | the id of the master that fired the event: `master_id` in its data, or of the peer that it came from, or of this machine's master |
 //! | `data` | the event's data, in the JSON form of [`crate::wire::msgpack::json`] |
 
 use std::sync::Arc;
@@ -68,13 +68,16 @@ impl Event {
             fun,
             jid,
             body,
+            origin,
             ..
         } = entry;
 
         let of_event = get(&body, "master_id")
             .and_then(as_text)
             .filter(|id| !id.is_empty());
-        let master_id = of_event.map_or_else(|| master_id.clone(), Arc::from);
+        // A syndic names its own master in the data, the same on each peer.
+        let known = of_event.or(Some(&*origin).filter(|id| !id.is_empty()));
+        let master_id = known.map_or_else(|| master_id.clone(), Arc::from);
 
         let tag = String::from_utf8(tag)
             .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned());
@@ -231,6 +234,17 @@ pub(super) mod tests {
         let other = super::tests::event(8, "t", "", json!({"master_id": "m2"}));
         assert_eq!(other.head().master_id, Some("m2"));
         assert_eq!(other.head().minion, None);
+
+        let of_peer = |data| {
+            let entry = StoredEntry {
+                origin: "master2".to_owned(),
+                ..entry(9, "t", "", data)
+            };
+            Event::new(entry, "store:9".to_owned(), &"master1".into())
+        };
+        assert_eq!(of_peer(json!({})).head().master_id, Some("master2"));
+        let of_syndic = of_peer(json!({"master_id": "m2"}));
+        assert_eq!(of_syndic.head().master_id, Some("m2"));
     }
 
     #[test]

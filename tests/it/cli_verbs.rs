@@ -516,8 +516,8 @@ fn rows_are_printed_as_comma_separated_values() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(
         stdout(&output),
-        "JID,TIME (UTC),FUN,TGT,USER,RETURNED,FAILED,ARG\n\
-         20261121054728123456,2026-11-21 05:47:28.123,cmd.run,*,root,2/3,1,uptime\n"
+        "JID,TIME (UTC),FUN,TGT,USER,RETURNED,FAILED,ARG,MASTER\n\
+         20261121054728123456,2026-11-21 05:47:28.123,cmd.run,*,root,2/3,1,uptime,\n"
     );
 }
 

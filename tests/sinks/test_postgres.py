@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 import salt.returners.pgjsonb
-from conftest import eventually, free_port, missing
+from conftest import Cellar, eventually, free_port, missing
 
 
 class Postgres:
@@ -122,6 +122,32 @@ def test_repeated_batches_and_kills_of_both_change_nothing(cellar, place, postgr
     assert [postgres.count(table) for table in ["jids", "salt_returns", "salt_events"]] == [240, 240, 480]
 
 
+def test_the_masters_of_a_cluster_share_the_rows(run, place, postgres):
+    settings = {**sink(postgres, place), "batch": {"count": 7, "time": "0s"}}
+    daemons = []
+    for n in range(3):
+        own = place / f"m{n}"
+        own.mkdir()
+        (own / "master").write_text(f"id: m{n}\n")
+        daemons.append(Cellar(run, own, {"pg": settings}, ingest={"masters": [str(own / "master")]}))
+    for n in range(100):
+        jid = f"2026112105472812{n:04}"
+        owner = n % 3
+        ret = {"jid": jid, "id": "web1", "fun": "test.ping", "return": n, "success": True, "retcode": 0}
+        events = [(f"salt/job/{jid}/new", {"jid": jid, "fun": "test.ping", "minions": ["web1"]}), (f"salt/job/{jid}/ret/web1", ret)]
+        for m, daemon in enumerate(daemons):
+            # As the master puts them on the bus, in another order on each.
+            mark = {} if m == owner else {"__peer_id": f"m{owner}"}
+            fired = [(tag, {**data, "_stamp": f"2026-11-21T05:47:28.{n:06}", **mark}) for tag, data in events]
+            daemon.fire(*(fired if m else fired[::-1]))
+    for daemon in daemons:
+        daemon.delivered("pg")
+    assert [postgres.count(table) for table in ["jids", "salt_returns", "salt_events"]] == [100, 100, 200]
+    found = postgres.sql("SELECT master_id, count(*), count(DISTINCT data) FROM salt_events GROUP BY master_id ORDER BY master_id")
+    assert found == ["m0|68|68", "m1|66|66", "m2|66|66"]
+    assert postgres.sql("SELECT count(*) FROM salt_events WHERE data ? '__peer_id'") == ["0"]
+
+
 def restarted(postgres):
     (postgres.data / "postmaster.pid").unlink(missing_ok=True)
     try:
@@ -135,7 +161,7 @@ def test_an_event_that_postgresql_rejects_is_the_only_dead_letter(cellar, place,
     daemon = cellar(pg={**sink(postgres, place), "batch": {"time": "0s"}})
     daemon.fire(("salt/auth", {"n": 1}), ("salt/auth", {"n": 2, "text": "nul \0 byte"}), ("t" * 300, {}), ("salt/auth", {"n": 3}))
     daemon.delivered("pg")
-    assert postgres.sql("SELECT data->>'n' FROM salt_events ORDER BY id") == ["1", "3"]
+    assert postgres.sql("SELECT data->>'n' FROM salt_events ORDER BY alter_time") == ["1", "3"]
     reasons = [letter["reason"] for letter in daemon.letters("pg")]
     assert reasons[0].startswith("22P05 ") and reasons[1].startswith("22001 "), reasons
 

@@ -14,6 +14,8 @@ pub struct EventFilter {
     pub jid: Option<String>,
     /// Minion id, exactly.
     pub minion: Option<String>,
+    /// [`Entry::origin`](crate::Entry::origin), one of these exactly; any if there are none.
+    pub origins: Vec<String>,
     /// Arrival at or after this time.
     pub since: Option<Micros>,
     /// Arrival before this time.
@@ -24,7 +26,7 @@ pub struct EventFilter {
 
 impl EventFilter {
     /// Whether an entry with these columns may match. Tag and jid are checked separately, because that is more expensive.
-    pub fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
+    pub fn allows(&self, flags: Flags, at: Micros, minion: &str, origin: &str) -> bool {
         flags.has(if self.reactions {
             Flags::REACTION
         } else {
@@ -32,6 +34,7 @@ impl EventFilter {
         }) && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.minion.as_deref().is_none_or(|wanted| wanted == minion)
+            && (self.origins.is_empty() || self.origins.iter().any(|wanted| wanted == origin))
     }
 
     /// Whether any entry that arrived between these times may match.
@@ -53,12 +56,19 @@ mod tests {
             minion: Some("web1".into()),
             ..Default::default()
         };
-        assert!(filter.allows(Flags::ON_BUS, Micros(10), "web1"));
-        assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1"));
-        assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1"));
-        assert!(!filter.allows(Flags::ON_BUS, Micros(10), "web2"));
+        let of_masters = EventFilter {
+            origins: vec![String::new(), "m2".to_owned()],
+            ..filter.clone()
+        };
+        let allowed =
+            ["", "m2", "m3"].map(|m| of_masters.allows(Flags::ON_BUS, Micros(10), "web1", m));
+        assert_eq!(allowed, [true, true, false]);
+        assert!(filter.allows(Flags::ON_BUS, Micros(10), "web1", ""));
+        assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1", ""));
+        assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1", ""));
+        assert!(!filter.allows(Flags::ON_BUS, Micros(10), "web2", ""));
         assert!(
-            !filter.allows(Flags::default(), Micros(10), "web1"),
+            !filter.allows(Flags::default(), Micros(10), "web1", ""),
             "not on a bus"
         );
         assert!(

@@ -354,6 +354,8 @@ pub struct FiredEvent<'a> {
     data: &'a [u8],
     /// The time in the item, if any: imported events have their own times.
     pub at: Option<Micros>,
+    /// The master in the item, if any: imported events come from several.
+    pub master: Option<&'a str>,
     seen: Result<Peeked<'a>, Unreadable>,
 }
 
@@ -403,11 +405,12 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
         return Ok(None);
     };
 
-    let (mut tag, mut data, mut at) = (None, None, None);
+    let (mut tag, mut data, mut at, mut master) = (None, None, None, None);
     for _ in 0..pairs {
         match reader.text_bytes()? {
             b"tag" => tag = Some(reader.text_bytes()?),
             b"at" => at = as_int(reader.value()?).map(Micros),
+            b"master" => master = as_text(reader.value()?),
             b"data" => {
                 let start = *reader;
                 let seen = peek_next(reader);
@@ -431,6 +434,7 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
         tag,
         data,
         at,
+        master,
         seen,
     }))
 }
@@ -475,6 +479,11 @@ impl<'a> SaltEvent<'a> {
             body: self.body.as_deref().unwrap_or(self.received.body),
             ..self.received
         }
+    }
+
+    /// Sets the master that it came from.
+    pub fn set_origin(&mut self, origin: &'a str) {
+        self.received.origin = origin;
     }
 
     /// The entry to store, and its body if it is not the one in the entry.

@@ -14,4 +14,34 @@ pub(crate) struct Archive {
     pub(crate) state_dir: Arc<Path>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) master: OwnMaster,
+}
+
+/// The id of this machine's master; empty if there is none.
+///
+/// An entry of that master has no origin: its id may be unknown when the entry is stored, and change.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OwnMaster(Arc<str>);
+
+impl OwnMaster {
+    pub(crate) fn new(id: &str) -> Self {
+        Self(id.into())
+    }
+
+    /// The id of the master that an entry came from, as it is shown; `None` if unknown.
+    pub(crate) fn shown(&self, origin: &str) -> Option<String> {
+        let id = if origin.is_empty() { &self.0 } else { origin };
+        Some(id.to_owned()).filter(|id| !id.is_empty())
+    }
+
+    /// The origins of the entries that are shown with the id of a master.
+    pub(crate) fn origins(&self, shown: &str) -> Vec<String> {
+        let own = (shown == &*self.0).then(String::new);
+        own.into_iter().chain([shown.to_owned()]).collect()
+    }
+
+    /// The origin of an entry that another daemon shows with the id of a master.
+    pub(crate) fn origin<'a>(&self, shown: &'a str) -> &'a str {
+        if shown == &*self.0 { "" } else { shown }
+    }
 }

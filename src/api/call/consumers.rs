@@ -302,7 +302,7 @@ impl Wait for Next {
                     next: Some(Cursor::new(&store.id(), batch.next)),
                     more: !batch.is_end && !batch.paused,
                     paused: batch.paused,
-                    events: EventRow::all(&store, batch.events),
+                    events: EventRow::all(&store, &ctx.master, batch.events),
                 }))
             },
         ))

@@ -10,7 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value as Json;
 
 use super::poll::{Attempt, Poll};
-use super::{Archive, Call, Cursor, In, Limited, OF_EVENTS, ReadCtx, Run, Wait, Whole, failed};
+use super::{
+    Archive, Call, Cursor, In, Limited, OF_EVENTS, OwnMaster, ReadCtx, Run, Wait, Whole, failed,
+};
 use crate::base::limits::{
     CONSUMER_BATCH_EVENTS, COUNT_GROUPS_MAX, FOLLOW_GATHER, LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
@@ -39,6 +41,9 @@ answers! {
         minion: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         fun: Option<String>,
+        /// The id of the master that fired it; absent if this machine's master did and its id is not known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        master: Option<String>,
         data: Stored,
     }
     /// Events, the latest first unless requested otherwise.
@@ -118,7 +123,10 @@ answers! {
         minion: Option<String>,
         #[serde(serialize_with = "or_absent")]
         fun: Option<String>,
-        /// Binary: the body, byte for byte as received.
+        /// The id of the master that it came from.
+        #[serde(serialize_with = "or_absent")]
+        master: Option<String>,
+        /// Binary: the body, byte for byte as its master fired it.
         body: Stored,
     }
 }
@@ -192,7 +200,7 @@ fn text(text: String) -> Option<String> {
 }
 
 impl EventRow {
-    pub(super) fn of(store: &StoreView, event: StoredEntry) -> Self {
+    pub(super) fn of(store: &StoreView, master: &OwnMaster, event: StoredEntry) -> Self {
         Self {
             id: store.event_id(&event),
             seq: event.seq.0,
@@ -203,14 +211,19 @@ impl EventRow {
             jid: text(event.jid),
             minion: text(event.minion),
             fun: text(event.fun),
+            master: master.shown(&event.origin),
             data: Stored::of_data(event.body),
         }
     }
 
-    pub(super) fn all(store: &StoreView, events: Vec<StoredEntry>) -> Vec<Self> {
+    pub(super) fn all(
+        store: &StoreView,
+        master: &OwnMaster,
+        events: Vec<StoredEntry>,
+    ) -> Vec<Self> {
         events
             .into_iter()
-            .map(|event| Self::of(store, event))
+            .map(|event| Self::of(store, master, event))
             .collect()
     }
 }
@@ -317,6 +330,8 @@ pub(crate) struct ListArgs {
     pub(crate) until: Option<Time>,
     /// Only this minion id
     pub(crate) minion: Option<String>,
+    /// Only events that this master fired: its id
+    pub(crate) master: Option<String>,
     /// Only tags that match this glob
     pub(crate) tag: Option<Glob>,
     /// Only events of this job
@@ -346,6 +361,9 @@ impl Run for List {
             tag: args.tag,
             jid: args.jid.map(|Id(jid)| jid),
             minion: args.minion,
+            origins: args
+                .master
+                .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
             since: args.since.map(|Time(at)| at),
             until: args.until.map(|Time(at)| at),
             reactions: false,
@@ -386,7 +404,7 @@ impl Run for List {
         }
 
         Ok(EventsPage {
-            events: EventRow::all(&ctx.store, events),
+            events: EventRow::all(&ctx.store, ctx.master, events),
             more,
             next: next.map(|seq| Cursor::new(&store, seq)),
             scan: Scan {
@@ -547,7 +565,7 @@ pub(in crate::api) fn follow(
         let events = gap.take().into_iter().chain(found.events).collect();
 
         Ok(Attempt::Done(FollowedEvents {
-            events: EventRow::all(store, events),
+            events: EventRow::all(store, ctx.master, events),
             unfiltered,
             next: found.next.0,
             more: !found.is_end,
@@ -738,14 +756,17 @@ impl Run for Entries {
         };
 
         Ok(EntriesPage {
-            entries: found.into_iter().map(entry_row).collect(),
+            entries: found
+                .into_iter()
+                .map(|entry| entry_row(ctx.master, entry))
+                .collect(),
             next: next.map(|next| next.0),
             durable: durable.0,
         })
     }
 }
 
-fn entry_row(entry: StoredEntry) -> EntryRow {
+fn entry_row(master: &OwnMaster, entry: StoredEntry) -> EntryRow {
     let unconfirmed = entry.flags.has(Flags::UNCONFIRMED);
     // For an event from a bus, confirmation has no meaning.
     let confirmed = match entry.kind {
@@ -768,6 +789,7 @@ fn entry_row(entry: StoredEntry) -> EntryRow {
         jid: text(entry.jid),
         minion: text(entry.minion),
         fun: text(entry.fun),
+        master: master.shown(&entry.origin),
         body: Stored::binary(&entry.body),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) mod writes;
 pub(crate) mod zeromq;
 
 pub(crate) use accept::{Acceptor, JidMaker};
-pub(crate) use archive::Archive;
+pub(crate) use archive::{Archive, OwnMaster};
 pub(crate) use cursor::Cursor;
 pub(in crate::api) use cursor::seq;
 pub(crate) use definition::CallEntry;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::archive::Archive;
+use super::archive::{Archive, OwnMaster};
 use crate::base::metrics::Metrics;
 use crate::model::{Limit, ReadLimits};
 use crate::store::StoreView;
@@ -13,6 +13,7 @@ pub(crate) struct ReadCtx<'a> {
     /// The store as the caller may know it.
     pub(crate) store: StoreView,
     pub(crate) metrics: &'a Metrics,
+    pub(crate) master: &'a OwnMaster,
     pub(super) limits: Arc<ReadLimits>,
 }
 
@@ -21,6 +22,7 @@ impl<'a> ReadCtx<'a> {
         Self {
             store: archive.store.view(limits.clone()),
             metrics: &archive.metrics,
+            master: &archive.master,
             limits: limits.clone(),
         }
     }

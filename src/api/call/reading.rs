@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::archive::Archive;
+use super::archive::{Archive, OwnMaster};
 use super::parts::{Ctx, Part, Process, Reacting};
 use super::running::RunningConfig;
 use crate::api::sign_in::SignIn;
@@ -33,6 +33,7 @@ pub(crate) struct ReadArchive<'a> {
     pub(crate) state_dir: &'a Path,
     pub(crate) clock: &'a Clock,
     pub(crate) metrics: &'a Metrics,
+    pub(crate) master: &'a OwnMaster,
 }
 
 impl ReadPart for Archive {
@@ -44,6 +45,7 @@ impl ReadPart for Archive {
             state_dir: &self.state_dir,
             clock: &self.clock,
             metrics: &self.metrics,
+            master: &self.master,
         }
     }
 }

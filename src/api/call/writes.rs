@@ -17,7 +17,7 @@ use super::accept::refused;
 use super::{Acceptor, Archive, Call, Changing, In, Raised, Run, Save};
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES, WIRE_FRAME_BYTES_MAX,
+    CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES, NAME_BYTES_MAX, WIRE_FRAME_BYTES_MAX,
 };
 use crate::model::word::Word as _;
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Right, Source, stamped_jid};
@@ -27,7 +27,7 @@ use crate::wire::msgpack::{self, Packed, PackedArray, PackedMap, Time, Writer};
 use crate::wire::salt_event::{Foreign, fingerprints, fired, peek, peek_checked, replaces_value};
 
 /// How the entries of a call came to be.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Origin {
     /// The time at which Salt made the call; at most 366 days ago, and not in the future
@@ -36,13 +36,16 @@ pub(crate) struct Origin {
     pub(crate) replay: bool,
     /// From another cache: `at` may be any time of the years 1970 to 9999; needs the right admin
     pub(crate) import: bool,
+    /// Of an import: the id of the master that it came from, unless it is this machine's
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) master: Option<String>,
 }
 
 impl Origin {
     /// The time of an entry whose caller may name one, clamped to [`CALLER_TIME_AGE_MAX`] before the
     /// present, because retention and lists depend on it. Imports may be older; their caller is an
     /// administrator ([`super::Rights`]).
-    fn time(self, ctx: &Acceptor, named: Option<Micros>) -> Micros {
+    fn time(&self, ctx: &Acceptor, named: Option<Micros>) -> Micros {
         let now = ctx.archive.clock.now();
         // Mostly: the entry has the time at which it arrives.
         let Some(at) = named else { return now };
@@ -58,7 +61,7 @@ impl Origin {
         Micros(at.0.clamp(oldest, newest))
     }
 
-    fn source(self, source: Source) -> Source {
+    fn source(&self, source: Source) -> Source {
         if self.replay {
             source.spooled()
         } else {
@@ -66,12 +69,18 @@ impl Origin {
         }
     }
 
+    /// The origin that an import states.
+    fn imported<'a>(&self, ctx: &Acceptor, master: Option<&'a str>) -> Option<&'a str> {
+        let master = master.filter(|id| self.import && id.len() <= NAME_BYTES_MAX)?;
+        Some(ctx.archive.master.origin(master))
+    }
+
     /// An empty entry of a returner call.
-    fn blank(self, ctx: &Acceptor, kind: Kind) -> Entry<'static> {
+    fn blank(&self, ctx: &Acceptor, kind: Kind) -> Entry<'_> {
         Entry {
             kind,
             source: self.source(Source::Returner),
-            origin: "",
+            origin: self.imported(ctx, self.master.as_deref()).unwrap_or(""),
             flags: Flags::default(),
             at: self.time(ctx, self.at.map(|Time(at)| at)),
             tag: b"",
@@ -196,7 +205,7 @@ impl Save for SaveLoad {
 
         let seen = peek(load);
         let foreign = seen.foreign(load);
-        let (origin, stored) = own_form(foreign.as_ref(), load);
+        let (peer, stored) = own_form(foreign.as_ref(), load);
         // With another `cmd` the map is the request of a publish.
         let is_return = seen.has_return() && seen.cmd().is_none_or(|cmd| cmd == "_return");
 
@@ -218,12 +227,13 @@ impl Save for SaveLoad {
         body.array(2).raw(stored).raw(minions.unwrap_or(NIL));
         let body = body.into_bytes();
 
+        let blank = args.origin.blank(ctx, kind);
         let entry = Entry {
             jid: &jid,
             fun: seen.fun().unwrap_or(""),
-            origin,
+            origin: peer.unwrap_or(blank.origin),
             body: &body,
-            ..args.origin.blank(ctx, kind)
+            ..blank
         };
         ctx.store_one(&entry, to)?;
 
@@ -234,15 +244,15 @@ impl Save for SaveLoad {
             // returner call brings the same map, which is then known; but for a value that was too
             // large, whose place has a text of each call.
             let is_fired = !msgpack::get(load, "return").is_some_and(replaces_value);
-            keep_return(ctx, args.origin, load, to, is_fired)?;
+            keep_return(ctx, &args.origin, load, to, is_fired)?;
         }
         Ok(())
     }
 }
 
 /// The origin and the data to store of a map that the master passed on: it passes on what a peer fired with the peer's mark.
-fn own_form<'a>(foreign: Option<&'a Foreign<'a>>, map: &'a [u8]) -> (&'a str, &'a [u8]) {
-    foreign.map_or(("", map), |foreign| (foreign.origin, &foreign.body))
+fn own_form<'a>(foreign: Option<&'a Foreign<'a>>, map: &'a [u8]) -> (Option<&'a str>, &'a [u8]) {
+    foreign.map_or((None, map), |foreign| (Some(foreign.origin), &foreign.body))
 }
 
 /// Whether a load is the whole return of a minion for this job.
@@ -331,7 +341,7 @@ impl Save for Returner {
         args: ReturnerArgs<'_>,
         to: &mut FrameBatch<'_>,
     ) -> Result<(), CallError> {
-        keep_return(ctx, args.origin, args.load.0, to, true)
+        keep_return(ctx, &args.origin, args.load.0, to, true)
     }
 }
 
@@ -382,7 +392,7 @@ pub(in crate::api) fn signed_return(
     check_signed_jid(ctx, signer, &jid)?;
 
     let kept = signed_part(load);
-    keep_return(ctx, origin, kept.as_deref().unwrap_or(load), to, false)?;
+    keep_return(ctx, &origin, kept.as_deref().unwrap_or(load), to, false)?;
     Ok(NIL.to_vec())
 }
 
@@ -444,7 +454,7 @@ fn signed_part(load: &[u8]) -> Option<Vec<u8>> {
 /// Stores a return. One with the master's stamp is an event if `from_master`.
 fn keep_return(
     ctx: &Acceptor,
-    origin: Origin,
+    origin: &Origin,
     load: &[u8],
     to: &mut FrameBatch<'_>,
     from_master: bool,
@@ -500,7 +510,7 @@ fn keep_return(
         flags,
         fun: seen.fun().unwrap_or(""),
         retcode,
-        origin: peer,
+        origin: peer.unwrap_or(made.origin),
         body: load,
         ..made
     };
@@ -581,7 +591,7 @@ pub(crate) struct EventReturn;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct EventReturnArgs<'a> {
-    /// Events: [{"tag", "data", "at"?}, ...]
+    /// Events: [{"tag", "data", "at"?}, ...]; those of an import also have `master`
     #[serde(borrow)]
     pub(crate) events: PackedArray<'a>,
     #[serde(flatten)]
@@ -639,7 +649,12 @@ impl Save for EventReturn {
                 at
             };
 
-            let event = event.event(source, at);
+            let master = event.master;
+            let mut event = event.event(source, at);
+            if let Some(imported) = origin.imported(ctx, master) {
+                event.set_origin(imported);
+            }
+
             // A tag with control characters could forge lines elsewhere.
             if ctx.policy.check_tag(event.entry().tag, source).is_err() {
                 unfit += 1;

@@ -40,6 +40,8 @@ pub(crate) struct Job {
     pub(crate) jid: String,
     /// The publish map or its substitute; empty without one.
     pub(crate) load: Vec<u8>,
+    /// The origin of the load: the master that published the job; empty for the one of this daemon.
+    pub(crate) origin: String,
     /// The rank of the load; 0 without one.
     pub(crate) load_rank: u8,
     /// Expected minions, sorted; `None` if unknown.
@@ -163,6 +165,7 @@ impl Job {
         if rank > self.load_rank && !no_answer {
             self.load_rank = rank;
             self.load = load_of(entry.kind, &entry.body).to_vec();
+            self.origin.clone_from(&entry.origin);
         }
 
         match entry.kind {

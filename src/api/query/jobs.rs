@@ -22,6 +22,8 @@ use crate::wire::outcome::states::StateRow;
 pub(crate) struct JobFilter {
     /// The user, exactly.
     pub(crate) user: Option<String>,
+    /// [`Job::origin`], one of these exactly.
+    pub(crate) origins: Vec<String>,
     /// Pattern for the function; for any function of a job with several.
     pub(crate) fun: Option<Glob>,
     /// Pattern for the target; for any item of a list.
@@ -182,7 +184,16 @@ impl JobFilter {
 
     /// True if the filter depends on a job's entries.
     fn needs_entries(&self) -> bool {
-        self.minion.is_some() || self.result.is_some()
+        self.minion.is_some() || self.result.is_some() || !self.origins.is_empty()
+    }
+
+    fn allows_origin(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
+        if self.origins.is_empty() {
+            return Ok(true);
+        }
+        // Retention may have dropped it since its summary was read.
+        let job = Job::read_load(store, &row.jid)?;
+        Ok(job.is_some_and(|job| self.origins.contains(&job.origin)))
     }
 }
 
@@ -287,6 +298,7 @@ pub(crate) fn each_job_before(
                 // The costly tests come last, and are counted.
                 read += 1;
                 passes = answered_by(store, filter, &listed)?
+                    && filter.allows_origin(store, &listed.row)?
                     && match filter.result {
                         Some(result) => result.is_of(store, &listed.row)?,
                         None => true,

@@ -265,6 +265,8 @@ struct Line<'a> {
     jid: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     minion: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master: Option<&'a str>,
     /// The body, if its JSON form is not exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<String>,
@@ -314,6 +316,7 @@ impl<'a> Line<'a> {
             confirmed: entry.confirmed,
             jid: entry.jid.as_deref(),
             minion: entry.minion.as_deref(),
+            master: entry.master.as_deref(),
             raw: (!is_exact).then(|| BASE64.encode(body)),
             // If it is not msgpack, `raw` has all there is.
             body: value.map_or_else(Map::new, |value| named_body(entry, &value)),

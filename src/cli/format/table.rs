@@ -33,6 +33,8 @@ pub struct Column {
     fit: Fit,
     /// Order in which columns are omitted on a narrow terminal, largest first; 0 means never.
     drop_order: u8,
+    /// Whether it is shown only if its cells differ.
+    only_if_different: bool,
     /// Preferred minimum width: other columns are omitted before this one becomes narrower.
     min_chars: usize,
 }
@@ -58,6 +60,7 @@ impl Column {
             title,
             fit: Fit::Left,
             drop_order: 0,
+            only_if_different: false,
             min_chars: 0,
         }
     }
@@ -68,6 +71,7 @@ impl Column {
             title,
             fit: Fit::Right,
             drop_order: 0,
+            only_if_different: false,
             min_chars: 0,
         }
     }
@@ -78,6 +82,7 @@ impl Column {
             title,
             fit: Fit::TruncateEnd,
             drop_order: 0,
+            only_if_different: false,
             min_chars: SHRUNK_CHARS,
         }
     }
@@ -88,6 +93,7 @@ impl Column {
             title,
             fit: Fit::TruncateMiddle,
             drop_order: 0,
+            only_if_different: false,
             min_chars: MIDDLE_CHARS,
         }
     }
@@ -96,6 +102,14 @@ impl Column {
     pub(in crate::cli) const fn drop_order(self, order: u8) -> Self {
         Self {
             drop_order: order,
+            ..self
+        }
+    }
+
+    /// Omits the column on a terminal if all of the first rows have the same in it.
+    pub(in crate::cli) const fn if_different(self) -> Self {
+        Self {
+            only_if_different: true,
             ..self
         }
     }
@@ -204,6 +218,20 @@ impl Table {
     /// Widens the columns to their content, then omits and truncates columns until the table fits
     /// the terminal.
     fn fit(&mut self, rows: &[Vec<String>], terminal: Option<usize>) {
+        if !self.headed {
+            for (at, column) in self.columns.iter().enumerate() {
+                let mut cells = rows.iter().map(|row| row.get(at));
+                let first = cells.next();
+                let is_same = first.is_none_or(|first| cells.all(|cell| cell == first));
+                if let Some(shown) = self.shown.get_mut(at)
+                    && column.only_if_different
+                    && is_same
+                {
+                    *shown = false;
+                }
+            }
+        }
+
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = (*width).max(width_of(cell));

@@ -224,7 +224,8 @@ impl Feed {
                 continue;
             }
 
-            let Some((call, args)) = item.payload.call(item.at).context("store")? else {
+            let Some((call, args)) = item.payload.call(item.at, &item.master).context("store")?
+            else {
                 events.push(item);
                 let bytes: usize = events.iter().map(|event| event.payload.bytes()).sum();
                 if events.len() >= IMPORT_EVENTS || bytes >= IMPORT_CHUNK_BYTES {
@@ -277,19 +278,23 @@ impl Feed {
 
         for event in &events {
             let Payload { tag, body, .. } = &event.payload;
-            w.map(3)
+            let master = event.master.as_str();
+            w.map(3 + usize::from(!master.is_empty()))
                 .str("tag")
                 .str_bytes(tag)
                 .str("data")
                 .raw(body)
                 .str("at")
                 .int(event.at);
+            if !master.is_empty() {
+                w.str("master").str(master);
+            }
         }
 
         let packed_events = w.into_bytes();
         let (call, args) = packed::<EventReturn>(&EventReturnArgs {
             events: PackedArray(&packed_events),
-            origin: item::origin(None),
+            origin: item::origin(None, ""),
             ..EventReturnArgs::default()
         })
         .context("store")?;

@@ -18,6 +18,8 @@ pub(super) struct ImportItem {
     pub(super) at: i64,
     /// Its location for messages: a file, a line, a row.
     pub(super) origin: String,
+    /// The id of the master that it came from; empty if that is not known.
+    pub(super) master: String,
     pub(super) payload: Payload,
 }
 
@@ -67,8 +69,8 @@ impl Payload {
 
     /// The call that stores it, and its arguments as msgpack; `None` for events, which are sent in
     /// batches.
-    pub(super) fn call(&self, at: i64) -> Result<Option<PackedCall>, EncodeError> {
-        let origin = origin(Some(at));
+    pub(super) fn call(&self, at: i64, master: &str) -> Result<Option<PackedCall>, EncodeError> {
+        let origin = origin(Some(at), master);
         let jid = || Id(self.jid.clone());
         let minions = Some(PackedArray(&self.minions)).filter(|_| !self.minions.is_empty());
 
@@ -127,10 +129,11 @@ pub(super) fn packed<C: Call>(args: &C::Args<'_>) -> Result<PackedCall, EncodeEr
 }
 
 /// The origin of what is imported. Marked as a replay, so that the daemon looks for it.
-pub(super) fn origin(at: Option<i64>) -> Origin {
+pub(super) fn origin(at: Option<i64>, master: &str) -> Origin {
     Origin {
         at: at.map(|at| Time(Micros(at))),
         replay: true,
         import: true,
+        master: Some(master.to_owned()).filter(|master| !master.is_empty()),
     }
 }

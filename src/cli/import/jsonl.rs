@@ -77,9 +77,10 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
         }
 
         match item(line.trim_ascii()) {
-            Ok(JsonLine::Item(at, payload)) => feed.push(ImportItem {
+            Ok(JsonLine::Item(at, master, payload)) => feed.push(ImportItem {
                 at,
                 origin,
+                master,
                 payload,
             })?,
             Ok(JsonLine::Head(version)) => check_version(version).with_context(reading)?,
@@ -115,7 +116,8 @@ fn skip_line(from: &mut impl io::BufRead) -> io::Result<u64> {
 }
 
 enum JsonLine {
-    Item(i64, Payload),
+    /// Its time, the id of its master, and its data.
+    Item(i64, String, Payload),
     /// An entry of this kind says what the exporting daemon saw or did, which is not true of the
     /// importing daemon.
     Foreign(Kind),
@@ -206,6 +208,12 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         Ok(found)
     };
 
+    // Lines of a program, and of a daemon without a master, have none.
+    let master = match value("master")? {
+        None => String::new(),
+        master => text("master", master)?,
+    };
+
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
 
     // Lines that a program writes need not have it: what it imports was returned.
@@ -276,7 +284,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         }
     };
 
-    Ok(JsonLine::Item(at, payload))
+    Ok(JsonLine::Item(at, master, payload))
 }
 
 /// The body of an entry, from `raw`.

@@ -420,6 +420,8 @@ impl Reading<'_> {
         self.feed.push(ImportItem {
             at,
             origin: path.display().to_string(),
+            // The jobs of this machine's master.
+            master: String::new(),
             payload,
         })
     }

@@ -3,7 +3,7 @@
 use crate::api::call::events::EventRow;
 use crate::cli::{Column, plain, short_at, title};
 
-pub(super) fn columns() -> [Column; 5] {
+pub(super) fn columns() -> [Column; 6] {
     [
         Column::right("SEQ"),
         Column::left(title("TIME", "TIME (UTC)")),
@@ -12,6 +12,10 @@ pub(super) fn columns() -> [Column; 5] {
             .min_chars(9)
             .drop_order(2),
         Column::truncated("FUN").drop_order(1),
+        Column::middle_truncated("MASTER")
+            .min_chars(9)
+            .drop_order(3)
+            .if_different(),
     ]
 }
 
@@ -24,5 +28,6 @@ pub(super) fn row(event: &EventRow) -> Vec<String> {
         text(&event.tag),
         optional(&event.minion),
         optional(&event.fun),
+        optional(&event.master),
     ]
 }

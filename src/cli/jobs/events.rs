@@ -89,6 +89,9 @@ pub(in crate::cli) struct Filter {
     /// Only events of this minion
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
+    /// Only events that this master of a cluster fired
+    #[arg(long, value_name = "ID")]
+    master: Option<String>,
     #[command(flatten)]
     more: DataFilter,
     #[command(flatten)]
@@ -214,6 +217,7 @@ impl Filter {
             since: self.when.since(),
             until: self.when.until(),
             minion: given(&self.minion),
+            master: given(&self.master),
             tag: given(&self.tag).map(Glob::from),
             jid: given(&self.jid).map(Id),
             filter: self.more.args(),

@@ -25,6 +25,7 @@ pub(super) fn row(job: &JobRow) -> Vec<String> {
         returned(job),
         job.failed.to_string(),
         arg(job),
+        plain(job.master.as_deref().unwrap_or_default()).into_owned(),
     ]
 }
 

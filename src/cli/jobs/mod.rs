@@ -75,6 +75,9 @@ pub(super) struct Filter {
     /// Only jobs that this minion returned or was expected to
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
+    /// Only jobs that this master of a cluster published
+    #[arg(long, value_name = "ID")]
+    master: Option<String>,
     /// Only jobs with this result: failed, succeeded, missing (minions have not returned) or changed (by a state)
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<JobResult>(),
           hide_possible_values = true)]
@@ -140,6 +143,7 @@ impl Filter {
             since: self.when.since(),
             until: self.when.until(),
             minion: self.minion,
+            master: self.master,
             fun: glob(self.fun),
             tgt: glob(self.tgt),
             user: self.user,
@@ -187,6 +191,10 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::right("RETURNED"),
         Column::right("FAILED"),
         Column::truncated("ARG").drop_order(1),
+        Column::middle_truncated("MASTER")
+            .min_chars(9)
+            .drop_order(4)
+            .if_different(),
     ]);
 
     Listing::<calls::jobs::List>::new(global, filter.args())?.print(

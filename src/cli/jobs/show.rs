@@ -226,6 +226,7 @@ fn head(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
         ("arg", arg(row)),
         ("tgt", joined(&row.tgt) + &tgt_type),
         ("user", line_of(&row.user)),
+        ("master", row.master.clone().unwrap_or_default()),
         (
             "returned",
             format!(

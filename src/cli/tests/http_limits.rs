@@ -66,6 +66,7 @@ fn values(name: &str) -> Option<Vec<String>> {
             "runner.*".into(),
             "file.*".into(),
         ],
+        "master" => vec!["m2".into(), String::new()],
         "tgt" => vec!["db1".into(), "web1".into(), secret(), "*".into()],
         "user" => vec![SECRET.into(), "root".into(), "web".into()],
         "jid" => [

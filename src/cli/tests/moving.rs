@@ -7,8 +7,8 @@ use std::process::Output;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use crate::cli::in_process::{cli, stderr};
-use crate::daemon::in_process::{Cellar, list, map};
+use crate::cli::in_process::{cli, stderr, text};
+use crate::daemon::in_process::{Cellar, list, local, map};
 use crate::testkit::entries::Asks as _;
 use crate::testkit::job_cache::{JobTree, LATER, document, load, packed, sums};
 
@@ -505,4 +505,126 @@ fn an_imported_register_replaces_no_later_one() {
     cellar.ask("save_reg", vec![("data", reg(3))]);
     assert_eq!(import(4, 3 * day), false.into(), "Thorium has gone on");
     assert_eq!(cellar.ask("load_reg", vec![]), reg(3));
+}
+
+/// A daemon beside a master with this id.
+fn beside_master(id: &str) -> Cellar {
+    let mut cellar = Cellar::start();
+    fs::write(cellar.dir.path().join("master"), format!("id: {id}\n")).unwrap();
+    cellar.configure("ingest: {masters: [DIR/master]}\n");
+    cellar.restart();
+    cellar
+}
+
+/// What a master of a cluster has on its bus: events of itself, and those of a peer with the peer's mark.
+fn on_the_bus_of(cellar: &Cellar, own: &str) {
+    let job = |about: &str, id: &str| {
+        let mut data = vec![("jid", JID.into()), ("fun", "test.ping".into())];
+        if about == "new" {
+            data.push(("minions", list(["a1", "b1"])));
+        } else {
+            data.extend([
+                ("id", id.into()),
+                ("return", true.into()),
+                ("cmd", "_return".into()),
+            ]);
+        }
+        (format!("salt/job/{JID}/{about}"), data)
+    };
+    let fired = [
+        ("m1", job("new", "")),
+        ("m1", job("ret/a1", "a1")),
+        ("m2", job("ret/b1", "b1")),
+        ("m1", ("my/event".to_owned(), vec![("n", 1.into())])),
+        ("m2", ("my/event".to_owned(), vec![("n", 2.into())])),
+    ];
+    for (master, (tag, mut data)) in fired {
+        data.push(("_stamp", "2026-11-01T12:00:00.000000".into()));
+        if master != own {
+            data.push(("__peer_id", master.into()));
+        }
+        let event = map(vec![("tag", tag.into()), ("data", map(data))]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+}
+
+/// The masters of the events of a daemon by tag and data, whose order is that of the log.
+fn masters(cellar: &Cellar, filter: &[&str]) -> Vec<(String, String)> {
+    let events = document(&run(cellar, &[&["events", "list"], filter].concat()));
+    let row = |event: &Json| {
+        assert!(event["data"].get("__peer_id").is_none());
+        (
+            event["tag"].as_str().unwrap().to_owned(),
+            event["master"].as_str().unwrap().to_owned(),
+        )
+    };
+    let events = events["events"].as_array().unwrap();
+    events.iter().rev().map(row).collect()
+}
+
+#[test]
+fn masters_of_a_cluster_have_the_same_events_and_imports_store_none_twice() {
+    let (a, b, c) = (
+        beside_master("m1"),
+        beside_master("m2"),
+        beside_master("m3"),
+    );
+    on_the_bus_of(&a, "m1");
+    on_the_bus_of(&b, "m2");
+
+    let of_job = |about: &str| format!("salt/job/{JID}/{about}");
+    let all = [
+        (of_job("new"), "m1".to_owned()),
+        (of_job("ret/a1"), "m1".to_owned()),
+        (of_job("ret/b1"), "m2".to_owned()),
+        ("my/event".to_owned(), "m1".to_owned()),
+        ("my/event".to_owned(), "m2".to_owned()),
+    ];
+    for cellar in [&a, &b] {
+        assert_eq!(masters(cellar, &[]), all);
+        assert_eq!(masters(cellar, &["--master", "m1"]).len(), 3);
+        assert_eq!(masters(cellar, &["--master", "m2"]).len(), 2);
+        assert!(masters(cellar, &["--master", "m3"]).is_empty());
+        assert!(masters(cellar, &["--master", "m1", "--tag", "my/*"]) == all[3..4]);
+
+        for (master, count) in [("m1", 1), ("m2", 0)] {
+            let jobs = document(&run(cellar, &["jobs", "list", "--master", master]));
+            let listed = jobs["jobs"].as_array().unwrap();
+            assert_eq!(listed.len(), count, "{master}: {jobs}");
+        }
+        let job = document(&run(cellar, &["jobs", "show", JID]));
+        assert_eq!(job["master"], "m1");
+        let listed = local(cellar, "GET", "/api/v1/events?master=m2", b"");
+        assert_eq!(listed.json()["events"].as_array().unwrap().len(), 2);
+
+        // Several masters have a column, a single one has none.
+        assert!(text(cellar, &["events", "list"]).contains("MASTER"));
+        assert!(!text(cellar, &["events", "list", "--master", "m1"]).contains("MASTER"));
+    }
+
+    let export = |cellar: &Cellar| {
+        let file = tempfile::tempdir().unwrap();
+        let path = file.path().join("x.jsonl");
+        let args = ["export", "jsonl", path.to_str().unwrap(), "--events"];
+        assert_eq!(run(cellar, &args).status.code(), Some(0));
+        (lines(&path), path, file)
+    };
+    let import = |cellar: &Cellar, path: &Path| {
+        let output = run(cellar, &["import", "jsonl", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        sums(&output)
+    };
+
+    // Each knows the events of the other, whoever fired them.
+    let (exports, of_b) = (export(&a), export(&b));
+    assert_eq!(import(&a, &of_b.1), [0, 5, 0]);
+    assert_eq!(import(&b, &exports.1), [0, 5, 0]);
+    assert_eq!(export(&a).0, exports.0);
+    assert_eq!(export(&b).0, of_b.0);
+
+    // Elsewhere an import keeps the masters.
+    assert_eq!(import(&c, &of_b.1), [5, 0, 0]);
+    assert_eq!(import(&c, &exports.1), [0, 5, 0]);
+    assert_eq!(masters(&c, &[]), all);
+    assert_eq!(export(&c).0, of_b.0);
 }

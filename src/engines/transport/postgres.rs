@@ -3,14 +3,20 @@
 //! | table | rows | key of a repeated row |
 //! |---|---|---|
 //! | `salt_events` | each event | `id`, see [`row_id`]; the sequence of the table makes only positive ones |
-//! | `salt_returns` | `salt/job/<jid>/ret/<minion>` | job, minion and time of the event; the table has no key of its own |
+//! | `salt_returns` | `salt/job/<jid>/ret/<minion>` | job, minion and all of the return; the table has no key of its own |
 //! | `jids` | `salt/job/<jid>/new` | `jid`; a load that Salt has stored itself stays |
 //!
 //! A batch is one transaction, so it is stored as a whole or not at all, and a repeated one changes
 //! nothing.
+//!
+//! # Invariant
+//!
+//! Each master of a cluster has the events of all masters, and a daemon with this sink. An event is one row, whoever delivers it, and
+//! in whatever order: keys depend on the content alone, not on the arrival at a daemon, and no two transactions of sinks overlap.
 
 use std::time::Duration;
 
+use ring::digest::{Context, SHA256};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tokio_postgres::config::SslMode;
@@ -31,6 +37,7 @@ use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
 use crate::engines::secret::{Revealed, Secret};
 use crate::model::word::{self, MIB};
+use crate::wire::salt_event::stamp_of;
 
 const DOC: &str = r"Rows in the tables of Salt's returner pgjsonb.
 
@@ -45,8 +52,9 @@ const DOC: &str = r"Rows in the tables of Salt's returner pgjsonb.
 | `timeout` | for a connection or a batch | 30s |
 
 The schema is that of [Salt's documentation](https://docs.saltproject.io/en/latest/ref/returners/all/salt.returners.pgjsonb.html); the encoder must be `json`. Each event is a row of `salt_events`, each return also one of
-`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row: `salt_events.id` is a negative number made of the store and the sequence number (those of Salt's own rows are
-positive); `salt_returns` gets no second row with the same `jid`, `id` and `alter_time`; an existing row of `jids` stays. Events that PostgreSQL cannot store, such as ones with a NUL character, become dead letters.";
+`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row, even if the daemons of several masters of a cluster deliver it: `salt_events.id` is a negative number made of tag and data (those of Salt's own rows are
+positive), of an event without `_stamp` of the store and the sequence number; `salt_returns` gets no second row with the same `jid`, `id` and `full_ret`; an existing row of `jids` stays. `alter_time` is
+the arrival at the daemon that came first. Events that PostgreSQL cannot store, such as ones with a NUL character, become dead letters.";
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "postgres",
@@ -387,7 +395,12 @@ const INSERT_RETURNS: &str = "\
     SELECT fun, jid, value::jsonb, id, success, full_ret::jsonb, 'epoch'::timestamptz + at * interval '1 microsecond' \
     FROM unnest($1, $2, $3, $4, $5, $6, $7) AS new (fun, jid, value, id, success, full_ret, at) \
     WHERE NOT EXISTS (SELECT FROM salt_returns AS old WHERE old.jid = new.jid AND old.id = new.id \
-    AND old.alter_time = 'epoch'::timestamptz + new.at * interval '1 microsecond')";
+    AND old.full_ret = new.full_ret::jsonb)";
+
+/// Waits for the transactions of other sinks, which may insert the same rows: `salt_returns` has no key that would notice it, and two
+/// transactions that insert the same keys in another order wait for each other. The number, `saltcel` in ASCII, is that of all
+/// sinks.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(32476740758758764)";
 
 const INSERT_JIDS: &str = "\
     INSERT INTO jids (jid, load) SELECT jid, load::jsonb FROM unnest($1, $2) AS new (jid, load) \
@@ -462,6 +475,7 @@ impl Rows {
     /// Inserts all in one transaction; returns the numbers of new rows per table.
     async fn insert(&self, client: &mut Client) -> Result<[u64; 3], tokio_postgres::Error> {
         let transaction = client.transaction().await?;
+        transaction.batch_execute(LOCK).await?;
 
         let mut inserted = [0; 3];
         let Self {
@@ -562,23 +576,38 @@ fn text(column: &Vec<String>) -> (Column<'_>, Type) {
     (column, Type::TEXT_ARRAY)
 }
 
-/// The value of `salt_events.id`: the same at each delivery, and negative.
+/// The value of `salt_events.id`: the same at each delivery, from each master of a cluster, and negative.
 ///
 /// ```text
+/// bit  63      62 .. 0
+///      1       hash of the tag, its length and the data, if these have a `_stamp`
+///
 /// bit  63      62 .. 40                                    39 .. 0
 ///      1       hash of the id before its sequence number   sequence number
 /// ```
+///
+/// Salt stamps each event with the microsecond at which it fires it, so equal data are the same event. Other programs may fire equal
+/// events. Of a thousand million events, two different ones have the same hash with a probability of 5 %.
 fn row_id(event: &Event) -> i64 {
+    // Negative, so that it cannot collide with the table's sequence.
+    let negative = |bits: u64| (1 << 63 | bits).cast_signed();
+
+    if stamp_of(&event.body).is_some() {
+        let mut digest = Context::new(&SHA256);
+        digest.update(&(event.tag.len() as u64).to_le_bytes());
+        digest.update(event.tag.as_bytes());
+        digest.update(&event.body);
+        let hash = digest.finish();
+        let start = hash.as_ref().first_chunk().expect("a hash of 32 bytes");
+        return negative(u64::from_le_bytes(*start));
+    }
+
     let store = event
         .id
         .rsplit_once(':')
         .map_or(event.id.as_str(), |(store, _)| store);
-    // Negative, so that it cannot collide with the table's sequence. Bits of the store keep ids
-    // apart when a store is replaced.
-    let bits =
-        1 << 63 | (xxh3_64(store.as_bytes()) << 40 & !(1 << 63)) | event.seq.0 & ((1 << 40) - 1);
-
-    bits.cast_signed()
+    // Bits of the store keep ids apart when a store is replaced.
+    negative(xxh3_64(store.as_bytes()) << 40 & !(1 << 63) | event.seq.0 & ((1 << 40) - 1))
 }
 
 #[cfg(test)]
@@ -643,6 +672,29 @@ mod tests {
         assert!(id("a", 1) < 0 && id("a", 1) < id("a", 2) && id("a", 2) < id("a", 1 << 39));
         assert_eq!(id("a", 5), id("a", 5));
         assert_ne!(id("a", 5), id("b", 5));
+    }
+
+    #[test]
+    fn an_event_has_the_same_row_whoever_delivers_it() {
+        let stamped = |store: &str, seq, tag: &str, data: Json| {
+            let event = event(seq, tag, "m", data);
+            row_id(&Event {
+                id: format!("{store}:{seq}"),
+                ..event
+            })
+        };
+        let data = |n: u8| json!({"n": n, "_stamp": "2026-11-21T03:09:55.600000"});
+
+        let id = stamped("a", 1, "t", data(1));
+        assert!(id < 0);
+        assert_eq!(stamped("b", 7, "t", data(1)), id);
+        for other in [stamped("a", 1, "t", data(2)), stamped("a", 1, "u", data(1))] {
+            assert!(other < 0 && other != id);
+        }
+
+        // Equal data without a time may be two events.
+        let bare = |seq| stamped("a", seq, "t", json!({"n": 1}));
+        assert_ne!(bare(1), bare(2));
     }
 
     #[test]

@@ -376,7 +376,12 @@ impl LogReader {
                     && rows.seq(at) < before
                     && (!limits.is_limited()
                         || limits.allow_event(&rows.tag(at), rows.minion(at), rows.fun(at)))
-                    && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
+                    && filter.allows(
+                        rows.flags(at),
+                        rows.at(at),
+                        rows.minion(at),
+                        rows.origin(at),
+                    )
                     && filter
                         .tag
                         .as_ref()

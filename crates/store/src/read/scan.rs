@@ -490,7 +490,12 @@ impl<'a> Search<'a> {
             };
             answer != TagAnswer::No
                 && rows.seq(row) < self.before
-                && filter.allows(rows.flags(row), rows.at(row), rows.minion(row))
+                && filter.allows(
+                    rows.flags(row),
+                    rows.at(row),
+                    rows.minion(row),
+                    rows.origin(row),
+                )
                 && select.may_match(rows.minion(row), rows.fun(row))
                 && tag.is_none_or(|tag| tag.decide(answer, rows, row))
         };

@@ -33,6 +33,9 @@ answers! {
         tgt: Stored,
         tgt_type: Stored,
         user: Stored,
+        /// The id of the master that published it.
+        #[serde(serialize_with = "or_absent")]
+        master: Option<String>,
         /// Number of minions that were targeted, if known.
         expected: Option<u64>,
         returned: u64,

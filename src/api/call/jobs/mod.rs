@@ -53,6 +53,8 @@ pub(crate) struct ListArgs {
     pub(crate) tgt: Option<Glob>,
     /// Only jobs of this user
     pub(crate) user: Option<String>,
+    /// Only jobs that this master published: its id
+    pub(crate) master: Option<String>,
     /// Only job ids that begin with this text
     pub(crate) jid: Option<Id>,
     /// Only failed, succeeded, missing or changed jobs
@@ -82,6 +84,9 @@ impl Run for List {
     fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<JobsPage, CallError> {
         let filter = JobFilter {
             user: args.user,
+            origins: args
+                .master
+                .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
             fun: args.fun,
             tgt: args.tgt,
             minion: args.minion,
@@ -164,6 +169,7 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
         tgt: Stored::of(tgt),
         tgt_type: Stored::of(Some(&row.tgt_type)),
         user: Stored::of(Some(&row.user)),
+        master: ctx.master.shown(&job.origin),
         expected: totals.expected.map(|count| count as u64),
         returned: totals.returned as u64,
         failed: totals.failed as u64,

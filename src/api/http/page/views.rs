@@ -533,8 +533,8 @@ async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
         .get::<events::List>(ask.args::<events::List>(&[])?)
         .await?;
 
-    // Only the first page shows the present, so only it is continued by the stream.
-    let is_first = ["cursor", "until", "jid"]
+    // Only the first page shows the present, so only it is continued by the stream, which does not select by job or master.
+    let is_first = ["cursor", "until", "jid", "master"]
         .iter()
         .all(|name| ask.field(name).is_none());
     let stream = if is_first {
