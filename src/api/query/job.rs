@@ -15,7 +15,7 @@
 //!   ([`Answer::is_bus_only`]).
 //! - The expected minions are those named by the publish and the syndics, and minions that ran
 //!   something themselves. The event `.../new` counts only if no load names minions.
-//! - The latest end time counts.
+//! - The last end time counts.
 //! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result
 //!   count.
 

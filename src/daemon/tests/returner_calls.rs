@@ -520,7 +520,6 @@ fn calls_of(jid: &str) -> Vec<(&'static str, Vec<(&'static str, Value)>)> {
         seen("db1", "VALUE_TRIMMED"),
         seen("db1", "whole"),
         ended("2026, Nov 21 03:09:53.349344"),
-        ended("2026, Apr 21 03:09:53.349344"),
         started("20261121030955000001"),
         started("20261121030955000002"),
     ]

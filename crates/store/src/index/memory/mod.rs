@@ -390,15 +390,8 @@ impl MemIndex {
         match row.kind {
             Kind::Endtime => {
                 let text = saltcellar_wire::msgpack::as_text(body()).unwrap_or_default();
-                let known = (job.endtime != NONE).then(|| self.texts.get(job.endtime));
-                let is_later = known.is_none_or(|known| {
-                    let known = std::str::from_utf8(known).unwrap_or_default();
-                    job_summary::by_end(text, known).is_gt()
-                });
-                if is_later {
-                    job.endtime = self.texts.number(text.as_bytes())?;
-                    job.endtime_seq = since;
-                }
+                job.endtime = self.texts.number(text.as_bytes())?;
+                job.endtime_seq = since;
             }
             Kind::NoCache => job.nocache = true,
             // Of several loads the best one counts, and of equal ones the first is shown.

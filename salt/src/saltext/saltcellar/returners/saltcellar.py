@@ -127,7 +127,7 @@ def returner(load):
 
 def update_endtime(jid, endtime):
     """
-    Store the end time of a job; the latest one wins.
+    Store the end time of a job; the last one wins.
     """
     _client().update_endtime(jid, endtime)
 

@@ -256,7 +256,7 @@ class Client:
         self.write("returner", {"load": load})
 
     def update_endtime(self, jid, endtime):
-        """Store the end time of a job; the latest one wins."""
+        """Store the end time of a job; the last one wins."""
         self.write("update_endtime", {"jid": str(jid), "endtime": str(endtime)})
 
     def save_minions(self, jid, minions, syndic_id):
