@@ -135,6 +135,8 @@ pub(crate) enum SkipReason {
     Depth,
     /// No rule matches the event any more, or retention has deleted it.
     NoRule,
+    /// Another master of the cluster fired the event, and its daemon reacts.
+    Peer,
 }
 
 named! {
@@ -146,6 +148,7 @@ named! {
         Budget: "budget",
         Depth: "depth",
         NoRule: "no_rule",
+        Peer: "peer",
     }
 }
 
@@ -157,7 +160,7 @@ impl SkipReason {
             Self::Debounced => Some("debounce"),
             Self::Rate => Some("rate"),
             Self::Budget => Some("budget"),
-            Self::TooOld | Self::Depth | Self::NoRule => None,
+            Self::TooOld | Self::Depth | Self::NoRule | Self::Peer => None,
         }
     }
 
@@ -165,7 +168,7 @@ impl SkipReason {
     pub(crate) fn has_counted_once(self) -> bool {
         match self {
             Self::TooOld | Self::Debounced | Self::Rate | Self::Budget => true,
-            Self::OncePer | Self::Depth | Self::NoRule => false,
+            Self::OncePer | Self::Depth | Self::NoRule | Self::Peer => false,
         }
     }
 
@@ -173,7 +176,7 @@ impl SkipReason {
     pub(crate) fn may_lose_work(self) -> bool {
         match self {
             Self::TooOld | Self::Budget | Self::Depth => true,
-            Self::Debounced | Self::OncePer | Self::Rate | Self::NoRule => false,
+            Self::Debounced | Self::OncePer | Self::Rate | Self::NoRule | Self::Peer => false,
         }
     }
 }

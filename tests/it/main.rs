@@ -91,6 +91,9 @@ mod zeromq_crate;
 /// The reactor, with a fake bus and a fake master.
 mod reactor;
 
+/// The reactors of masters of one cluster.
+mod reactor_cluster;
+
 /// Failures of reactions, and acting reactors of rules.
 mod reactor_failures;
 

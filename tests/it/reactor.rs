@@ -117,12 +117,23 @@ pub(crate) struct Lab {
 
 /// A daemon with these rules, files and options; `DIR` stands for its directory.
 pub(crate) fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str) -> Lab {
+    lab_of(port, rules, files, options, "id: m\n")
+}
+
+/// As [`lab`], with these further options of the master.
+pub(crate) fn lab_of(
+    port: u16,
+    rules: &str,
+    files: &[(&str, &str)],
+    options: &str,
+    of_master: &str,
+) -> Lab {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().to_str().unwrap().to_owned();
     std::fs::create_dir_all(dir.path().join("cache")).unwrap();
     std::fs::write(dir.path().join("cache/.root_key"), "the key").unwrap();
     let master = format!(
-        "interface: 127.0.0.1\nret_port: {port}\ncachedir: {at}/cache\nsock_dir: {at}\nuser: root\nid: m\n"
+        "interface: 127.0.0.1\nret_port: {port}\ncachedir: {at}/cache\nsock_dir: {at}\nuser: root\n{of_master}"
     );
     std::fs::write(dir.path().join("master"), master).unwrap();
     for (name, text) in files {

@@ -401,6 +401,8 @@ counters! {
     reactor_events: Harmless,
     /// Events ignored because the reactor caused them.
     reactor_events_own: Harmless,
+    /// Events matched by a rule of the reactor that other masters of the cluster fired; their daemons react.
+    reactor_events_of_peers: Harmless,
     /// Failed reads of pending events; the events stay pending and are read again.
     reactor_events_unread: Warning("reads of events for the reactor failed and are retried: check the disk for errors"),
     /// Times the reactor paused reading the log because its queues were full.

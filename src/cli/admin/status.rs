@@ -393,9 +393,15 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
         } else {
             "active"
         };
+        // In a cluster every master's bus has all events.
+        let name = if reactor.cluster_id.is_some() {
+            "events of this master"
+        } else {
+            ""
+        };
         let lag = format!("{} behind, {} open", reactor.behind, reactor.open);
         let is_hindered = reactor.hindrance().is_some() || reactor.master_unreachable;
-        add(is_hindered, "reactor", "", state, lag);
+        add(is_hindered, "reactor", name, state, lag);
     }
 
     for sink in &status.sinks {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::api::call::reactor::{ForeignCall, ReactorState, Refusal, RuleState, RunningReactor};
 use crate::api::call::{self as calls, NoArgs};
-use crate::cli::{Column, Global, Output, Table, ask, show};
+use crate::cli::{Column, Global, Output, Table, ask, plain, show};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::acting;
 
@@ -84,6 +84,14 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
             .map(|(state, count)| format!("{count} {state}"))
             .collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
+
+        if let Some(cluster) = &running.cluster_id {
+            out.line(&format!(
+                "acts only on events that this master fired, because cluster_id is {}; {} of other masters since the start, whose daemons react",
+                plain(cluster),
+                running.of_peers
+            ))?;
+        }
 
         // The earlier configuration goes on, so this must not go unnoticed.
         if let Some(Refusal { time, why }) = &running.refused {

@@ -38,6 +38,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 "latest event {event} of {time}, source {}",
                 source.name()
             ))?;
+            if let Some(peer) = &why.peer {
+                out.line(&format!(
+                    "fired on master {}, whose daemon reacts",
+                    plain(peer)
+                ))?;
+            }
             // Salt's reactor ignores these events as well, against loops.
             if why.user.as_deref() == Some("Reactor") {
                 out.line("ignored: a reactor caused this event")?;

@@ -265,6 +265,12 @@ impl SaltMaster {
         self.files.iter().filter_map(of).collect()
     }
 
+    /// The name of the cluster that the master belongs to.
+    pub fn cluster_id(&self) -> Option<String> {
+        let id = self.option("cluster_id").filter(|id| id.truthy())?;
+        Some(id.python_str())
+    }
+
     /// Location of the keys of the master's minions. Since 3008 an option names the driver; clusters have a shared directory.
     pub fn accepted_keys(&self) -> AcceptedKeys {
         let set = |name: &str| self.text(name).filter(|text| !text.is_empty());

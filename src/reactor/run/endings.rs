@@ -113,6 +113,7 @@ impl Endings {
                 SkipReason::Budget => &metrics.reactions_skipped_budget,
                 SkipReason::Depth => &metrics.reactions_skipped_depth,
                 SkipReason::NoRule => &metrics.reactions_skipped_no_rule,
+                SkipReason::Peer => &metrics.reactor_events_of_peers,
             },
         }
         .add(1);

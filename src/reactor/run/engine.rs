@@ -117,6 +117,8 @@ pub struct Status {
     pub master_unreachable: bool,
     /// True in shadow mode: no calls are made.
     pub shadow: bool,
+    /// The master's `cluster_id`, if the reactor therefore leaves events of other masters to their daemons.
+    pub cluster_id: Option<String>,
     /// Time and reason of a rejected reload; `None` if the current configuration is in use.
     pub refused: Option<(Micros, String)>,
 }
@@ -418,6 +420,7 @@ impl ReactorReader {
             ..
         } = &*self.control;
 
+        let settings = in_use.settings();
         let cursor = keeper.read();
         let open = keeper.checkpoint().open.len();
         Status {
@@ -426,9 +429,15 @@ impl ReactorReader {
             waiting: pending.lock().waiting(),
             open,
             master_unreachable: pending.is_master_unreachable(),
-            shadow: in_use.settings().shadow,
+            shadow: settings.shadow,
+            cluster_id: settings.cluster_id.clone().filter(|_| !settings.shadow),
             refused: in_use.refused(),
         }
+    }
+
+    /// Whether the daemon of another master reacts to events of this origin.
+    pub(crate) fn is_of_peer(&self, origin: &str) -> bool {
+        self.control.in_use.settings().is_of_peer(origin)
     }
 
     /// The latest differences from Salt's reactor, the latest first.

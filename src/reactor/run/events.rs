@@ -40,6 +40,7 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
         // A minion can forge the minion id in its tag, but not the one that the master
         // authenticated.
         minion: authenticated(row.body).unwrap_or(row.minion).to_owned(),
+        origin: row.origin.to_owned(),
         has_key: row.flags.has(Flags::MASTER_KEY),
     }
 }

@@ -265,7 +265,10 @@ impl Follower {
             return;
         }
 
-        if let Some(salts) = shadow::master_call(row) {
+        // Calls on other masters are not made by a reactor of this one.
+        if row.origin.is_empty()
+            && let Some(salts) = shadow::master_call(row)
+        {
             // Without a lease Salt's reactor may act, so its calls are no sign of a mistake.
             let may_be_foreign = !compares && !self.gate.blocks();
             self.traces.saw(row.seq, salts, may_be_foreign);
@@ -284,7 +287,13 @@ impl Follower {
             return;
         }
 
-        // As in Salt's reactor. The check is after the rules, so that only affected events count.
+        // Checked after the rules, so that only affected events count, as below.
+        if snapshot.settings.is_of_peer(row.origin) {
+            self.metrics.reactor_events_of_peers.add(1);
+            return;
+        }
+
+        // As in Salt's reactor.
         if is_by_reactor(row.body) {
             self.metrics.reactor_events_own.add(1);
             return;

@@ -66,6 +66,8 @@ pub struct Event {
     pub(crate) body: Arc<[u8]>,
     /// The minion that caused it; empty if unknown.
     pub(crate) minion: String,
+    /// The master that fired it; empty for the daemon's own.
+    pub(crate) origin: String,
     /// True if it carried the master's key, which is redacted in `body`.
     pub(crate) has_key: bool,
 }

@@ -160,6 +160,7 @@ impl Traces {
                     record::jids(row.body).for_each(|jid| starts.claim(jid));
                 } else if row.seq < end
                     && is_bus_event(&row)
+                    && row.origin.is_empty()
                     && let Some(start) = shadow::master_call(&row)
                 {
                     starts.note(row.seq, &start.jid, start.call);

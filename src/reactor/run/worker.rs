@@ -98,6 +98,7 @@ impl Worker {
                     progress.may_have_sent()
                 }),
             is_replay,
+            is_of_peer: snapshot.settings.is_of_peer(&task.event.origin),
             // Only a task that begins needs to know.
             has_rule: progress.is_some() || is_replay || self.has_rule(&*snapshot.rules, &task),
         };

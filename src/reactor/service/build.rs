@@ -142,6 +142,7 @@ pub(super) fn build(
     let mut settings = config.effective();
     settings.salts = acting::of_master(master);
     settings.runners = runner_limits(master);
+    settings.cluster_id = master.cluster_id().filter(|_| role == Role::Master);
 
     // Salt starts its own reactor regardless of other settings; two reactors would do everything
     // twice.

@@ -159,6 +159,11 @@ pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
 impl ShadowItem {
     /// The items of an entry; most entries have none.
     pub(crate) fn read(row: &Followed<'_>) -> Vec<Self> {
+        // Jobs and functions of another master of a cluster were called by its reactor.
+        if !row.origin.is_empty() {
+            return Vec::new();
+        }
+
         match row.kind {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
@@ -253,7 +258,10 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
                 }
                 Some(SkipReason::Rate) => "it would be delayed beyond the window",
                 Some(SkipReason::Budget) => "the budget of the rule is used up",
-                Some(SkipReason::TooOld | SkipReason::Depth | SkipReason::NoRule) | None => "",
+                Some(
+                    SkipReason::TooOld | SkipReason::Depth | SkipReason::NoRule | SkipReason::Peer,
+                )
+                | None => "",
             },
             CallOutcome::Dead { why } | CallOutcome::Nobody { why } => why,
             // Salt's events have the jid of a call that we made.

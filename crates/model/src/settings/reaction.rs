@@ -206,6 +206,8 @@ pub struct ReactorSettings {
     pub shadow: bool,
     /// Salt's own reactor.
     pub salts: SaltsReactor,
+    /// The master's `cluster_id`. Each event of a cluster is on the bus of every master.
+    pub cluster_id: Option<String>,
     /// The time after an event within which calls of Salt's own reactor are compared with ours.
     pub shadow_window: Duration,
     /// Events that are older when their turn comes are skipped.
@@ -225,6 +227,7 @@ impl Default for ReactorSettings {
         Self {
             shadow: false,
             salts: SaltsReactor::default(),
+            cluster_id: None,
             shadow_window: REACTOR_SHADOW_WINDOW,
             age_max: REACTOR_EVENT_AGE_MAX,
             depth_max: REACTOR_DEPTH_MAX,
@@ -236,6 +239,12 @@ impl Default for ReactorSettings {
 }
 
 impl ReactorSettings {
+    /// Whether the daemon of another master of the cluster reacts to events of this origin ([`Entry::origin`](crate::Entry)). In shadow mode no reactor
+    /// of this daemon acts, and Salt's, with which it is compared, reacts to all.
+    pub fn is_of_peer(&self, origin: &str) -> bool {
+        !origin.is_empty() && self.cluster_id.is_some() && !self.shadow
+    }
+
     /// The comparison window; `None` unless in shadow.
     pub fn compares(&self) -> Option<Duration> {
         self.shadow.then_some(self.shadow_window)

@@ -51,6 +51,11 @@ answers! {
         unstored: u64,
         master_unreachable: bool,
         shadow: bool,
+        /// The master's cluster: the reactor acts only on events that this master fired. Absent in shadow mode.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cluster_id: Option<String>,
+        /// Matching events since the start that other masters of the cluster fired, whose daemons react.
+        of_peers: u64,
         /// Why a new configuration is not in use.
         #[serde(skip_serializing_if = "Option::is_none")]
         refused: Option<Refusal>,
@@ -158,6 +163,9 @@ answers! {
         source: Option<EventSource>,
         #[serde(serialize_with = "or_absent")]
         user: Option<String>,
+        /// The master that fired the event, if the daemon of that master reacts.
+        #[serde(serialize_with = "or_absent")]
+        peer: Option<String>,
     }
     /// The renewed lease of the reactor.
     Renewal {
@@ -259,6 +267,8 @@ impl Run for List {
             unstored,
             master_unreachable: status.master_unreachable,
             shadow: status.shadow,
+            cluster_id: status.cluster_id,
+            of_peers: ctx.archive.metrics.reactor_events_of_peers.get(),
             refused: status.refused.map(|(at, why)| Refusal {
                 time: Time(at),
                 why,
@@ -723,6 +733,9 @@ impl Run for Explain {
             time: event.map(|event| Time(event.at)),
             source: event.map(|event| EventSource(Some(event.source))),
             user: event.map(user),
+            peer: event
+                .filter(|event| handle.is_of_peer(&event.origin))
+                .map(|event| event.origin.clone()),
         })
     }
 }

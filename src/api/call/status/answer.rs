@@ -141,6 +141,10 @@ answers! {
         blocked: Option<String>,
         /// Whether it compares itself with Salt's reactor only.
         shadow: bool,
+        /// The master's cluster: the reactor acts only on events that this master fired. Absent in shadow mode.
+        cluster_id: Option<String>,
+        /// Matching events since the start that other masters of the cluster fired, whose daemons react.
+        of_peers: u64,
         master_unreachable: bool,
         /// Why a new configuration is not in use.
         refused: Option<String>,

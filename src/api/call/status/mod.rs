@@ -297,6 +297,8 @@ fn reactor(reacting: &ReadReacting<'_>) -> Option<ReactorRow> {
             .blocked_by()
             .or_else(|| no_events(reacting.archive.store, &buses)),
         shadow: status.shadow,
+        cluster_id: status.cluster_id,
+        of_peers: reacting.archive.metrics.reactor_events_of_peers.get(),
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),
         ended: handle

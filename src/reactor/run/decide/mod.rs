@@ -29,6 +29,8 @@ pub(super) struct Turn {
     pub(super) is_replay: bool,
     /// One of its rules still matches the event.
     pub(super) has_rule: bool,
+    /// Another master's daemon reacts to the event.
+    pub(super) is_of_peer: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,11 @@ impl Turn {
         }
         if self.has_begun {
             return AtTurn::Continue;
+        }
+
+        // The master's configuration has a `cluster_id` since the event was queued.
+        if self.is_of_peer && !self.is_replay && !self.may_have_sent {
+            return AtTurn::Skip(SkipReason::Peer);
         }
 
         // A removed rule does not handle pending events, even if it was added again.

@@ -29,6 +29,7 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
         may_have_sent: false,
         is_replay: false,
         has_rule: true,
+        is_of_peer: false,
     };
     let no_rule = Turn {
         has_rule: false,
@@ -44,6 +45,26 @@ fn a_task_at_its_turn_is_begun_continued_or_skipped() {
         (
             "it expired, and a call was started before a restart",
             with!(plain, is_old, may_have_sent),
+            Begin,
+        ),
+        (
+            "the master became one of a cluster",
+            with!(plain, is_of_peer),
+            Skip(SkipReason::Peer),
+        ),
+        (
+            "it became one after a call was started",
+            with!(plain, is_of_peer, may_have_sent),
+            Begin,
+        ),
+        (
+            "it became one while the reaction paused",
+            with!(plain, is_of_peer, has_begun),
+            Continue,
+        ),
+        (
+            "a replay of another master's event",
+            with!(plain, is_of_peer, is_replay),
             Begin,
         ),
         ("its rule was removed", no_rule, Skip(SkipReason::NoRule)),

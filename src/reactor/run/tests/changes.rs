@@ -130,6 +130,11 @@ fn a_removed_rule_does_not_handle_waiting_events() {
 impl Harness {
     /// Salt's reactor starts a runner.
     pub(super) fn salts_runner(&self, jid: &str, arg: &str) {
+        self.runner_of_reactor("", jid, arg);
+    }
+
+    /// The start of a runner by the reactor of this master.
+    pub(super) fn runner_of_reactor(&self, origin: &str, jid: &str, arg: &str) {
         let mut w = Writer::new();
         w.map(4)
             .str("fun")
@@ -139,7 +144,9 @@ impl Harness {
             .str("user")
             .str("Reactor");
         w.str("fun_args").array(1).str(arg);
-        self.fire_data(&format!("salt/run/{jid}/new"), &w.into_bytes());
+        let (tag, body) = (format!("salt/run/{jid}/new"), w.into_bytes());
+        let entry = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
+        self.store(Batch::of(&crate::model::Entry { origin, ..entry }));
     }
 }
 

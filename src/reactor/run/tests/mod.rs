@@ -19,6 +19,7 @@ use crate::wire::salt_event::event_entry;
 mod basics;
 mod callers;
 mod changes;
+mod cluster;
 mod load;
 mod loops;
 mod once;
