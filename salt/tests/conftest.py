@@ -419,6 +419,42 @@ def store(master_opts):
     return run
 
 
+@pytest.fixture
+def mirror(monkeypatch, master_opts):
+    """Handles an event of a peer as the process ``EventMonitor`` does, with Salt's code and loader."""
+    import asyncio
+    import multiprocessing
+
+    import salt.master
+    import salt.minion
+    import salt.utils.event
+
+    monitor = getattr(salt.master, "EventMonitor", None)
+    if monitor is None or "store_job" not in monitor.handle_event.__code__.co_names:
+        pytest.skip("this Salt mirrors no jobs")
+
+    class Minion:
+        def __init__(self, opts, **_):
+            self.returners = salt.loader.returners(opts, {})
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return False
+
+    monkeypatch.setattr(salt.minion, "MasterMinion", Minion)
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "EventMonitor")
+
+    def run(tag, data, **options):
+        opts = dict(master_opts, cluster_id="c", cluster_peers=[], **options)
+        package = salt.utils.event.SaltEvent.pack(tag, data)
+        asyncio.run(monitor(opts, None).handle_event(package))
+        return package
+
+    return run
+
+
 class Bus:
     """The bus on which a worker fires returns; ``raises`` an exception or ``does`` something at each event."""
 

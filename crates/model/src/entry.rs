@@ -117,8 +117,8 @@ impl Source {
         Self::ALL.get(usize::from(n)).copied()
     }
 
-    /// Whether this is a returner call. Salt's master makes it only for a return with an authenticated sender, and a
-    /// minion on another machine signs its own.
+    /// Whether this is a returner call. Salt's master makes it for a return with an authenticated sender, and a
+    /// minion on another machine signs its own. A call that mirrors the event of a peer confirms nothing ([`Entry::confirms`]).
     pub fn confirms(self) -> bool {
         matches!(self, Source::Returner | Source::SpooledReturner)
     }
@@ -176,7 +176,8 @@ impl Flags {
     /// The event contained the key of the reactor's master, which was verified and redacted on arrival.
     pub const MASTER_KEY: Flags = Flags(32);
     /// A return that did not come from a returner call, so it is not authenticated by a signature or session key. A
-    /// later call with the same return is stored as a separate entry.
+    /// later call with the same return is stored as a separate entry. So is one that came from a call which mirrors the event of
+    /// a peer; and minions of a job that came from such a call have it.
     pub const UNCONFIRMED: Flags = Flags(64);
     /// A return of a whole highstate that was applied: it shows the state of its minion.
     pub const HIGHSTATE: Flags = Flags(128);
@@ -213,7 +214,7 @@ pub struct Entry<'a> {
     pub source: Source,
     /// The id of the master that it came from; empty for the one of this daemon.
     pub origin: &'a str,
-    /// Boolean properties; only the appender sets [`Flags::UNCONFIRMED`].
+    /// Boolean properties; only the appender and mirrored calls set [`Flags::UNCONFIRMED`].
     pub flags: Flags,
     /// Arrival, or the time of Salt's call for spooled entries.
     pub at: Micros,
@@ -253,6 +254,11 @@ impl<'a> Entry<'a> {
             retcode,
             body,
         }
+    }
+
+    /// Whether this is a return that a returner call confirms, see [`Source::confirms`].
+    pub fn confirms(&self) -> bool {
+        self.source.confirms() && !self.flags.has(Flags::UNCONFIRMED)
     }
 
     /// Bytes of tag and body.

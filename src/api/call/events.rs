@@ -770,8 +770,8 @@ fn entry_row(master: &OwnMaster, entry: StoredEntry) -> EntryRow {
     let unconfirmed = entry.flags.has(Flags::UNCONFIRMED);
     // For an event from a bus, confirmation has no meaning.
     let confirmed = match entry.kind {
-        Kind::Return if entry.source.confirms() => Some(true),
         Kind::Return if unconfirmed => Some(false),
+        Kind::Return if entry.source.confirms() => Some(true),
         _ => None,
     };
 

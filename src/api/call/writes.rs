@@ -6,6 +6,10 @@
 //! Such a load is stored only for an unknown job; `returner` stores all of its data again. The jids
 //! `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 //!
+//! A process of a master of a cluster, `EventMonitor` in `salt/master.py` since 3008, makes these calls
+//! for events of its peers, which any of their minions can fire. The extension says so
+//! ([`Origin::mirrored`]): of these calls only returns and minions are stored, and not as confirmed.
+//!
 //! # Invariant
 //!
 //! No caller stores an entry with a time in the future or more than a year ago, except imports.
@@ -36,9 +40,11 @@ pub(crate) struct Origin {
     pub(crate) replay: bool,
     /// From another cache: `at` may be any time of the years 1970 to 9999; needs the right admin
     pub(crate) import: bool,
-    /// Of an import: the id of the master that it came from, unless it is this machine's
+    /// Of an import or a mirrored call: the id of the master that it came from, unless it is this machine's
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) master: Option<String>,
+    /// Made by a master for an event of a peer of its cluster: it confirms nothing
+    pub(crate) mirrored: bool,
 }
 
 impl Origin {
@@ -69,9 +75,10 @@ impl Origin {
         }
     }
 
-    /// The origin that an import states.
-    fn imported<'a>(&self, ctx: &Acceptor, master: Option<&'a str>) -> Option<&'a str> {
-        let master = master.filter(|id| self.import && id.len() <= NAME_BYTES_MAX)?;
+    /// The origin that an import or a mirrored call states.
+    fn stated<'a>(&self, ctx: &Acceptor, master: Option<&'a str>) -> Option<&'a str> {
+        let may_state = self.import || self.mirrored;
+        let master = master.filter(|id| may_state && id.len() <= NAME_BYTES_MAX)?;
         Some(ctx.archive.master.origin(master))
     }
 
@@ -80,7 +87,7 @@ impl Origin {
         Entry {
             kind,
             source: self.source(Source::Returner),
-            origin: self.imported(ctx, self.master.as_deref()).unwrap_or(""),
+            origin: self.stated(ctx, self.master.as_deref()).unwrap_or(""),
             flags: Flags::default(),
             at: self.time(ctx, self.at.map(|Time(at)| at)),
             tag: b"",
@@ -200,12 +207,18 @@ impl Save for SaveLoad {
         to: &mut FrameBatch<'_>,
     ) -> Result<(), CallError> {
         let jid = ctx.job_of(args.jid.0)?;
+        // A return comes again with `returner`, and a publish is an event.
+        if args.origin.mirrored {
+            return Ok(());
+        }
+
         let PackedMap(load) = args.load;
         let minions = args.minions.map(|PackedArray(minions)| minions);
 
         let seen = peek(load);
         let foreign = seen.foreign(load);
-        let (peer, stored) = own_form(foreign.as_ref(), load);
+        // A mark that a minion wrote into its return says nothing about who published the job.
+        let (_, stored) = own_form(foreign.as_ref(), load);
         // With another `cmd` the map is the request of a publish.
         let is_return = seen.has_return() && seen.cmd().is_none_or(|cmd| cmd == "_return");
 
@@ -231,7 +244,6 @@ impl Save for SaveLoad {
         let entry = Entry {
             jid: &jid,
             fun: seen.fun().unwrap_or(""),
-            origin: peer.unwrap_or(blank.origin),
             body: &body,
             ..blank
         };
@@ -297,6 +309,17 @@ impl Save for SaveMinions {
     ) -> Result<(), CallError> {
         let jid = ctx.job_of(args.jid.0)?;
 
+        let flags = if args.origin.mirrored {
+            // The event of the publish names the same minions.
+            let known = ctx.archive.store.job_row(&jid).map_err(super::failed)?;
+            if known.is_some_and(|row| row.rank >= rank(Kind::JobNew)) {
+                return Ok(());
+            }
+            Flags::UNCONFIRMED
+        } else {
+            Flags::default()
+        };
+
         let mut body = Writer::new();
         body.array(2)
             .raw(args.minions.0)
@@ -305,6 +328,7 @@ impl Save for SaveMinions {
 
         let entry = Entry {
             jid: &jid,
+            flags,
             body: &body,
             ..args.origin.blank(ctx, Kind::Minions)
         };
@@ -361,6 +385,7 @@ pub(in crate::api) fn signed_return(
     let ReturnerArgs {
         load: PackedMap(load),
         origin,
+        ..
     } = args.read()?;
     // Each key exactly once: of duplicates, one reader uses the first and another the last.
     let unique = |key: &str| {
@@ -387,6 +412,12 @@ pub(in crate::api) fn signed_return(
             "minion {signer} cannot import: imports need the right `admin`"
         )));
     }
+
+    // A minion mirrors nothing.
+    let origin = Origin {
+        mirrored: false,
+        ..origin
+    };
 
     // After the cheap checks, because it may look the job up.
     check_signed_jid(ctx, signer, &jid)?;
@@ -493,24 +524,35 @@ fn keep_return(
 
     // The bus delivers the event of a peer with the same mark.
     let foreign = seen.foreign(load);
-    let (peer, load) = own_form(foreign.as_ref(), load);
+    let (marked, load) = own_form(foreign.as_ref(), load);
+    // An authenticated return is one of this master, whatever its minion wrote into it.
+    let peer = if origin.mirrored && made.origin.is_empty() {
+        marked.unwrap_or_default()
+    } else {
+        made.origin
+    };
 
     // The master fires a return, which adds the stamp, before it calls the returner. A stamp
-    // therefore shows that the return was on the bus.
-    let fired = from_master && seen.stamp().is_some() && seen.cmd() == Some("_return");
+    // therefore shows that the return was on the bus. Without its origin that of a peer would be taken
+    // for an event of this master, and the bus brings it with its origin.
+    let fired = from_master
+        && seen.stamp().is_some()
+        && seen.cmd() == Some("_return")
+        && (!origin.mirrored || !peer.is_empty());
 
-    let (flags, retcode) = seen.columns();
-    let flags = if fired {
-        flags.with(Flags::ON_BUS)
-    } else {
-        flags
-    };
+    let (mut flags, retcode) = seen.columns();
+    if fired {
+        flags = flags.with(Flags::ON_BUS);
+    }
+    if origin.mirrored {
+        flags = flags.with(Flags::UNCONFIRMED);
+    }
 
     let entry = Entry {
         flags,
         fun: seen.fun().unwrap_or(""),
         retcode,
-        origin: peer.unwrap_or(made.origin),
+        origin: peer,
         body: load,
         ..made
     };
@@ -572,6 +614,10 @@ impl Save for UpdateEndtime {
         to: &mut FrameBatch<'_>,
     ) -> Result<(), CallError> {
         let jid = ctx.job_of(args.jid.0)?;
+        // The time at which a return was mirrored.
+        if args.origin.mirrored {
+            return Ok(());
+        }
 
         let mut body = Writer::new();
         body.str(&args.endtime.0);
@@ -649,9 +695,10 @@ impl Save for EventReturn {
                 at
             };
 
-            let master = event.master;
+            // Nothing mirrors events.
+            let master = event.master.filter(|_| origin.import);
             let mut event = event.event(source, at);
-            if let Some(imported) = origin.imported(ctx, master) {
+            if let Some(imported) = origin.stated(ctx, master) {
                 event.set_origin(imported);
             }
 

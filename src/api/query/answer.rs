@@ -43,6 +43,11 @@ impl Answer {
         is_bus_only(&self.entry)
     }
 
+    /// The peer of the cluster on whose bus it was seen, if no returner call of this master brought it.
+    pub(crate) fn peer(&self) -> Option<&str> {
+        is_of_peer(&self.entry).then_some(self.entry.origin.as_str())
+    }
+
     pub(crate) fn outcome(&self) -> Outcome<'_> {
         Outcome::of(&self.entry.body, &self.entry.jid)
     }
@@ -65,6 +70,11 @@ impl Answer {
 /// True if a return was seen on a bus only when it was stored.
 pub(super) fn is_bus_only(entry: &StoredEntry) -> bool {
     entry.flags.has(Flags::UNCONFIRMED)
+}
+
+/// True if a return was seen on a bus only, to which a peer of the cluster had sent it.
+pub(super) fn is_of_peer(entry: &StoredEntry) -> bool {
+    is_bus_only(entry) && !entry.origin.is_empty()
 }
 
 /// True if two answers have the same content.

@@ -13,6 +13,8 @@
 //!   stored through the extension (`JobSummary::is_cached_by_salt`) a return seen on a bus only
 //!   is not an answer: see [`Job::bus_only`]. In other jobs it is one, with a mark
 //!   ([`Answer::is_bus_only`]).
+//! - A return that came from a peer of the cluster is an answer in each job, with a mark
+//!   ([`Answer::peer`]): its own master may have authenticated it, which is not known here.
 //! - The expected minions are those named by the publish and the syndics, and minions that ran
 //!   something themselves. The event `.../new` counts only if no load names minions.
 //! - The last end time counts.
@@ -24,7 +26,7 @@ use std::collections::BTreeSet;
 
 use memchr::memmem;
 
-use super::answer::{Answer, is_bus_only, names_jobs, same};
+use super::answer::{Answer, is_bus_only, is_of_peer, names_jobs, same};
 use crate::base::clock::Micros;
 use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
 use crate::model::Kind;
@@ -71,6 +73,8 @@ pub(crate) struct Totals {
     pub(crate) returned: usize,
     /// Answers seen on a bus only.
     pub(crate) bus_only: usize,
+    /// Those of them that came from peers.
+    pub(crate) unverified: usize,
     pub(crate) failed: usize,
     /// Expected minions without an answer, if known.
     pub(crate) missing: Option<usize>,
@@ -108,7 +112,9 @@ impl Job {
 
     /// Assembles a job from its entries.
     pub(crate) fn of(entries: Vec<StoredEntry>) -> Option<Self> {
-        let cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
+        let cached = entries
+            .iter()
+            .any(|entry| is_of_cached_job(entry.kind, entry.flags));
         Self::of_part(entries, cached)
     }
 
@@ -138,22 +144,27 @@ impl Job {
         }
 
         if confirmed_only {
-            job.keep_confirmed();
+            job.set_aside(|answer| answer.is_bus_only() && answer.peer().is_none());
         }
         Some(job)
     }
 
-    /// Moves returns seen on a bus only from the answers to `bus_only`.
+    /// Keeps only the answers that a returner call of this master confirmed.
     pub(crate) fn keep_confirmed(&mut self) {
+        self.set_aside(Answer::is_bus_only);
+    }
+
+    /// Moves such returns from the answers to `bus_only`.
+    fn set_aside(&mut self, is_no_answer: impl Fn(&Answer) -> bool) {
         // The usual case.
-        if !self.answers.values().any(Answer::is_bus_only) {
+        if !self.answers.values().any(&is_no_answer) {
             return;
         }
 
         // Both are sorted already, so that each is built at once. A job may have tens of thousands of returns.
         let (bus_only, confirmed): (Vec<_>, Vec<_>) = std::mem::take(&mut self.answers)
             .into_iter()
-            .partition(|(_, answer)| answer.is_bus_only());
+            .partition(|(_, answer)| is_no_answer(answer));
         self.answers = confirmed.into_iter().collect();
         let mut bus_only = bus_only.into_iter().map(|(minion, _)| minion).collect();
         self.bus_only.append(&mut bus_only);
@@ -277,10 +288,8 @@ impl Job {
             return;
         };
 
-        let (old, new) = (
-            Precedence::of_entry(&known.entry),
-            Precedence::of_entry(&entry),
-        );
+        let [old, new] =
+            [&known.entry, &entry].map(|entry| Precedence::of_entry(entry, self.confirmed_only));
 
         let mut other = entry;
         if new.overrides(old) {
@@ -353,6 +362,7 @@ impl Job {
         for answer in self.answers.values() {
             totals.failed += usize::from(answer.failed());
             totals.bus_only += usize::from(answer.is_bus_only());
+            totals.unverified += usize::from(answer.peer().is_some());
             if let Some(code) = answer.code() {
                 *totals.retcodes.entry(code).or_default() += 1;
             }
@@ -403,31 +413,32 @@ fn is_same_job(one: &StoredEntry, other: &StoredEntry) -> bool {
 
 /// Precedence between two answers of a minion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Precedence {
+struct Precedence {
     confirmed: bool,
+    /// It counts as an answer in this job.
+    counts: bool,
     trimmed: bool,
 }
 
 impl Precedence {
     /// The precedence of an answer. Salt's marker for trimmed events can also occur in a complete
     /// return: a returner call is never trimmed.
-    pub(crate) fn of(confirmed: bool, body: &[u8]) -> Self {
+    fn of_entry(entry: &StoredEntry, confirmed_only: bool) -> Self {
+        let confirmed = entry.as_entry().confirms();
         Self {
             confirmed,
-            trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some(),
+            counts: !(confirmed_only && is_bus_only(entry) && !is_of_peer(entry)),
+            trimmed: !confirmed && memmem::find(&entry.body, b"VALUE_TRIMMED").is_some(),
         }
     }
 
-    fn of_entry(entry: &StoredEntry) -> Self {
-        Self::of(entry.source.confirms(), &entry.body)
-    }
-
     /// True if this answer counts instead of an earlier one.
-    pub(crate) fn overrides(self, earlier: Self) -> bool {
-        if earlier.confirmed == self.confirmed {
+    fn overrides(self, earlier: Self) -> bool {
+        let rank = |of: Self| (of.confirmed, of.counts);
+        if rank(earlier) == rank(self) {
             earlier.trimmed && !self.trimmed
         } else {
-            self.confirmed
+            rank(self) > rank(earlier)
         }
     }
 }
@@ -762,6 +773,75 @@ mod tests {
         );
     }
 
+    /// As a peer of the cluster fired it, and a call may have mirrored it.
+    fn of_peer(seq: u64, minion: &str, text: &str) -> StoredEntry {
+        StoredEntry {
+            origin: "master2".to_owned(),
+            ..forged(seq, minion, text)
+        }
+    }
+
+    #[test]
+    fn a_return_from_a_peer_is_an_answer_that_is_not_verified() {
+        let published = || {
+            entry(
+                1,
+                Kind::Load,
+                "",
+                load("test.ping", &names(&["web1", "web2"])),
+            )
+        };
+        let mirrored = StoredEntry {
+            source: Source::Returner,
+            ..of_peer(2, "web1", "mirrored")
+        };
+        for seen in [of_peer(2, "web1", "mirrored"), mirrored] {
+            // The forged one is of this master, which would have confirmed a return of its own minion.
+            let entries = [
+                published(),
+                forged(3, "web1", "forged"),
+                seen.clone(),
+                forged(4, "web2", "forged"),
+            ];
+            let job = Job::of(entries.to_vec()).unwrap();
+            assert_eq!(
+                (text_of(&job, "web1").as_str(), job.missing()),
+                ("mirrored", vec!["web2"])
+            );
+            assert_eq!(job.answers["web1"].peer(), Some("master2"));
+            assert_eq!(job.bus_only, BTreeSet::from(["web2".to_owned()]));
+            let totals = job.totals();
+            assert_eq!(
+                (totals.returned, totals.bus_only, totals.unverified),
+                (1, 1, 1)
+            );
+
+            let mut confirmed = job.clone();
+            confirmed.keep_confirmed();
+            assert!(confirmed.answers.is_empty());
+
+            let entries = [published(), seen, returned(5, "web1", "real")];
+            let job = Job::of(entries.to_vec()).unwrap();
+            assert_eq!(
+                (text_of(&job, "web1").as_str(), job.answers["web1"].peer()),
+                ("real", None)
+            );
+        }
+    }
+
+    #[test]
+    fn mirrored_minions_do_not_make_a_job_one_of_this_master() {
+        let mut minions = Writer::new();
+        minions.array(2).raw(&names(&["web1"])).nil();
+        let mirrored = StoredEntry {
+            flags: Flags::UNCONFIRMED,
+            ..entry(1, Kind::Minions, "", minions.into_bytes())
+        };
+        let job = Job::of(vec![mirrored, forged(2, "web1", "seen")]).unwrap();
+        assert!(job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
+        assert_eq!(job.minions, Some(BTreeSet::from(["web1".to_owned()])));
+    }
+
     /// An entry of any kind that a fold looks at.
     fn any_entry((kind, minion, value, flags): (u8, u8, u8, u8)) -> StoredEntry {
         let minion = ["web1", "web2", "db1"][usize::from(minion % 3)];
@@ -793,6 +873,7 @@ mod tests {
             4 => entry(0, Kind::ReturnLoad, "", load(text, &[0xc0])),
             _ => {
                 let is_seen = flags % 2 == 0;
+                let is_mirrored = flags % 3 == 0;
                 let mut w = Writer::new();
                 w.map(5).str("return").str(text).str("id").str(minion);
                 w.str("tgt").str(["web1", "*"][usize::from(flags % 3 % 2)]);
@@ -804,7 +885,7 @@ mod tests {
                     } else {
                         Source::Returner
                     },
-                    flags: if is_seen {
+                    flags: if is_seen || is_mirrored {
                         Flags::UNCONFIRMED
                     } else {
                         Flags::default()

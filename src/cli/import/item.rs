@@ -135,5 +135,6 @@ pub(super) fn origin(at: Option<i64>, master: &str) -> Origin {
         replay: true,
         import: true,
         master: Some(master.to_owned()).filter(|master| !master.is_empty()),
+        mirrored: false,
     }
 }

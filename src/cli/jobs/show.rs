@@ -207,9 +207,13 @@ fn head(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
         .expected
         .map_or_else(String::new, |expected| format!(" of {expected}"));
     // Events of returns that the master never confirmed (docs/decisions/confirmed-returns.md).
-    let bus_only = match row.bus_only {
+    let bus_only = match row.bus_only.saturating_sub(row.unverified) {
         0 => String::new(),
         count => format!(", {count} seen on the bus only"),
+    };
+    let unverified = match row.unverified {
+        0 => String::new(),
+        count => format!(", {count} from peers, not verified here"),
     };
 
     let last = row.last_answer.map(short_at).unwrap_or_default();
@@ -230,7 +234,7 @@ fn head(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
         (
             "returned",
             format!(
-                "{}{expected}, {} failed{bus_only}",
+                "{}{expected}, {} failed{unverified}{bus_only}",
                 row.returned, row.failed
             ),
         ),
@@ -272,6 +276,10 @@ fn conflict(out: &mut Output, publishes: &[Publish]) -> anyhow::Result<()> {
             args(&publish.arg),
             format!("on {}", joined(&publish.tgt)),
             format!("by {}", line_of(&publish.user)),
+            publish
+                .master
+                .as_ref()
+                .map_or_else(String::new, |id| format!("at {id}")),
         ];
         let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
         let time = short_at_in_zone(publish.time);
@@ -301,9 +309,13 @@ fn one_return(out: &mut Output, job: &JobAnswer, answer: &Return) -> anyhow::Res
         marks.push(format!("retcode {}", line_of(&answer.retcode)));
     }
 
+    let seen = match &answer.master {
+        Some(peer) => format!("answered, from peer {}, not verified here", plain(peer)),
+        None => "seen on the bus only".to_owned(),
+    };
     for (is_set, mark) in [
         (answer.failed, "failed"),
-        (answer.bus_only, "seen on the bus only"),
+        (answer.bus_only, seen.as_str()),
         (answer.not_targeted, "not targeted by this job"),
     ] {
         marks.extend(is_set.then(|| mark.to_owned()));

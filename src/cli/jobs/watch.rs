@@ -251,7 +251,10 @@ fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> any
             if out.width.is_none() || failed {
                 let mut marks = vec![if failed { "failed" } else { "ok" }.to_owned()];
                 marks.extend(answer.retcode.map(|code| format!("retcode {code}")));
-                marks.extend(answer.bus_only.then(|| "seen on the bus only".to_owned()));
+                marks.extend(answer.bus_only.then(|| match &answer.master {
+                    Some(peer) => format!("from peer {}, not verified here", plain(peer)),
+                    None => "seen on the bus only".to_owned(),
+                }));
 
                 let time = short_at(answer.time);
                 let marks = marks.join(", ");

@@ -88,6 +88,51 @@ fn different_jobs_under_one_id_are_all_shown() {
 }
 
 #[test]
+fn a_return_that_a_peer_fired_is_shown_as_not_verified() {
+    let cellar = Cellar::start_configured(LISTENER);
+    cellar.publish(JID, "test.ping", &["web1", "web2"]);
+    cellar.answer(JID, "web1", "test.ping", &json!(true), 0);
+    let load = json!({
+        "cmd": "_return", "id": "web2", "jid": JID, "fun": "test.ping", "fun_args": [], "return": true,
+        "retcode": 0, "success": true, "_stamp": "2026-11-21T05:47:29.000000",
+    });
+    let args = vec![
+        ("load", value(&load)),
+        ("mirrored", true.into()),
+        ("master", "<b>".into()),
+    ];
+    cellar.ask("returner", args);
+
+    let shown = text(&cellar, &["jobs", "show", JID]);
+    assert!(
+        shown.contains("2 of 2, 0 failed, 1 from peers, not verified here"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("answered, from peer <b>, not verified here"),
+        "{shown}"
+    );
+    let job = show(&cellar, JID);
+    let of = |n: usize| {
+        let shown = &job["returns"][n];
+        [&shown["verified"], &shown["master"]].map(Clone::clone)
+    };
+    assert_eq!(
+        (of(0), of(1)),
+        ([json!(true), json!(null)], [json!(false), json!("<b>")])
+    );
+    assert_eq!(
+        (&job["unverified"], &job["bus_only"]),
+        (&json!(1), &json!(1))
+    );
+
+    let (address, line) = (address(&cellar), token(&cellar, &["r", "--scope", "read"]));
+    let page = get(&address, &format!("/jobs/{JID}"), &line).text();
+    let mark = "answered, from peer <bdi>&lt;b&gt;</bdi>, not verified here";
+    assert!(page.contains(mark), "{page}");
+}
+
+#[test]
 fn a_list_of_jobs_in_a_pipe_has_short_lines_whatever_their_arguments() {
     let cellar = Cellar::start();
     let argument = "x".repeat(100_000);

@@ -4,7 +4,9 @@ use crate::api::client::ClientError;
 use crate::base::clock::Clock;
 use crate::daemon::in_process::{Cellar, list, map};
 use crate::model::JidKey;
+use crate::model::{Batch, Source};
 use crate::testkit::entries::{Asks as _, ping, pong};
+use crate::wire::salt_event::read_event;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use rmpv::Value;
@@ -467,6 +469,170 @@ fn a_forged_event_does_not_replace_the_minions_return() {
         2,
         "the archive has the bus events once"
     );
+}
+
+/// An event on the bus of a master of a cluster; with a peer it is the event of that peer.
+fn on_bus(cellar: &Cellar, tag: &str, mut data: Value, peer: Option<&str>) {
+    if let (Value::Map(pairs), Some(peer)) = (&mut data, peer) {
+        pairs.push(("__peer_id".into(), peer.into()));
+    }
+    let mut body = Vec::new();
+    rmpv::encode::write_value(&mut body, &data).unwrap();
+    let event = read_event(tag.as_bytes(), &body, Source::Bus, Clock::default().now());
+    cellar.store(Batch::of(&event.entry()));
+}
+
+/// A call that a master makes for an event of a peer.
+fn mirror(cellar: &Cellar, call: &str, mut args: Vec<(&str, Value)>) {
+    args.push(("mirrored", true.into()));
+    cellar.ask(call, args);
+}
+
+fn publish_to(cellar: &Cellar, minions: [&str; 2]) {
+    let load = vec![
+        ("jid", JID.into()),
+        ("load", ping(JID)),
+        ("minions", list(minions)),
+    ];
+    cellar.ask("save_load", load);
+}
+
+#[test]
+fn a_return_that_was_forged_is_confirmed_by_no_master_of_a_cluster() {
+    let forged = || answer("web2", "forged".into());
+    let tag = format!("salt/job/{JID}/ret/web2");
+    let of_job = || vec![("jid", JID.into())];
+    let confirmed = |cellar: &Cellar| {
+        let args = [of_job(), vec![("confirmed", true.into())]].concat();
+        cellar.ask("get_jid", args)
+    };
+    let show = |cellar: &Cellar| cellar.ask("job_show", of_job());
+
+    // The master of the minion that fired it.
+    let own = Cellar::start();
+    publish_to(&own, ["web1", "web2"]);
+    on_bus(&own, &tag, forged(), None);
+    assert_eq!(confirmed(&own), map(vec![]));
+    assert_eq!(show(&own)["not_confirmed"], list(["web2"]));
+
+    // Each peer has it on its bus, and mirrors it; and may have published the job or not.
+    for (publishes, bus, peer) in [true, false].into_iter().flat_map(|publishes| {
+        let peers = [None, Some("master1")];
+        [0, 1, 2]
+            .into_iter()
+            .flat_map(move |bus| peers.map(|peer| (publishes, bus, peer)))
+    }) {
+        let about = format!("published {publishes}, bus at {bus}, peer {peer:?}");
+        let cellar = Cellar::start();
+        if publishes {
+            publish_to(&cellar, ["web1", "web2"]);
+        }
+        for n in 0..2 {
+            if n == bus {
+                on_bus(&cellar, &tag, forged(), Some("master1"));
+            }
+            if n == 0 {
+                let mut args = vec![("load", forged())];
+                args.extend(peer.map(|peer| ("master", peer.into())));
+                mirror(&cellar, "save_load", [of_job(), args.clone()].concat());
+                mirror(&cellar, "returner", args);
+                mirror(
+                    &cellar,
+                    "update_endtime",
+                    [of_job(), vec![("endtime", "x".into())]].concat(),
+                );
+            }
+        }
+
+        assert_eq!(confirmed(&cellar), map(vec![]), "{about}");
+        assert_eq!(cellar.ask("get_endtime", of_job()), false.into(), "{about}");
+        let job = show(&cellar);
+        // Neither a bus nor a call has named the peer: it is known from a bus only.
+        let is_known = bus < 2 || peer.is_some();
+        if is_known || !publishes {
+            let shown = &job["returns"][0];
+            assert_eq!(shown["return"], "forged".into(), "{about}");
+            assert_eq!(
+                (&shown["verified"], &shown["bus_only"]),
+                (&false.into(), &true.into()),
+                "{about}"
+            );
+            assert_eq!(job["not_confirmed"], list([]), "{about}");
+        } else {
+            assert_eq!(job["not_confirmed"], list(["web2"]), "{about}");
+        }
+        if bus == 0 || peer.is_some() {
+            assert_eq!(job["returns"][0]["master"], "master1".into(), "{about}");
+            assert_eq!(
+                cellar.counter("entries_stored"),
+                1 + u64::from(publishes),
+                "{about}"
+            );
+        }
+
+        // The minion's own return.
+        cellar.ask("returner", vec![("load", answer("web2", "real".into()))]);
+        let job = show(&cellar);
+        assert_eq!(
+            confirmed(&cellar)["web2"]["return"],
+            "real".into(),
+            "{about}"
+        );
+        let shown = &job["returns"][0];
+        assert_eq!(
+            (&shown["return"], &shown["verified"]),
+            (&"real".into(), &true.into()),
+            "{about}"
+        );
+    }
+}
+
+#[test]
+fn an_authenticated_return_is_one_of_this_master_whatever_its_minion_wrote_into_it() {
+    let cellar = Cellar::start();
+    publish_to(&cellar, ["web1", "web2"]);
+    let Value::Map(mut load) = answer("web1", 1.into()) else {
+        unreachable!("a return is a map")
+    };
+    load.push(("__peer_id".into(), "master2".into()));
+    cellar.ask(
+        "returner",
+        vec![("load", Value::Map(load)), ("master", "master2".into())],
+    );
+    let job = cellar.ask("job_show", vec![("jid", JID.into())]);
+    assert_eq!(job["returns"][0]["verified"], true.into());
+    assert!(job["returns"][0]["master"].is_nil(), "{job}");
+}
+
+#[test]
+fn a_mirrored_call_stores_no_load_and_its_minions_only_without_the_event_of_the_job() {
+    let cellar = Cellar::start();
+    let of_job = || ("jid", Value::from(JID));
+    mirror(
+        &cellar,
+        "save_load",
+        vec![of_job(), ("load", ping(JID)), ("minions", list(["db1"]))],
+    );
+    assert_eq!(cellar.ask("get_load", vec![of_job()]), map(vec![]));
+
+    let minions = |names| vec![of_job(), ("minions", names), ("master", "master1".into())];
+    mirror(&cellar, "save_minions", minions(list(["web1"])));
+    let job = cellar.ask("job_show", vec![of_job()]);
+    assert_eq!(job["missing"], list(["web1"]));
+
+    on_bus(
+        &cellar,
+        &format!("salt/job/{JID}/new"),
+        ping(JID),
+        Some("master1"),
+    );
+    mirror(&cellar, "save_minions", minions(list(["web2"])));
+    let job = cellar.ask("job_show", vec![of_job()]);
+    assert_eq!(
+        (&job["fun"], &job["missing"]),
+        (&"test.ping".into(), &list(["web1"]))
+    );
+    assert_eq!(cellar.counter("entries_stored"), 2);
 }
 
 /// The calls that a job consists of, each with the number of seconds since the first one.

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 
 use crate::index::page::code::{FieldReader, put_bytes};
 use saltcellar_base::limits::ROW_VALUE_BYTES_MAX;
-use saltcellar_model::{Entry, Kind, SeqNo};
+use saltcellar_model::{Entry, Flags, Kind, SeqNo};
 use saltcellar_wire::msgpack;
 
 /// Summary of a job. Values from Salt are msgpack; empty for a key that the load lacks.
@@ -66,13 +66,15 @@ pub fn rank(kind: Kind) -> u8 {
     }
 }
 
-/// Whether entries of this kind occur only in jobs that Salt's master stores through the extension.
-/// In such a job the master calls `returner` for each authenticated return.
-pub fn is_of_cached_job(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Load | Kind::ReturnLoad | Kind::Minions | Kind::Endtime | Kind::NoCache
-    )
+/// Whether such entries occur only in jobs that Salt's master stores through the extension. In such a
+/// job the master calls `returner` for each authenticated return. Those that mirror the event of a peer
+/// say nothing about this master.
+pub fn is_of_cached_job(kind: Kind, flags: Flags) -> bool {
+    !flags.has(Flags::UNCONFIRMED)
+        && matches!(
+            kind,
+            Kind::Load | Kind::ReturnLoad | Kind::Minions | Kind::Endtime | Kind::NoCache
+        )
 }
 
 /// The load in the body of an entry.
@@ -300,7 +302,7 @@ mod tests {
     use msgpack::Writer;
     use proptest::prelude::*;
     use saltcellar_base::clock::Micros;
-    use saltcellar_model::{Flags, Source};
+    use saltcellar_model::Source;
 
     fn entry(kind: Kind, body: &[u8]) -> Entry<'_> {
         let (source, flags, at) = (Source::Returner, Flags::default(), Micros(5));

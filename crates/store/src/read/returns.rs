@@ -62,7 +62,7 @@ impl LogReader {
                 let rows = place.rows;
                 let at = place.at();
                 if let Some(cached) = cached.get_mut(number) {
-                    *cached |= is_of_cached_job(rows.kind(at));
+                    *cached |= is_of_cached_job(rows.kind(at), rows.flags(at));
                 }
                 if rows.kind(at) == Kind::Return && one.minions.contains(rows.minion(at)) {
                     let entry = without_body(rows, at, one.jid.to_owned(), false);

@@ -679,7 +679,9 @@ impl StoreView {
             let places = self.log.job_places(jid)?;
             let entries = self.entries_at(places, jid, SeqNo::FIRST, |_| true)?;
             if let Some(summary) = summary(&entries) {
-                let is_cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
+                let is_cached = entries
+                    .iter()
+                    .any(|entry| is_of_cached_job(entry.kind, entry.flags));
                 let is_wanted = |entry: &StoredEntry| {
                     entry.kind == Kind::Return && minions.contains(entry.minion.as_str())
                 };
@@ -772,7 +774,10 @@ impl StoreView {
             return Ok(None);
         };
 
-        let is_cached = job.others.iter().any(|entry| is_of_cached_job(entry.kind));
+        let is_cached = job
+            .others
+            .iter()
+            .any(|entry| is_of_cached_job(entry.kind, entry.flags));
         // A return describes the job only if nothing better does.
         let best = job.others.iter().map(|entry| rank(entry.kind)).max();
         if best.unwrap_or(0) < rank(Kind::Return)

@@ -321,7 +321,7 @@ fn results_of_many_jobs_equal_those_of_each() {
             let entries = store.job_entries_with(jid, |_| false).unwrap();
             let is_cached = entries
                 .iter()
-                .any(|entry| index::job_summary::is_of_cached_job(entry.kind));
+                .any(|entry| index::job_summary::is_of_cached_job(entry.kind, entry.flags));
             let of_wanted =
                 |entry: &read::StoredEntry| entry.kind == Kind::Return && wants(&entry.minion);
             let returns: Vec<_> = entries.into_iter().filter(of_wanted).collect();

@@ -447,7 +447,7 @@ fn lists_what_is_allowed(rig: &Rig) {
             let job = job.unwrap_or_default();
             let is_cached = entries
                 .iter()
-                .any(|entry| index::job_summary::is_of_cached_job(entry.kind));
+                .any(|entry| index::job_summary::is_of_cached_job(entry.kind, entry.flags));
             assert_eq!(
                 (
                     job.is_cached,

@@ -465,7 +465,7 @@ impl Appender {
     ) -> Result<(), StoreError> {
         let fingerprints = fingerprints.unwrap_or_else(|| fingerprints_of(&entry));
         // Stored with the entry: job readers decide by it whether the return counts.
-        if entry.kind == Kind::Return && !entry.source.confirms() {
+        if entry.kind == Kind::Return && !entry.confirms() {
             entry.flags = entry.flags.with(Flags::UNCONFIRMED);
         }
 

@@ -16,6 +16,10 @@
 //! fires them. So the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
 //! event views show it once. Job readers rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
 //!
+//! A master of a cluster calls `returner` for the events of its peers as well ([`Entry::confirms`](saltcellar_model::Entry::confirms)
+//! is false). Such a call is its event once more: it is stored only if no source has delivered the event, and the event is
+//! a duplicate then.
+//!
 //! What is not stored as an event is counted apart and does not count as an occurrence of the event: otherwise a forged event
 //! before the call would hide the event that the bus brings after it. The memory after a start is the same, because a stored
 //! entry shows whether it is an event.
@@ -449,7 +453,8 @@ impl Dedupe {
             };
         }
         let on_bus = entry.flags.has(Flags::ON_BUS);
-        let vouched = entry.source.confirms();
+        let vouched = entry.confirms();
+        let is_mirrored = entry.source.confirms() && !vouched;
         let whole = key_of(fingerprints.whole, KeyOf::Event);
         let is_listed = self.is_listed(entry, whole);
         let digest = fingerprints.answer;
@@ -468,6 +473,8 @@ impl Dedupe {
         let apart = key_of(fingerprints.whole, KeyOf::Apart);
         let known = if is_listed {
             false
+        } else if is_mirrored && self.has_seen(whole) {
+            true
         } else if !on_bus || confirms {
             self.is_duplicate(entry, apart)
         } else {
@@ -889,8 +896,15 @@ mod tests {
     /// Source and time of a delivery.
     type Delivery = (Source, i64);
 
+    /// From this time on deliveries are calls that mirror the event of a peer.
+    const MIRRORED: i64 = 9;
+
+    fn is_vouched(delivery: &Delivery) -> bool {
+        delivery.0.confirms() && delivery.1 < MIRRORED
+    }
+
     /// What a master and its extension may deliver of one return that was fired. A call from a spool may be delivered again.
-    const DELIVERIES: [Delivery; 13] = [
+    const DELIVERIES: [Delivery; 16] = [
         (Source::Bus, 0),
         (Source::SpilledBus, 1),
         (Source::SpilledBus, 1),
@@ -905,6 +919,9 @@ mod tests {
         (Source::SpooledReturner, 7),
         (Source::SpooledReturner, 7),
         (Source::Zeromq, 8),
+        (Source::Returner, MIRRORED),
+        (Source::SpooledReturner, 10),
+        (Source::SpooledReturner, 10),
     ];
 
     /// What the memory lets the appender store.
@@ -956,10 +973,14 @@ mod tests {
     fn a_return_is_one_event_and_one_confirmation_in_each_order_of_its_deliveries_and_restarts() {
         let leaked = |answer| &*Box::leak(body(answer, true).into_boxed_slice());
         let prepared = |source, at, body| {
-            let entry = Entry {
-                at: Micros(at),
-                ..entry(source, true, body)
+            let entry = entry(source, true, body);
+            let flags = if entry.source.confirms() && !is_vouched(&(source, at)) {
+                entry.flags.with(Flags::UNCONFIRMED)
+            } else {
+                entry.flags
             };
+            let at = Micros(at);
+            let entry = Entry { flags, at, ..entry };
             let fingerprints = fingerprints_of(&entry);
             (entry, fingerprints)
         };
@@ -998,9 +1019,9 @@ mod tests {
                         archive.take(&mut dedupe, *entry, *fingerprints);
                     }
 
-                    let sources = order.iter().map(|n| DELIVERIES[*n].0).collect::<Vec<_>>();
+                    let delivered = order.iter().map(|n| DELIVERIES[*n]).collect::<Vec<_>>();
                     let about = format!(
-                        "{sources:?}, other answer {other:?} before {before}, restart before {restart}: {:?}",
+                        "{delivered:?}, other answer {other:?} before {before}, restart before {restart}: {:?}",
                         archive.stored
                     );
                     let is_ours = |(entry, _): &&(Entry<'_>, Fingerprints)| entry.body == ours;
@@ -1013,11 +1034,9 @@ mod tests {
                         .clone()
                         .filter(|entry| entry.flags.has(Flags::ON_BUS))
                         .count();
-                    let confirmed = stored.filter(|entry| entry.source.confirms()).count();
-                    let vouched = sources.iter().filter(|source| source.confirms()).count();
-                    let forged = other
-                        .as_ref()
-                        .is_some_and(|(entry, _)| !entry.source.confirms());
+                    let confirmed = stored.filter(|entry| entry.confirms()).count();
+                    let vouched = delivered.iter().filter(|one| is_vouched(one)).count();
+                    let forged = other.as_ref().is_some_and(|(entry, _)| !entry.confirms());
                     // A call that confirms the other event is no event, and the bus has brought none.
                     let none = usize::from(!(forged && before == 0 && vouched == order.len()));
                     assert_eq!(events, none, "events: {about}");
@@ -1033,6 +1052,31 @@ mod tests {
             each_order(len, &mut Vec::new(), &mut try_order);
         }
         assert!(orders > 50_000, "{orders}");
+    }
+
+    #[test]
+    fn a_mirrored_call_without_its_peer_is_no_event_and_confirms_nothing() {
+        let body = body(1, true);
+        let mirrored = || {
+            let entry = entry(Source::Returner, false, &body);
+            let flags = Flags::UNCONFIRMED;
+            Entry { flags, ..entry }
+        };
+        let (bus, call) = (
+            entry(Source::Bus, true, &body),
+            entry(Source::Returner, true, &body),
+        );
+
+        let mut dedupe = memory();
+        let outcomes = [bus, mirrored(), mirrored(), call].map(|one| check(&mut dedupe, &one));
+        let [new, known] = [DedupeOutcome::New, DedupeOutcome::Known];
+        assert_eq!(outcomes, [new, known, known, DedupeOutcome::Confirms]);
+
+        // The event has the peer, so it is stored as well.
+        let mut dedupe = memory();
+        let outcomes = [mirrored(), mirrored(), bus, bus].map(|one| check(&mut dedupe, &one));
+        assert_eq!(outcomes, [new, known, new, new]);
+        assert_eq!(check(&mut dedupe, &call), DedupeOutcome::Confirms);
     }
 
     #[test]

@@ -44,6 +44,8 @@ answers! {
         missing_count: Option<u64>,
         /// Number of returns that are known from a bus only.
         bus_only: u64,
+        /// Number of those that came from peers of the cluster: they are answers, not verified here.
+        unverified: u64,
         /// Number of returns by exit code.
         retcodes: BTreeMap<String, u64>,
         #[serde(serialize_with = "or_absent")]
@@ -93,6 +95,9 @@ answers! {
         tgt: Stored,
         tgt_type: Stored,
         user: Stored,
+        /// The id of the master that published it.
+        #[serde(serialize_with = "or_absent")]
+        master: Option<String>,
     }
     /// A return.
     Return {
@@ -112,6 +117,11 @@ answers! {
         out: Stored,
         failed: bool,
         bus_only: bool,
+        /// Whether a returner call of this master confirmed it.
+        verified: bool,
+        /// The peer of the cluster that it came from, if it is not verified.
+        #[serde(serialize_with = "or_absent")]
+        master: Option<String>,
         duplicates: u64,
         /// Later returns of the minion that differ from the first.
         #[serde(serialize_with = "or_absent")]
@@ -226,6 +236,9 @@ answers! {
         retcode: Option<i64>,
         failed: bool,
         bus_only: bool,
+        /// The peer of the cluster that it came from, if it is not verified.
+        #[serde(serialize_with = "or_absent")]
+        master: Option<String>,
     }
     /// A state that ran, or a progress report of a runner.
     Step {

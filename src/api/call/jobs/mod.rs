@@ -176,6 +176,7 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
         succeeded: totals.returned.saturating_sub(totals.failed) as u64,
         missing_count: totals.missing.map(|count| count as u64),
         bus_only: totals.bus_only as u64,
+        unverified: totals.unverified as u64,
         retcodes: totals
             .retcodes
             .iter()
@@ -379,6 +380,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
             tgt: get("tgt"),
             tgt_type: get("tgt_type"),
             user: get("user"),
+            master: ctx.master.shown(&entry.origin),
         }
     };
     let publishes = job.conflict().into_iter().map(publish).collect();
@@ -477,6 +479,8 @@ fn return_of(answer: &Answer) -> Return {
         out: Stored::of(outcome.out),
         failed: answer.failed(),
         bus_only: answer.is_bus_only(),
+        verified: answer.entry.as_entry().confirms(),
+        master: answer.peer().map(str::to_owned),
         duplicates: answer.duplicates,
         others: answer.others.iter().map(later).collect(),
         not_targeted: false,
@@ -796,6 +800,7 @@ fn update_of(found: JobChanges) -> JobUpdate {
         retcode: answer.code(),
         failed: answer.failed(),
         bus_only: answer.is_bus_only(),
+        master: answer.peer().map(str::to_owned),
     };
 
     let step = |step: &ProgressEvent| Step {
