@@ -1,8 +1,10 @@
 """Several masters, each with a daemon: what docs/TOPOLOGIES.md states."""
+import os
 import uuid
 
 import salt_lab
 from conftest import eventually
+from test_forged_returns import forge_from_minion
 
 
 def every_minion(sites):
@@ -18,19 +20,25 @@ def test_an_event_of_a_cluster_is_stored_once_by_each_daemon(cluster):
         for site in cluster.values():
             eventually(f"the event at {site.name}", lambda site=site, one=one: site.daemon.events("--tag", one))
     for site in cluster.values():
-        assert [event["data"]["word"] for event in site.daemon.events("--tag", tag)] == ["once"]
+        assert [(event["data"], event["master"]) for event in site.daemon.events("--tag", tag)] == [
+            (sender.daemon.events("--tag", tag)[0]["data"], sender.lab.lab["interface"])]
 
 
-def test_each_master_of_a_cluster_confirms_its_minions_answers(cluster):
+def test_each_master_of_a_cluster_verifies_the_answers_of_its_own_minions(cluster):
     every = every_minion(cluster)
+    owner = {minion: site for site in cluster.values() for minion in site.lab.minions}
     for publisher in cluster.values():
         jid = publisher.lab.detached("*", "test.echo", "hello")
         for site in cluster.values():
-            own = set(site.lab.minions)
-            eventually(f"the answers of {own} at {site.name}", lambda site=site, own=own: own <= set(site.daemon.returned(jid)))
-            eventually(f"the expected minions at {site.name}", lambda site=site: site.daemon.job(jid)["minions"] == every)
-            assert site.lookup(jid).items() >= {minion: "hello" for minion in own}.items()
-            assert not own & set(site.daemon.job(jid)["not_confirmed"])
+            # A job whose `new` event is still on its way to a peer has no expected minions there.
+            eventually(f"the answers at {site.name}",
+                       lambda site=site: site.daemon.returned(jid) == every and site.daemon.job(jid)["minions"] == every)
+            job = site.daemon.job(jid)
+            shown = {one["minion"]: (one["return"], one["verified"], one["master"]) for one in job["returns"]}
+            assert shown == {minion: ("hello", True, None) if owner[minion] is site else ("hello", False, owner[minion].lab.lab["interface"])
+                             for minion in every}
+            assert site.lookup(jid) == {minion: "hello" for minion in site.lab.minions}
+            assert site.shown(jid).count("not verified here") >= len(every) - len(site.lab.minions)
 
 
 def test_a_job_of_a_cluster_is_stored_once_by_each_daemon_and_is_known_in_an_export_of_another(cluster, place):
@@ -61,6 +69,46 @@ def test_different_jobs_under_one_id_are_a_conflict_at_each_master_of_a_cluster(
     for site in cluster.values():
         eventually(f"the conflict at {site.name}", lambda site=site: (site.daemon.job(jid) or {}).get("conflict"))
         assert sorted(one["arg"] for one in site.daemon.job(jid)["publishes"]) == [["first"], ["second"]]
+
+
+def test_a_forged_return_is_verified_by_no_master_of_a_cluster(cluster):
+    publisher, *others = cluster.values()
+    forger, victim = others[-1], publisher.lab.minions[0]
+    flag = f"{publisher.lab.lab['dir']}/runs"
+    with open(flag, "w"):
+        jid = publisher.lab.detached(victim, "cmd.run", f"while [ -e {flag} ]; do sleep 0.1; done; echo real")
+
+    forge_from_minion(forger.lab, jid, victim, by=forger.lab.minions[0])
+    for site in cluster.values():
+        eventually(f"the forged return at {site.name}", lambda site=site: site.daemon.events("--tag", f"salt/job/{jid}/ret/{victim}"))
+    # Salt 3008 stores at each peer what it was told, one after the other: also this job of the forger's master, which is later.
+    later = forger.lab.detached(forger.lab.minions[0], "test.echo", "later")
+    for site in cluster.values():
+        eventually(f"a later answer at {site.name}", lambda site=site: site.daemon.returned(later) == forger.lab.minions)
+        assert not [one for one in (site.daemon.job(jid) or {"returns": []})["returns"] if one["verified"]]
+        assert site.lookup(jid) == {}
+
+    os.remove(flag)
+    eventually("the real return", lambda: publisher.lookup(jid) == {victim: "real"})
+    shown = publisher.daemon.job(jid)["returns"]
+    assert [(one["minion"], one["return"], one["verified"]) for one in shown] == [(victim, "real", True)]
+    for site in others:
+        assert site.lookup(jid) == {}
+
+
+def test_one_daemon_of_a_cluster_reacts_to_an_event(cluster):
+    for sender in cluster.values():
+        minion, tag = sender.lab.minions[0], f"react/{uuid.uuid4().hex}"
+        sender.lab.call(minion, "event.send", tag)
+        row = sender.daemon.reaction(tag)
+        sender.daemon.result(row, "returned")
+        for site in cluster.values():
+            eventually(f"the event at {site.name}", lambda site=site: site.daemon.events("--tag", tag))
+            # The daemon reacts in the order of its log, so it has decided about the event when it has reacted to a later one.
+            later = f"react/{uuid.uuid4().hex}"
+            site.lab.fire(later, {"id": minion})
+            site.daemon.reaction(later)
+            assert len(site.daemon.history(tag)) == (site is sender)
 
 
 # ------------------------------------------------------------------- a minion of two masters

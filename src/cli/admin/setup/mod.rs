@@ -196,7 +196,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         plan.remarks
             .push("the master is neither changed nor restarted".to_owned());
         plan.remarks
-            .extend(doctor::of_several_masters(&master, &config, None, false));
+            .extend(doctor::of_several_masters(&master, &config, false));
         plan.afterwards
             .push("open the page: `saltcellar page` prints a link that signs in".to_owned());
 
@@ -210,11 +210,9 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
             .extend(retention::remark(global, &config, &master));
     }
 
-    let salt_python = salt.as_ref().ok().map(|salt| salt.python.as_path());
     plan.remarks.extend(doctor::of_several_masters(
         &master,
         &config,
-        salt_python,
         choices.job_cache,
     ));
 
