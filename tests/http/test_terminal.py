@@ -164,7 +164,7 @@ def test_the_keys_of_top(daemon, terminal):
     top.wait_for(f"job {jids[0]}")
     # Its return is below the screen.
     assert not any("answer 0" in line for line in top.lines())
-    top.key("\x1b[6~\x1b[6~")
+    top.key("\x1b[6~" * 3)
     top.wait_for("answer 0")
     top.wait_for_last("up/down scroll   Esc back")
     top.key("\x1b")
