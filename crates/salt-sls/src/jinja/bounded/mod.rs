@@ -165,19 +165,23 @@ impl Item {
     }
 
     /// Counts a word. The parser takes `and` and the like as names where an operand begins, behind a `.`, `|` or `is`: such a word ends
-    /// nothing. Nor do `if` and `else`, because `if` may be the argument of a test.
+    /// nothing. Nor do `if` and `else`, because `if` may be the argument of a test. It counts as the operator nevertheless, because behind a name
+    /// that is such a word the next one is an operator: `and or a`.
     fn word(&mut self, word: &str, expects: bool) {
         match word {
-            "and" | "or" if !expects => {
-                self.end_clause();
+            "and" | "or" => {
+                if !expects {
+                    self.end_clause();
+                }
                 self.loose += 1;
             }
             "if" | "else" => self.loose += 1,
-            "in" | "is" | "not" if !expects => {
-                self.end_operand();
+            "in" | "is" | "not" => {
+                if !expects {
+                    self.end_operand();
+                }
                 self.tight += 1;
             }
-            "and" | "or" | "in" | "is" | "not" => self.tight += 1,
             // A name is a leaf.
             _ => {}
         }

@@ -79,6 +79,7 @@ fn a_chain_counts_its_operators_and_its_deepest_part() {
         // Words that the parser takes as names.
         ("a + b + and + b + or + b", 7),
         ("a.and.b.or.c", 6),
+        ("and or a and [b.c] and and", 7),
         ("a|f(b.c)|g", 4),
         ("a if b else c if d else e", 4),
         ("((((a))))", 4),
