@@ -172,8 +172,8 @@ impl Cellar {
         assert_eq!(found, count, "{name}");
     }
 
-    /// Waits for a log message. A message follows the counter and the answer that tell of the same
-    /// thing, so that it may be a moment late.
+    /// Waits for a log message, which is written a moment after the counter and the status that report
+    /// the same thing.
     pub(crate) fn logged(&self, words: &str) {
         wait_for(&format!("{words:?} in the log"), || {
             self.log().contains(words).then_some(())

@@ -20,7 +20,7 @@
 //! the record of the unfinished drop. A start resumes after a crash.
 //!
 //! A large log without other users is truncated piece by piece: freeing hundreds of megabytes at
-//! once delays every sync on the file system. When disk space is short it is truncated at once.
+//! once delays every sync on the file system. When disk space is short it is truncated in one step.
 
 use std::fs::{File, OpenOptions};
 use std::ops::RangeInclusive;
