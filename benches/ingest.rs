@@ -19,7 +19,7 @@ use saltcellar::base::clock::Clock;
 use saltcellar::model::{Batch, Source};
 use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, vfs};
 use saltcellar::wire::msgpack::{as_text, get};
-use saltcellar::wire::salt_event::read_event;
+use saltcellar::wire::salt_event::{PeerMark, read_event};
 use saltcellar_testkit::baseline;
 use saltcellar_testkit::load::template::{Encoding, EventGenerator};
 use saltcellar_testkit::load::{Load, mix, small};
@@ -79,7 +79,7 @@ fn run_store(dir: &Path, load: &Load, count: u64) -> u64 {
         |event, is_last| {
             let tag = get(event, "tag").and_then(as_text).unwrap();
             let data = get(event, "data").unwrap();
-            let event = read_event(tag.as_bytes(), data, Source::Bus, now);
+            let event = read_event(tag.as_bytes(), data, Source::Bus, now, PeerMark::Data);
             batch.push(&event.entry(), Some(event.fingerprints));
             if is_last {
                 intake.submit(std::mem::take(&mut batch), None).unwrap();

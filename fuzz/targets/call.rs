@@ -8,7 +8,7 @@ use saltcellar::base::limits::NAME_BYTES_MAX;
 use saltcellar::model::{FrameBatch, Source};
 use saltcellar::wire::call::{Args, Id, Request, refusal_frame, request_frame};
 use saltcellar::wire::msgpack::{PackedMap, Reader, pairs};
-use saltcellar::wire::salt_event::{SaltEvent, fired, peek};
+use saltcellar::wire::salt_event::{PeerMark, SaltEvent, fired, peek};
 
 const KEYS: [&str; 9] = ["jid", "load", "events", "minions", "id", "count", "return", "limit", "x"];
 
@@ -38,7 +38,7 @@ pub(crate) fn call(payload: &[u8]) {
     let mut stored = Vec::new();
     for event in fired(events) {
         let Ok(Some(event)) = event else { continue };
-        let event = event.event(Source::EventReturn, Micros(1));
+        let event = event.event(Source::EventReturn, Micros(1), PeerMark::Origin);
         let entry = event.entry();
         assert!(entry.jid.len() <= NAME_BYTES_MAX && entry.minion.len() <= NAME_BYTES_MAX);
         drafts.push(&entry, Some(event.fingerprints));

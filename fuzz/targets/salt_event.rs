@@ -9,12 +9,12 @@ use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
 use saltcellar::wire::msgpack::{Reader, as_text, get, pairs};
 use saltcellar::wire::salt_codec::{check_whole, repaired};
-use saltcellar::wire::salt_event::{DataForm, read_event, split, stamp_of, stamped};
+use saltcellar::wire::salt_event::{DataForm, PeerMark, read_event, split, stamp_of, stamped};
 
 pub(crate) fn salt_event(body: &[u8]) {
     let Some((tag, data)) = split(body) else { return };
     assert_eq!([tag, b"\n\n", data].concat(), body);
-    let event = read_event(tag, data, Source::Bus, Micros(1));
+    let event = read_event(tag, data, Source::Bus, Micros(1), PeerMark::Origin);
     let entry = event.entry();
     assert_eq!(entry.tag, tag);
     // Only the mark of a peer is taken out of the data.

@@ -5,6 +5,8 @@
 //! - The text of each known key is blanked wherever it occurs in a body, a tag, or another name of an entry. The known keys are the key files in the `cachedir` of the
 //!   configured masters. [`MasterKeys::follow`] reloads them when they change: Salt 3006 creates a new key at each start.
 //!
+//! The same files tell whether a master is in a cluster.
+//!
 //! The reactor needs to know whether a request contained the right key. So the key is first compared with the current key
 //! file, and the entry carries the result ([`Flags::MASTER_KEY`]).
 //!
@@ -15,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use salt_sls::Glob;
@@ -56,6 +59,7 @@ struct Master {
     files: WatchedFiles,
     cachedir: PathBuf,
     key_file: PathBuf,
+    has_cluster: bool,
 }
 
 impl Master {
@@ -67,6 +71,7 @@ impl Master {
             files: WatchedFiles::default(),
             cachedir: PathBuf::new(),
             key_file: PathBuf::new(),
+            has_cluster: false,
         };
         master.reread();
         master
@@ -75,6 +80,7 @@ impl Master {
     fn reread(&mut self) {
         let salt = SaltMaster::read_watched(&self.conf_file, self.role, &mut self.files);
         self.key_file = salt.key_file();
+        self.has_cluster = self.role == Role::Master && salt.cluster_id().is_some();
         self.cachedir = salt.cachedir;
     }
 }
@@ -96,6 +102,8 @@ pub struct MasterKeys {
     masters: Mutex<Vec<Master>>,
     /// Lock order: after `masters`, before `known`.
     read: Mutex<KeyFiles>,
+    /// Written by a refresh, and read without the others.
+    in_cluster: AtomicBool,
     field: Redactor,
 }
 
@@ -134,7 +142,17 @@ impl MasterKeys {
             known: RwLock::default(),
             masters: Mutex::default(),
             read: Mutex::default(),
+            in_cluster: AtomicBool::new(false),
             field: Redactor::new(&[rule]),
+        }
+    }
+
+    /// No known key, beside a master of a cluster.
+    #[cfg(test)]
+    pub(crate) fn of_cluster() -> Self {
+        Self {
+            in_cluster: AtomicBool::new(true),
+            ..Self::none()
         }
     }
 
@@ -142,6 +160,11 @@ impl MasterKeys {
     pub(crate) fn counts(&self) -> (usize, Vec<String>) {
         let known = self.known();
         (known.texts.len(), known.unreadable.clone())
+    }
+
+    /// Whether one of the masters has a `cluster_id`. False for masters whose configuration cannot be read.
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        self.in_cluster.load(Ordering::Relaxed)
     }
 
     /// Reloads changed files until shutdown.
@@ -160,6 +183,16 @@ impl MasterKeys {
             if master.files.have_changed() {
                 master.reread();
             }
+        }
+
+        let in_cluster = masters.iter().any(|master| master.has_cluster);
+        if self.in_cluster.swap(in_cluster, Ordering::Relaxed) != in_cluster {
+            let message = if in_cluster {
+                "a master is in a cluster: marks of peers in events (`__peer_id`) count"
+            } else {
+                "no master is in a cluster: marks of peers in events (`__peer_id`) do not count"
+            };
+            tracing::info!("{message}");
         }
 
         let mut read = self.read.lock();
@@ -425,6 +458,36 @@ mod tests {
         keys.refresh();
         assert!(!is_found(&keys, OLD) && !is_found(&keys, NEW));
         assert_eq!(keys.counts(), (0, vec![]));
+    }
+
+    #[test]
+    fn a_cluster_is_known_from_the_file_of_any_master_as_it_is_now() {
+        let (dir, keys) = lab();
+        assert!(!keys.is_in_cluster());
+        let write = |text: &str| {
+            let text = format!("cachedir: {}\n{text}", dir.path().display());
+            fs::write(dir.path().join("master"), text).unwrap();
+            keys.refresh();
+        };
+        write("cluster_id: c\n");
+        assert!(keys.is_in_cluster());
+        write("cluster_id: ''\n");
+        assert!(!keys.is_in_cluster());
+        write("cluster_id: c\n");
+        fs::remove_file(dir.path().join("master")).unwrap();
+        keys.refresh();
+        assert!(!keys.is_in_cluster());
+
+        // A minion has no peers, whatever its file says.
+        write("cluster_id: c\n");
+        let path = dir.path().join("master");
+        for (masters, reactor, known) in [
+            (vec![path.clone()], None, true),
+            (vec![], Some((Role::Minion, &*path)), false),
+            (vec![dir.path().join("none"), path.clone()], None, true),
+        ] {
+            assert_eq!(MasterKeys::new(&masters, reactor).is_in_cluster(), known);
+        }
     }
 
     #[test]

@@ -38,8 +38,8 @@ use crate::model::{
 use crate::wire::filter::FilterRule;
 use crate::wire::salt_codec::{Unreadable, check_whole, mended};
 use crate::wire::salt_event::{
-    DataForm, SaltEvent, fingerprints_of, funs_of, read_event, return_without_data, split,
-    without_value,
+    DataForm, PeerMark, SaltEvent, fingerprints_of, funs_of, read_event, return_without_data,
+    split, without_value,
 };
 
 /// An accepted entry, possibly redacted.
@@ -160,6 +160,15 @@ impl Policy {
         &self.master_keys
     }
 
+    /// What the mark of a peer in an event means at present, the same for every source.
+    pub(crate) fn peer_mark(&self) -> PeerMark {
+        if self.master_keys.is_in_cluster() {
+            PeerMark::Origin
+        } else {
+            PeerMark::Data
+        }
+    }
+
     /// Applies the policy to an event in the form `tag`, two newlines, msgpack.
     pub(crate) fn message<'a>(
         &self,
@@ -195,7 +204,7 @@ impl Policy {
         let len = tag.len() + data.len();
         if len > self.entry_bytes_max {
             // The minion has answered: without its return Salt would count it as missing.
-            let event = read_event(tag, data, source, at);
+            let event = read_event(tag, data, source, at, self.peer_mark());
             if let Some(body) = self.within_limit(&event.entry()) {
                 return Ok(self.pass_instead(&event.into_parts().0, body));
             }
@@ -206,7 +215,7 @@ impl Policy {
             }
             return self.read(event);
         }
-        self.read(read_event(tag, data, source, at))
+        self.read(read_event(tag, data, source, at, self.peer_mark()))
     }
 
     fn reject_large(&self, tag: &[u8], len: usize, source: Source) -> RejectReason {
@@ -532,6 +541,14 @@ impl Policy {
             }
         }
 
+        if event.ignored_peer.is_some() {
+            self.metrics.event_peers_ignored.add(1);
+            report(
+                "peer ignored",
+                "event has the mark of a peer (`__peer_id`), but no master of this daemon is known to have a `cluster_id`; stored unchanged",
+            );
+        }
+
         if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
             self.metrics.event_clocks_off.add(1);
             report(
@@ -606,12 +623,20 @@ mod tests {
     const NOW: Micros = Micros(1_795_230_637_000_000);
 
     fn policy(filters: &[FilterRule], redact: &[RedactRule]) -> (Policy, Arc<Metrics>) {
+        policy_of(MasterKeys::none(), filters, redact)
+    }
+
+    fn policy_of(
+        keys: MasterKeys,
+        filters: &[FilterRule],
+        redact: &[RedactRule],
+    ) -> (Policy, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::default());
         (
             Policy::new(
                 filters,
                 redact,
-                Arc::new(MasterKeys::none()),
+                Arc::new(keys),
                 1 << 20,
                 Clock::manual(NOW),
                 metrics.clone(),
@@ -889,7 +914,7 @@ mod tests {
             builtin: Some(Builtin::Passwords),
             ..RedactRule::default()
         };
-        let (policy, metrics) = policy(&[], &[redact]);
+        let (policy, metrics) = policy_of(MasterKeys::of_cluster(), &[], &[redact]);
         // Plain; with a secret; too large; with an ext of type -1 that is no timestamp.
         let values: [&[u8]; 4] = [
             b"\xa1x",
@@ -932,6 +957,32 @@ mod tests {
             ),
             (2, 2, 2)
         );
+    }
+
+    #[test]
+    fn without_a_cluster_a_mark_of_a_peer_changes_nothing_and_is_counted() {
+        let mut w = Writer::new();
+        w.map(2).str("id").str("web1").str("__peer_id").str("b");
+        let data = w.into_bytes();
+        for (keys, origin, ignored) in [
+            (MasterKeys::none(), "", 2),
+            (MasterKeys::of_cluster(), "b", 0),
+        ] {
+            let (policy, metrics) = policy_of(keys, &[], &[]);
+            let message = [b"a/b\n\n", &data[..]].concat();
+            let passed = [
+                policy.event(b"a/b", &data, Source::Bus, NOW),
+                policy.message(&message, Source::Zeromq, NOW),
+            ];
+            for accepted in passed {
+                let accepted = accepted.unwrap().unwrap();
+                let entry = accepted.entry();
+                assert_eq!(entry.origin, origin);
+                assert_eq!(entry.body == data, origin.is_empty());
+                assert_eq!(accepted.fingerprints, Some(fingerprints_of(&entry)));
+            }
+            assert_eq!(metrics.event_peers_ignored.get(), ignored);
+        }
     }
 
     #[test]

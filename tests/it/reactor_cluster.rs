@@ -80,6 +80,10 @@ fn a_changed_cluster_id_takes_effect_while_the_daemon_runs_and_is_told() {
     master.wait(1);
     settled(&lab);
     assert!(!told(&lab, &["reactor", "list"]).contains("acts only"));
+    // A minion of this master has fired it, and the mark is its own.
+    assert_eq!(lab.cellar.counter("event_peers_ignored"), 1);
+    let screen = told(&lab, &["status"]);
+    assert!(screen.contains("event_peers_ignored is 1"), "{screen}");
 
     let path = lab.cellar.dir.path().join("master");
     let before = std::fs::read_to_string(&path).unwrap();
@@ -120,4 +124,5 @@ fn a_changed_cluster_id_takes_effect_while_the_daemon_runs_and_is_told() {
     lab.fire(&[event("a/4", "m2")]);
     master.wait(3);
     settled(&lab);
+    assert_eq!(lab.cellar.counter("event_peers_ignored"), 2);
 }

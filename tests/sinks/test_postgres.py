@@ -128,7 +128,7 @@ def test_the_masters_of_a_cluster_share_the_rows(run, place, postgres):
     for n in range(3):
         own = place / f"m{n}"
         own.mkdir()
-        (own / "master").write_text(f"id: m{n}\n")
+        (own / "master").write_text(f"id: m{n}\ncluster_id: c\n")
         daemons.append(Cellar(run, own, {"pg": settings}, ingest={"masters": [str(own / "master")]}))
     for n in range(100):
         jid = f"2026112105472812{n:04}"

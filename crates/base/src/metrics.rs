@@ -249,6 +249,8 @@ counters! {
     entries_unreadable: Warning("events and calls that Salt's codec cannot read were rejected"),
     /// Events whose `_stamp` differs by more than a day from their arrival.
     event_clocks_off: Harmless,
+    /// Events with the mark of a peer (`__peer_id`) although no master of the daemon is known to have a `cluster_id`; stored unchanged.
+    event_peers_ignored: Warning("events have the mark of a peer, but no master with a `cluster_id` is known: see `ingest.masters`, or somebody forges them"),
     /// Entries dropped by a rule of `ingest.filter`.
     entries_filtered: Harmless,
     /// Entries dropped by a `sample N` rule of `ingest.filter`.

@@ -20,6 +20,15 @@ pub const HOOK_TAG: &str = "salt/engines/hook/";
 /// (`salt/channel/server.py`). On the bus of that master the same event does not have it.
 const PEER_ID: &str = "__peer_id";
 
+/// What the mark of a peer in an event means ([`PEER_ID`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerMark {
+    /// The source's master is in a cluster: the mark is the origin of the event.
+    Origin,
+    /// It has no peers: whoever fired the event wrote the mark, which is data like any other.
+    Data,
+}
+
 /// The header with the number of hooks that an event has passed through.
 pub const HOPS: &str = "saltcellar-hops";
 
@@ -230,9 +239,20 @@ impl<'a> Peeked<'a> {
         (!self.stamp.is_empty()).then(|| text_bytes(self.stamp))
     }
 
-    /// The form that the event of a peer has on the bus of its own master; `None` for an event without the mark of a peer.
+    /// The form that the event of a peer has on the bus of its own master; `None` for an event that is not one of a peer.
     /// `map` are the bytes that were peeked into.
-    pub fn foreign(&self, map: &[u8]) -> Option<Foreign<'a>> {
+    pub fn foreign(&self, map: &[u8], mark: PeerMark) -> Option<Foreign<'a>> {
+        let origin = self.marked_peer()?;
+        if mark == PeerMark::Data {
+            return None;
+        }
+
+        let body = without_peer(map, self.peer)?;
+        Some(Foreign { origin, body })
+    }
+
+    /// The master that the mark of a peer names.
+    fn marked_peer(&self) -> Option<&'a str> {
         // Mostly: the event is the master's own.
         if self.peer.is_empty() {
             return None;
@@ -241,9 +261,7 @@ impl<'a> Peeked<'a> {
         if !matches!(Reader::new(self.peer).head(), Ok(Head::Str(1..))) {
             return None;
         }
-        let origin = name(self.peer)?;
-        let body = without_peer(map, self.peer)?;
-        Some(Foreign { origin, body })
+        name(self.peer)
     }
 
     /// Whether it is the return of this minion for this job.
@@ -441,8 +459,8 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
 
 impl<'a> FiredEvent<'a> {
     /// Converts it to an event.
-    pub fn event(&self, source: Source, at: Micros) -> SaltEvent<'a> {
-        event_of(self.tag, self.data, self.seen, source, at)
+    pub fn event(&self, source: Source, at: Micros, mark: PeerMark) -> SaltEvent<'a> {
+        event_of(self.tag, self.data, self.seen, source, at, mark)
     }
 }
 
@@ -468,6 +486,8 @@ pub struct SaltEvent<'a> {
     pub fingerprints: Fingerprints,
     /// The text of its `_stamp`.
     pub stamp: Option<&'a [u8]>,
+    /// The mark of a peer that its data keep, because it does not count.
+    pub ignored_peer: Option<&'a str>,
     /// The form of its data.
     pub form: DataForm,
 }
@@ -493,8 +513,14 @@ impl<'a> SaltEvent<'a> {
 }
 
 /// Parses an event given as tag and data.
-pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> SaltEvent<'a> {
-    event_of(tag, data, peek_checked(data), source, at)
+pub fn read_event<'a>(
+    tag: &'a [u8],
+    data: &'a [u8],
+    source: Source,
+    at: Micros,
+    mark: PeerMark,
+) -> SaltEvent<'a> {
+    event_of(tag, data, peek_checked(data), source, at, mark)
 }
 
 fn event_of<'a>(
@@ -503,6 +529,7 @@ fn event_of<'a>(
     seen: Result<Peeked<'a>, Unreadable>,
     source: Source,
     at: Micros,
+    mark: PeerMark,
 ) -> SaltEvent<'a> {
     let form = match seen {
         Ok(_) if Reader::new(data).map().is_ok() => DataForm::Map,
@@ -514,7 +541,7 @@ fn event_of<'a>(
     let seen = seen.unwrap_or_else(|_| peek(data));
     let mut received = entry_of(tag, data, &seen, source, at);
 
-    let (body, fingerprints) = match seen.foreign(data) {
+    let (body, fingerprints) = match seen.foreign(data, mark) {
         None => (None, fingerprints(&received, seen.answer)),
         Some(Foreign { origin, body }) => {
             received.origin = origin;
@@ -528,6 +555,7 @@ fn event_of<'a>(
     };
 
     SaltEvent {
+        ignored_peer: seen.marked_peer().filter(|_| body.is_none()),
         received,
         body,
         fingerprints,
@@ -808,7 +836,11 @@ mod tests {
     }
 
     fn returned(data: &[u8]) -> SaltEvent<'_> {
-        read_event(b"salt/job/1/ret/web1", data, Source::Bus, Micros(1))
+        returned_to(data, PeerMark::Origin)
+    }
+
+    fn returned_to(data: &[u8], mark: PeerMark) -> SaltEvent<'_> {
+        read_event(b"salt/job/1/ret/web1", data, Source::Bus, Micros(1), mark)
     }
 
     #[test]
@@ -843,9 +875,28 @@ mod tests {
         w.str("data").raw(&marked(4, Some(b"\xa1b")));
         let array = w.into_bytes();
         let event = fired(&array).next().unwrap().unwrap().unwrap();
-        let event = event.event(Source::EventReturn, Micros(1));
+        let event = event.event(Source::EventReturn, Micros(1), PeerMark::Origin);
         assert_eq!(event.entry().origin, "b");
         assert_eq!(event.entry().body, marked(0, None));
+    }
+
+    #[test]
+    fn without_a_cluster_the_mark_of_a_peer_is_data() {
+        for at in 0..=4 {
+            let data = marked(at, Some(b"\xa8master-b"));
+            let event = returned_to(&data, PeerMark::Data);
+            assert_eq!((event.entry().origin, event.entry().body), ("", &data[..]));
+            assert_eq!(event.fingerprints, fingerprints_of(&event.entry()));
+            assert_eq!(event.ignored_peer, Some("master-b"));
+        }
+        assert_eq!(returned(&marked(4, Some(b"\xa1b"))).ignored_peer, None);
+        for (data, mark) in [
+            (marked(0, None), PeerMark::Data),
+            (marked(0, Some(b"\xc0")), PeerMark::Data),
+            (marked(0, Some(b"\xc0")), PeerMark::Origin),
+        ] {
+            assert_eq!(returned_to(&data, mark).ignored_peer, None);
+        }
     }
 
     #[test]
@@ -974,7 +1025,7 @@ mod tests {
                 }
             });
             let (own, of_peer) = (write(None), write(Some(&origin)));
-            let read = |data| read_event(tag.as_bytes(), data, Source::Bus, Micros(1));
+            let read = |data| read_event(tag.as_bytes(), data, Source::Bus, Micros(1), PeerMark::Origin);
 
             let (own_event, event) = (read(&own), read(&of_peer));
             prop_assert_eq!(own_event.entry().body, &own[..]);

@@ -216,7 +216,7 @@ impl Save for SaveLoad {
         let minions = args.minions.map(|PackedArray(minions)| minions);
 
         let seen = peek(load);
-        let foreign = seen.foreign(load);
+        let foreign = seen.foreign(load, ctx.policy.peer_mark());
         // A mark that a minion wrote into its return says nothing about who published the job.
         let (_, stored) = own_form(foreign.as_ref(), load);
         // With another `cmd` the map is the request of a publish.
@@ -523,7 +523,7 @@ fn keep_return(
     };
 
     // The bus delivers the event of a peer with the same mark.
-    let foreign = seen.foreign(load);
+    let foreign = seen.foreign(load, ctx.policy.peer_mark());
     let (marked, load) = own_form(foreign.as_ref(), load);
     // An authenticated return is one of this master, whatever its minion wrote into it.
     let peer = if origin.mirrored && made.origin.is_empty() {
@@ -697,7 +697,7 @@ impl Save for EventReturn {
 
             // Nothing mirrors events.
             let master = event.master.filter(|_| origin.import);
-            let mut event = event.event(source, at);
+            let mut event = event.event(source, at, ctx.policy.peer_mark());
             if let Some(imported) = origin.stated(ctx, master) {
                 event.set_origin(imported);
             }

@@ -510,7 +510,11 @@ fn an_imported_register_replaces_no_later_one() {
 /// A daemon beside a master with this id.
 fn beside_master(id: &str) -> Cellar {
     let mut cellar = Cellar::start();
-    fs::write(cellar.dir.path().join("master"), format!("id: {id}\n")).unwrap();
+    fs::write(
+        cellar.dir.path().join("master"),
+        format!("id: {id}\ncluster_id: c\n"),
+    )
+    .unwrap();
     cellar.configure("ingest: {masters: [DIR/master]}\n");
     cellar.restart();
     cellar

@@ -49,7 +49,8 @@ pub struct IngestConfig {
     pub redact: Vec<RedactRule>,
     /// Configuration files of the Salt masters whose events the daemon stores; that of `reactor.master` is added. The keys in their `cachedir`
     /// (`.root_key` and those of other users) are redacted in all data, without a rule, because a master accepts every command from a peer with such
-    /// a key. The daemon's user needs read access to the key files.
+    /// a key. If one of the masters has a `cluster_id`, the mark of a peer in an event (`__peer_id`) names the master that fired it; otherwise the
+    /// mark is data. The daemon's user needs read access to the configuration and to the key files.
     ///
     /// - value: a list of absolute paths of files
     /// - default: `[/etc/salt/master]`

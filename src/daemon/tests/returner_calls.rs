@@ -6,7 +6,7 @@ use crate::daemon::in_process::{Cellar, list, map};
 use crate::model::JidKey;
 use crate::model::{Batch, Source};
 use crate::testkit::entries::{Asks as _, ping, pong};
-use crate::wire::salt_event::read_event;
+use crate::wire::salt_event::{PeerMark, read_event};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use rmpv::Value;
@@ -478,7 +478,8 @@ fn on_bus(cellar: &Cellar, tag: &str, mut data: Value, peer: Option<&str>) {
     }
     let mut body = Vec::new();
     rmpv::encode::write_value(&mut body, &data).unwrap();
-    let event = read_event(tag.as_bytes(), &body, Source::Bus, Clock::default().now());
+    let now = Clock::default().now();
+    let event = read_event(tag.as_bytes(), &body, Source::Bus, now, PeerMark::Origin);
     cellar.store(Batch::of(&event.entry()));
 }
 
@@ -582,6 +583,79 @@ fn a_return_that_was_forged_is_confirmed_by_no_master_of_a_cluster() {
         assert_eq!(
             (&shown["return"], &shown["verified"]),
             (&"real".into(), &true.into()),
+            "{about}"
+        );
+    }
+}
+
+#[test]
+fn an_answer_is_one_of_a_peer_only_if_the_master_has_a_cluster() {
+    let mut forged = answer("web2", "forged".into());
+    if let Value::Map(pairs) = &mut forged {
+        pairs.push(("__peer_id".into(), "master2".into()));
+    }
+    let tag = format!("salt/job/{JID}/ret/web2");
+    let event = map(vec![("tag", tag.into()), ("data", forged)]);
+    let of_job = || vec![("jid", JID.into())];
+
+    // Without a configuration of a master nothing is known of a cluster.
+    for (master, is_peers) in [
+        (None, false),
+        (Some("id: master1\n"), false),
+        (Some("id: master1\ncluster_id: c\n"), true),
+    ] {
+        let about = format!("{master:?}");
+        let mut cellar = Cellar::start();
+        if let Some(master) = master {
+            std::fs::write(cellar.dir.path().join("master"), master).unwrap();
+        }
+        cellar.configure("ingest: {masters: [DIR/master]}\n");
+        cellar.restart();
+        publish_to(&cellar, ["web1", "web2"]);
+
+        let events = Value::Array(vec![event.clone()]);
+        cellar.ask("event_return", vec![("events", events)]);
+
+        let job = cellar.ask("job_show", of_job());
+        let ignored = cellar.counter("event_peers_ignored");
+        let stored = cellar.ask("events_list", vec![("data", true.into())])["events"][0].clone();
+        let marked = stored["data"]["__peer_id"].clone();
+        if is_peers {
+            assert_eq!(job["returns"][0]["verified"], false.into(), "{about}");
+            assert_eq!(job["returns"][0]["master"], "master2".into(), "{about}");
+            assert_eq!((ignored, stored["master"].as_str()), (0, Some("master2")));
+            assert!(marked.is_nil(), "{about}");
+        } else {
+            assert_eq!(job["returns"], list([]), "{about}");
+            assert_eq!(job["not_confirmed"], list(["web2"]), "{about}");
+            assert_eq!(stored["master"].as_str(), master.and(Some("master1")));
+            assert_eq!((ignored, marked), (1, "master2".into()), "{about}");
+        }
+
+        // The minion's own return has the same bytes on the bus and in the call, whichever is first.
+        cellar.ask("returner", vec![("load", event["data"].clone())]);
+        let job = cellar.ask("job_show", of_job());
+        assert_eq!(job["returns"][0]["verified"], true.into(), "{about}");
+        assert_ne!(job["returns"][0]["master"], "master2".into(), "{about}");
+        let events = || {
+            cellar.ask("events_list", vec![])["events"]
+                .as_array()
+                .unwrap()
+                .len()
+        };
+        assert_eq!(events(), 1, "{about}");
+
+        let mut other = answer("web1", true.into());
+        if let Value::Map(pairs) = &mut other {
+            pairs.push(("__peer_id".into(), "master2".into()));
+        }
+        cellar.ask("returner", vec![("load", other.clone())]);
+        let tag = format!("salt/job/{JID}/ret/web1");
+        let event = map(vec![("tag", tag.into()), ("data", other)]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+        assert_eq!(
+            (events(), cellar.counter("duplicates_folded")),
+            (2, 1),
             "{about}"
         );
     }

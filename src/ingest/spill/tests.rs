@@ -16,7 +16,7 @@ use crate::store::log::file::BlockMeta;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
 use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store, StoreError};
-use crate::wire::salt_event::{event_entry, read_event};
+use crate::wire::salt_event::{PeerMark, event_entry, read_event};
 
 mod damage;
 mod restarts;
@@ -859,8 +859,15 @@ fn a_spilled_event_of_a_peer_keeps_its_origin() {
         b"\x82\xa1x\x01\xa9__peer_id\xa2m2",
         Source::Bus,
         at(1),
+        PeerMark::Origin,
     );
-    let own = read_event(b"a/b", b"\x81\xa1x\x01", Source::Bus, at(1));
+    let own = read_event(
+        b"a/b",
+        b"\x81\xa1x\x01",
+        Source::Bus,
+        at(1),
+        PeerMark::Origin,
+    );
     let mut batch = Batch::default();
     batch.push(&of_peer.entry(), Some(of_peer.fingerprints));
     batch.push(&own.entry(), Some(own.fingerprints));

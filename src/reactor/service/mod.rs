@@ -134,7 +134,7 @@ impl ReactorService {
         let parts = Parts {
             store: store.clone(),
             intake: intake.clone(),
-            keys,
+            keys: keys.clone(),
             clock,
             metrics,
             rules,
@@ -159,6 +159,7 @@ impl ReactorService {
             pipeline,
             rules_problem: None,
             said,
+            keys,
         })));
 
         // The reloader has a stop signal of its own, because it stops before the reactor.
@@ -219,6 +220,7 @@ struct Current {
     /// Why the file of the rules is not in use as it is now, as last reported.
     rules_problem: Option<String>,
     said: Said,
+    keys: Arc<MasterKeys>,
 }
 
 /// The daemon's own configuration, and the state of its files before they were read.
@@ -304,6 +306,9 @@ impl Current {
 
         // Invalid files are watched, too, because the correction will be made there.
         let master = SaltMaster::read_watched(path, *role, &mut self.files);
+
+        // Sources know of a `cluster_id` before the reactor does, so that it takes no event of a peer for one of this master.
+        self.keys.refresh();
 
         let said = &mut self.said;
         match config

@@ -1,7 +1,7 @@
 //! Load: backlogs of rules and minions do not delay others.
 
 use super::*;
-use crate::wire::salt_event::read_event;
+use crate::wire::salt_event::{PeerMark, read_event};
 
 /// More events than the reactor keeps in memory.
 const FLOOD: usize = 20_100;
@@ -22,7 +22,13 @@ impl Harness {
             let mut w = Writer::new();
             w.map(2).str("id").str(&minion).str("_stamp").str("2026");
             let body = w.into_bytes();
-            let event = read_event(tag.as_bytes(), &body, Source::Bus, self.clock.now());
+            let event = read_event(
+                tag.as_bytes(),
+                &body,
+                Source::Bus,
+                self.clock.now(),
+                PeerMark::Data,
+            );
             batch.push(
                 &crate::model::Entry {
                     minion: &minion,
