@@ -34,8 +34,16 @@ pub(crate) use saltcellar_testkit as testkit;
 // settings
 pub mod config;
 
+// clients
+pub mod client;
+
 // gates
 pub mod bus;
+#[allow(
+    dead_code,
+    reason = "the parts that publish and receive are not here yet"
+)]
+pub mod cluster;
 pub mod policy;
 
 // services

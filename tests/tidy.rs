@@ -22,7 +22,8 @@ const OF_TESTS: &str = "testkit";
 /// a layer do not import each other. `lib.rs` and `main.rs` may import everything.
 const LAYERS: &[(&str, &[&str])] = &[
     ("settings", &["config"]),
-    ("gates", &["bus", "policy"]),
+    ("clients", &["client"]),
+    ("gates", &["bus", "cluster", "policy"]),
     ("services", &["engines", "ingest", "reactor"]),
     ("interfaces", &["api"]),
     ("process", &["daemon"]),

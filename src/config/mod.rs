@@ -22,6 +22,7 @@ pub mod python_glob;
 mod reactor;
 mod render;
 pub mod salt_master;
+mod secret;
 mod store;
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json};
 use tracing_subscriber::EnvFilter;
 
-pub use self::cluster::ClusterConfig;
+pub use self::cluster::{ClusterConfig, Replicate};
 pub use self::environment::{
     CONFIG_DIR, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR,
 };
@@ -40,10 +41,11 @@ use self::file::Places;
 pub use self::file::read_yaml;
 pub use self::ingest::{IngestConfig, name_redact_rules};
 pub use self::load::{SocketChoice, read_options};
-pub use self::network::{HttpConfig, HttpTls, HttpsConfig, MinionsRead};
+pub use self::network::{ClientTls, HttpConfig, HttpTls, HttpsConfig, MinionsRead, Nats};
 pub use self::overrides::CliOverrides;
 pub use self::reactor::ReactorConfig;
 pub(crate) use self::render::is_plain_yaml;
+pub use self::secret::{Secret, Text};
 pub use self::store::{Space, StoreConfig};
 use crate::base::limits;
 use crate::model::Right;
@@ -371,6 +373,7 @@ impl Config {
             .as_ref()
             .map_or(Ok(()), |path| fits_a_socket("http.unix", path))?;
 
+        self.cluster.check()?;
         self.http.check()?;
         self.ingest.check()?;
         self.reactor.check()?;

@@ -34,7 +34,6 @@ pub mod preset;
 pub(crate) mod program;
 pub(crate) mod runtime;
 pub(crate) mod script;
-pub(crate) mod secret;
 pub(crate) mod settings;
 mod supervised;
 pub mod template;

@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
-use super::secret::{Revealed, Text};
 use crate::base::limits::{SINK_EXEC_STOP, SINK_REASON_BYTES_MAX};
+use crate::client::secret::Revealed;
 use crate::config::Invalid;
+use crate::config::Text;
 use crate::model::word;
 
 #[derive(Debug, Clone, Deserialize)]

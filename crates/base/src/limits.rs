@@ -63,6 +63,21 @@ pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// publishes.
 pub const CLUSTER_SLOTS_MAX: u16 = 64;
 
+/// Longest name of a stream of several masters. NATS has file names made of it.
+pub const CLUSTER_STREAM_BYTES_MAX: usize = 32;
+
+/// Most replicas of a stream, a limit of NATS.
+pub const CLUSTER_REPLICAS_MAX: u32 = 5;
+
+/// In this time NATS recognises a message that is published again.
+pub const CLUSTER_DUPLICATES: Duration = Duration::from_secs(120);
+
+/// Shortest time for which a stream keeps messages: NATS accepts none below [`CLUSTER_DUPLICATES`].
+pub const CLUSTER_WINDOW_MIN: Duration = CLUSTER_DUPLICATES;
+
+/// Longest time for which a stream keeps messages.
+pub const CLUSTER_WINDOW_MAX: Duration = Duration::from_secs(365 * 86_400);
+
 /// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
 /// file is a different file, named by mistake.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -28,6 +28,7 @@ pub use settings::class::{
 };
 pub use settings::class::{ClassRules, Keep};
 pub use settings::durability::Durability;
+pub use settings::master_name::MasterName;
 pub use settings::reaction::RuleOrder;
 pub use settings::reaction::{
     Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RunnerLimits, SaltsReactor,

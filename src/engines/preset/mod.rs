@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-use super::secret::Secret;
+use crate::config::Secret;
 use crate::config::{Invalid, read_options, read_yaml};
 use crate::model::word::Word as _;
 

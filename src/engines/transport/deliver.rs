@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::item::Item;
 use crate::base::clock::Clock;
 use crate::base::limits::{SINK_CONCURRENCY_MAX, SINK_REASON_BYTES_MAX};
+use crate::client::secret::Revealed;
 use crate::engines::framing::Framing;
-use crate::engines::secret::Revealed;
 use crate::store::vfs::Fs;
 
 /// An open destination, used by one thread.

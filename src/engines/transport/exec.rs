@@ -26,11 +26,11 @@ use super::deliver::{
     Transport,
 };
 use super::item::Item;
+use crate::client::secret::Revealed;
 use crate::config::within;
 use crate::engines::framing::Framing;
 use crate::engines::kind::{Kind, options};
 use crate::engines::program::{self, Variables, check_command, read_lines, spawn};
-use crate::engines::secret::Revealed;
 use crate::model::word::{self, MIB};
 
 const DOC: &str = r#"A long-running program that reads lines and acknowledges each.

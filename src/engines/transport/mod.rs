@@ -1,6 +1,5 @@
 //! Transports: items to a destination.
 
-mod block_on;
 mod deliver;
 mod exec;
 mod file;
@@ -11,7 +10,6 @@ mod nats;
 mod postgres;
 mod socket;
 mod syslog;
-mod tls;
 
 pub(super) use self::deliver::shortened;
 pub(crate) use self::deliver::{
@@ -20,7 +18,7 @@ pub(crate) use self::deliver::{
 };
 pub(crate) use self::item::Item;
 use super::Kind;
-use super::secret::Revealed;
+use crate::client::secret::Revealed;
 
 /// Opens a destination. Nothing that it reports has a secret of its settings: reasons, transcripts
 /// and findings are scrubbed here, and reasons then shortened, so that no transport can forget it.

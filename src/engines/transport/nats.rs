@@ -8,19 +8,18 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{Context, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::{ConnectOptions, ServerAddr};
 use serde::Deserialize;
 
-use super::block_on::ClientThread;
 use super::deliver::{
     BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
     Transport, shortened,
 };
 use super::item::Item;
-use super::tls::Tls;
-use crate::config::{Invalid, within};
+use crate::client::nats::Connection;
+use crate::client::secret::Revealed;
+use crate::client::thread::ClientThread;
+use crate::config::{ClientTls, Invalid, Nats, Secret};
 use crate::engines::kind::{Kind, options};
-use crate::engines::secret::{Revealed, Secret};
 use crate::model::word::{self, MIB};
 
 const DOC: &str = r"Messages in a stream of NATS JetStream.
@@ -43,18 +42,19 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
     example: "{servers: ['tls://nats.example.com:4222'], subject: salt.events, stream: SALT, user: salt, \
               password: 'file:/etc/saltcellar/nats.password', tls: {ca: /etc/ssl/own-ca.pem}, timeout: 10s}",
     build: |given| {
-        let nats: NatsDestination = options(given)?;
+        let given: Options = options(given)?;
+        let nats = NatsDestination::from(given);
         nats.check()?;
         Ok(Box::new(nats))
     },
 };
 
-#[derive(Debug, Clone, Deserialize)]
+/// The options as they are written. `serde` cannot reject unknown options of a part that is a struct of its own.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NatsDestination {
+struct Options {
     servers: Vec<String>,
     subject: String,
-    /// The stream that must store the messages; without it any stream of the subject.
     #[serde(default)]
     stream: Option<String>,
     #[serde(default)]
@@ -64,48 +64,38 @@ struct NatsDestination {
     #[serde(default, with = "word")]
     token: Option<Secret>,
     #[serde(default)]
-    tls: Tls,
-    /// Longest wait for a connection, and for the acknowledgements of a batch.
-    #[serde(default = "ten_seconds", with = "word")]
+    tls: ClientTls,
+    #[serde(default = "Nats::default_timeout", with = "word")]
     timeout: Duration,
 }
 
-fn ten_seconds() -> Duration {
-    Duration::from_secs(10)
+#[derive(Debug, Clone)]
+struct NatsDestination {
+    nats: Nats,
+    subject: String,
+    /// The stream that must store the messages; without it any stream of the subject.
+    stream: Option<String>,
+}
+
+impl From<Options> for NatsDestination {
+    fn from(given: Options) -> Self {
+        Self {
+            nats: Nats {
+                servers: given.servers,
+                user: given.user,
+                password: given.password,
+                token: given.token,
+                tls: given.tls,
+                timeout: given.timeout,
+            },
+            subject: given.subject,
+            stream: given.stream,
+        }
+    }
 }
 
 impl NatsDestination {
     fn check(&self) -> Result<(), Invalid> {
-        if self.servers.is_empty() {
-            return Err(Invalid::new(
-                "servers",
-                "give at least one address, such as nats://127.0.0.1:4222",
-            ));
-        }
-        // A wrong address is an error at the start and not at each delivery.
-        for (n, server) in self.servers.iter().enumerate() {
-            let parsed: Result<ServerAddr, _> = server.parse();
-            let accepts = "give an address such as nats://host:4222 or tls://host:4222";
-            match parsed {
-                Ok(address) if !matches!(address.scheme(), "nats" | "tls") => {
-                    return Err(Invalid::new(
-                        format!("servers[{n}]"),
-                        format!("{server:?} is not accepted; {accepts}"),
-                    ));
-                }
-                Ok(address) if address.username().is_some() || address.password().is_some() => {
-                    let problem =
-                        "secrets must not be in the address; give user and password, or token";
-                    return Err(Invalid::new(format!("servers[{n}]"), problem));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    let problem = format!("{server:?} is not accepted: {error}; {accepts}");
-                    return Err(Invalid::new(format!("servers[{n}]"), problem));
-                }
-            }
-        }
-
         let is_word = |word: &str| {
             !word.is_empty()
                 && word
@@ -121,21 +111,7 @@ impl NatsDestination {
             return Err(Invalid::new("subject", problem));
         }
 
-        if self.user.is_some() != self.password.is_some()
-            || self.user.is_some() && self.token.is_some()
-        {
-            return Err(Invalid::new(
-                "user",
-                "give user and password, or token, or none of them",
-            ));
-        }
-
-        within(
-            "timeout",
-            &self.timeout,
-            Duration::from_secs(1)..=Duration::from_secs(600),
-        )?;
-        self.tls.check()
+        self.nats.check()
     }
 }
 
@@ -149,7 +125,7 @@ impl Destination for NatsDestination {
     }
 
     fn describe(&self) -> String {
-        format!("{} {}", self.servers.join(","), self.subject)
+        format!("{} {}", self.nats.servers.join(","), self.subject)
     }
 
     fn limits(&self) -> RequestLimits {
@@ -165,11 +141,11 @@ impl Destination for NatsDestination {
 struct NatsTransport {
     settings: NatsDestination,
     secrets: Revealed,
-    connection: Option<Connection>,
+    connection: Option<Open>,
 }
 
-struct Connection {
-    context: Context,
+struct Open {
+    connection: Connection,
     /// Last: the client ends before its thread.
     thread: ClientThread,
 }
@@ -184,13 +160,13 @@ impl Transport for NatsTransport {
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
         // After a failure the connection is made anew.
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => Connection::open(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
+        let open = match self.connection.take() {
+            Some(open) => open,
+            None => Open::connect(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
         };
 
-        let work = publish(&connection.context, &self.settings, items);
-        let result = connection.thread.wait(self.settings.timeout, work);
+        let work = publish(&open.connection.context, &self.settings, items);
+        let result = open.thread.wait(self.settings.nats.timeout, work);
         let result = result.and_then(|published| published);
 
         if let Some(transcript) = transcript {
@@ -210,20 +186,18 @@ impl Transport for NatsTransport {
         }
         // Whatever was stored of a failed batch is a duplicate by its id when it is sent again.
         let (_, rejected) = result.map_err(DeliverError::retry)?;
-        self.connection = Some(connection);
+        self.connection = Some(open);
         Ok(rejected)
     }
 
     fn check(&mut self) -> Result<String, String> {
-        let NatsDestination {
-            subject, timeout, ..
-        } = &self.settings;
+        let NatsDestination { nats, subject, .. } = &self.settings;
 
-        let connection = Connection::open(&self.settings, &self.secrets)?;
-        let found = connection.thread.wait(
-            *timeout,
-            connection.context.stream_by_subject(subject.as_str()),
-        )?;
+        let open = Open::connect(&self.settings, &self.secrets)?;
+        let context = &open.connection.context;
+        let found = open
+            .thread
+            .wait(nats.timeout, context.stream_by_subject(subject.as_str()))?;
 
         match found {
             Ok(stream) => Ok(format!(
@@ -242,47 +216,14 @@ impl Transport for NatsTransport {
     }
 }
 
-impl Connection {
-    fn open(settings: &NatsDestination, revealed: &Revealed) -> Result<Self, String> {
-        let mut options = ConnectOptions::new()
-            .name("saltcellar")
-            .connection_timeout(settings.timeout)
-            .tls_client_config(settings.tls.client()?);
+impl Open {
+    fn connect(settings: &NatsDestination, revealed: &Revealed) -> Result<Self, String> {
+        let thread = ClientThread::start("sc-sink-client")?;
+        let connecting = Connection::open(&settings.nats, "saltcellar", None, revealed);
 
-        if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
-            let password = revealed
-                .secret(password)
-                .map_err(|error| error.to_string())?;
-            options = options.user_and_password(user.clone(), password);
-        }
-        if let Some(token) = &settings.token {
-            options = options.token(revealed.secret(token).map_err(|error| error.to_string())?);
-        }
-
-        let servers: Result<Vec<ServerAddr>, _> = settings
-            .servers
-            .iter()
-            .map(|server| server.parse())
-            .collect();
-        let servers = servers.map_err(|error| error.to_string())?;
-
-        let thread = ClientThread::start()?;
-        let place = settings.servers.join(",");
-
-        let connect = async {
-            let client = options.connect(servers).await?;
-            // It starts a task, so it needs the runtime.
-            let mut context = async_nats::jetstream::new(client);
-            context.set_timeout(settings.timeout);
-            Ok::<_, async_nats::ConnectError>(context)
-        };
-
-        let connected = thread.wait(settings.timeout, connect);
-        let context = connected
-            .and_then(|context| context.map_err(|error| error.to_string()))
-            .map_err(|error| format!("cannot connect to {place}: {error}"))?;
-
-        Ok(Self { context, thread })
+        // It ends by itself after the timeout.
+        let connection = thread.block_on(connecting)?;
+        Ok(Self { connection, thread })
     }
 }
 

@@ -25,17 +25,19 @@ use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::block_on::ClientThread;
 use super::deliver::{
     BoxedDestination, DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript,
     Transport,
 };
 use super::item::Item;
-use super::tls::Tls;
+use crate::client::secret::Revealed;
+use crate::client::thread::ClientThread;
+use crate::client::tls;
+use crate::config::ClientTls;
+use crate::config::Secret;
 use crate::config::{Invalid, within};
 use crate::engines::event::Event;
 use crate::engines::kind::{Kind, options};
-use crate::engines::secret::{Revealed, Secret};
 use crate::model::word::{self, MIB};
 use crate::wire::salt_event::stamp_of;
 
@@ -97,7 +99,7 @@ struct PostgresDestination {
     #[serde(default)]
     encryption: Encryption,
     #[serde(default)]
-    tls: Tls,
+    tls: ClientTls,
     /// Longest wait for a connection, and for a batch.
     #[serde(default = "thirty_seconds", with = "word")]
     timeout: Duration,
@@ -291,7 +293,7 @@ impl Connection {
             SslMode::Disable
         });
 
-        let thread = ClientThread::start()?;
+        let thread = ClientThread::start("sc-sink-client")?;
         let place = settings.describe();
         let failed = |error: &tokio_postgres::Error| {
             format!("cannot connect to {place}: {}", message(error))
@@ -299,7 +301,7 @@ impl Connection {
         let late = |error: String| format!("cannot connect to {place}: {error}");
         // Two arms, because the connection's type depends on its TLS.
         let client = if is_encrypted {
-            let tls = MakeRustlsConnect::new(settings.tls.client()?);
+            let tls = MakeRustlsConnect::new(tls::client(&settings.tls)?);
             let connected = thread
                 .wait(settings.timeout, config.connect(tls))
                 .map_err(late)?;

@@ -28,8 +28,9 @@ use serde::Deserialize;
 use super::deliver::{BoxedDestination, Rejected};
 use super::item::Item;
 use super::socket::SocketDestination;
-use super::tls::Tls;
 use crate::base::connect;
+use crate::client::tls;
+use crate::config::ClientTls;
 use crate::config::within;
 use crate::engines::event::Event;
 use crate::engines::framing::Framing;
@@ -79,7 +80,7 @@ struct SyslogDestination {
     #[serde(default = "salt")]
     app_name: String,
     #[serde(default)]
-    tls: Tls,
+    tls: ClientTls,
     /// Longest wait for a connection or a write.
     #[serde(default = "ten_seconds", with = "word")]
     timeout: Duration,
@@ -260,7 +261,7 @@ impl Socket {
             Address::Tcp(place) => connect_tcp(place, timeout).map(Self::Tcp),
             Address::Tls(place) => {
                 // Before the connection: unusable certificates are an error of their own.
-                let config = settings.tls.client().map_err(io::Error::other)?;
+                let config = tls::client(&settings.tls).map_err(io::Error::other)?;
 
                 let host = place
                     .rsplit_once(':')

@@ -11,8 +11,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
 use crate::base::clock::Micros;
+use crate::client::secret::{Revealed, SecretError};
 use crate::config::Invalid;
-use crate::engines::secret::{Revealed, Secret, SecretError, Text};
+use crate::config::{Secret, Text};
 use crate::model::word;
 
 /// Authentication of requests; at most one method.

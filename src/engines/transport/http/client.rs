@@ -14,9 +14,10 @@ use super::auth::Signer;
 use super::settings::{Header, HttpSettings, RequestCompression};
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_ANSWER_BYTES_MAX;
-use crate::engines::secret::Revealed;
+use crate::client::secret::Revealed;
+use crate::client::tls::{authorities, identity};
+use crate::config::ClientTls;
 use crate::engines::transport::deliver::Transcript;
-use crate::engines::transport::tls::Tls;
 use crate::wire::salt_event::HOPS;
 
 /// Timeout for a connection, its TLS included.
@@ -214,12 +215,12 @@ fn gzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-fn tls(settings: &Tls) -> Result<TlsConfig, String> {
+fn tls(settings: &ClientTls) -> Result<TlsConfig, String> {
     let own = |certificate: &CertificateDer<'_>| Certificate::from_der(certificate).to_owned();
 
-    let roots: Vec<_> = settings.authorities()?.iter().map(own).collect();
+    let roots: Vec<_> = authorities(settings)?.iter().map(own).collect();
 
-    let identity = match (settings.identity()?, &settings.key) {
+    let identity = match (identity(settings)?, &settings.key) {
         (Some((chain, _)), Some(path)) => {
             // ureq takes keys as PEM only.
             let bytes = std::fs::read(path)

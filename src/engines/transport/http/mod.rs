@@ -29,9 +29,9 @@ use super::deliver::{
 use super::item::Item;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SINK_RETRY_AFTER_MAX;
+use crate::client::secret::Revealed;
 use crate::engines::framing::Framing;
 use crate::engines::kind::{Kind, options};
-use crate::engines::secret::Revealed;
 
 const DOC: &str = r"Requests to an HTTP service, with one or several items each.
 

@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::auth::Auth;
 use super::items::ItemErrors;
+use crate::config::ClientTls;
+use crate::config::Text;
 use crate::config::{Invalid, within};
-use crate::engines::secret::Text;
 use crate::engines::transport::item::Item;
-use crate::engines::transport::tls::Tls;
 use crate::model::word::{self, MIB};
 
 #[derive(Debug, Clone, Deserialize)]
@@ -37,7 +37,7 @@ pub(super) struct HttpSettings {
     #[serde(default)]
     pub(super) item_errors: Option<ItemErrors>,
     #[serde(default)]
-    pub(super) tls: Tls,
+    pub(super) tls: ClientTls,
     /// The limits of a request, for presets.
     #[serde(default)]
     pub(super) limits: Limits,

@@ -1,21 +1,22 @@
-//! Runs asynchronous clients for a transport, which blocks.
+//! Runs an asynchronous client for a caller that blocks.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread on which a client answers its peer even while the sink is idle.
-pub(super) struct ClientThread(Option<Runtime>);
+/// A thread on which a client answers its peer even while its caller is idle.
+pub(crate) struct ClientThread(Option<Runtime>);
 
 impl ClientThread {
-    pub(super) fn start() -> Result<Self, String> {
-        // One worker is enough for one connection. It runs between deliveries too, to answer the
+    /// A thread with this name, of at most 15 bytes.
+    pub(crate) fn start(name: &'static str) -> Result<Self, String> {
+        // One worker is enough for one connection. It runs between calls too, to answer the
         // peer's keep-alives.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(1)
-            .thread_name("sc-sink-client")
+            .thread_name(name)
             .enable_all()
             .build();
         let runtime = runtime.map_err(|why| format!("cannot start the client's thread: {why}"))?;
@@ -23,7 +24,7 @@ impl ClientThread {
     }
 
     /// Waits for a result, at most for `timeout`.
-    pub(super) fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         timeout: Duration,
         work: impl Future<Output = T>,
@@ -35,8 +36,17 @@ impl ClientThread {
             .map_err(|_| late())
     }
 
-    /// Runs work while the sink goes on.
-    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Waits for a result of work that ends by itself.
+    pub(crate) fn block_on<T>(
+        &self,
+        work: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
+        let gone = || "the client's thread has ended".to_owned();
+        self.0.as_ref().ok_or_else(gone)?.block_on(work)
+    }
+
+    /// Runs work while the caller goes on.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.0 {
             runtime.spawn(work);
         }

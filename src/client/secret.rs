@@ -1,15 +1,15 @@
-//! Secrets of sinks: references in the configuration, values only in memory.
+//! The values of secrets, which are only in memory.
 //!
 //! # Invariant
 //!
 //! A value is in no status, log line, error, dead letter or rendered configuration: settings hold
-//! references, and each text of a transport passes [`Revealed::scrub`] before anyone else sees it
-//! ([`crate::engines::transport::open`]).
+//! references ([`Secret`]), and each text about a connection passes [`Revealed::scrub`] before anyone
+//! else sees it; those of a sink in `engines::transport::open`.
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -17,52 +17,9 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 
 use crate::base::limits::SINK_SECRET_BYTES_MAX;
+use crate::config::{Secret, Text};
 use crate::model::REDACTED;
-use crate::model::word::{Word, words};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Secret {
-    /// A file with the value; white space at the end does not count.
-    File(PathBuf),
-    /// A systemd credential (`LoadCredential=` in the unit).
-    Credential(String),
-}
-
-/// A text of the configuration that may be a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Text {
-    /// The text itself.
-    Plain(String),
-    /// The place of the text.
-    Secret(Secret),
-}
-
-words! {
-    Secret: "file: and an absolute path, or credential: and the name of a systemd credential; \
-             a secret must not be in the configuration itself",
-        |text| {
-            if let Some(path) = text.strip_prefix("file:") {
-                return PathBuf::parse(path).map(Self::File);
-            }
-            let name = text.strip_prefix("credential:")?;
-            (!name.is_empty() && !name.contains('/') && !name.starts_with('.')).then(|| Self::Credential(name.to_owned()))
-        },
-        |secret| match secret {
-            Self::File(path) => format!("file:{}", path.display()),
-            Self::Credential(name) => format!("credential:{name}"),
-        };
-    Text: "a text; or file: and an absolute path, or credential: and the name of a systemd credential",
-        |text| {
-            if text.starts_with("file:") || text.starts_with("credential:") {
-                return Secret::parse(text).map(Self::Secret);
-            }
-            Some(Self::Plain(text.to_owned()))
-        },
-        |text| match text {
-            Self::Plain(text) => text.clone(),
-            Self::Secret(secret) => secret.show().unwrap_or_default(),
-        };
-}
+use crate::model::word::Word as _;
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the secret {}: {why}", secret.show().unwrap_or_default())]
@@ -71,48 +28,46 @@ pub(crate) struct SecretError {
     why: io::Error,
 }
 
-impl Secret {
-    /// Reads the value. systemd's directory of credentials is that of this process.
-    fn value(&self) -> Result<String, SecretError> {
-        let failed = |why: io::Error| SecretError {
-            secret: self.clone(),
-            why,
-        };
+/// Reads the value. systemd's directory of credentials is that of this process.
+fn read(secret: &Secret) -> Result<String, SecretError> {
+    let failed = |why: io::Error| SecretError {
+        secret: secret.clone(),
+        why,
+    };
 
-        let path = match self {
-            Self::File(path) => path.clone(),
-            Self::Credential(name) => {
-                let dir = std::env::var_os("CREDENTIALS_DIRECTORY");
-                let dir = dir
-                    .ok_or_else(|| failed(io::Error::other("CREDENTIALS_DIRECTORY is not set")))?;
-                Path::new(&dir).join(name)
-            }
-        };
-
-        let mut text = String::new();
-        // One byte more than allowed shows that the file is longer.
-        let file = File::open(path).map_err(failed)?;
-        file.take(SINK_SECRET_BYTES_MAX + 1)
-            .read_to_string(&mut text)
-            .map_err(failed)?;
-
-        // An editor ends a file with a line break, which is no part of the secret.
-        text.truncate(text.trim_end().len());
-        if text.is_empty() {
-            return Err(failed(io::Error::other("it is empty")));
+    let path = match secret {
+        Secret::File(path) => path.clone(),
+        Secret::Credential(name) => {
+            let dir = std::env::var_os("CREDENTIALS_DIRECTORY");
+            let dir =
+                dir.ok_or_else(|| failed(io::Error::other("CREDENTIALS_DIRECTORY is not set")))?;
+            Path::new(&dir).join(name)
         }
+    };
 
-        if text.len() as u64 > SINK_SECRET_BYTES_MAX {
-            return Err(failed(io::Error::other(format!(
-                "longer than {SINK_SECRET_BYTES_MAX} bytes"
-            ))));
-        }
+    let mut text = String::new();
+    // One byte more than allowed shows that the file is longer.
+    let file = File::open(path).map_err(failed)?;
+    file.take(SINK_SECRET_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
 
-        Ok(text)
+    // An editor ends a file with a line break, which is no part of the secret.
+    text.truncate(text.trim_end().len());
+    if text.is_empty() {
+        return Err(failed(io::Error::other("it is empty")));
     }
+
+    if text.len() as u64 > SINK_SECRET_BYTES_MAX {
+        return Err(failed(io::Error::other(format!(
+            "longer than {SINK_SECRET_BYTES_MAX} bytes"
+        ))));
+    }
+
+    Ok(text)
 }
 
-/// The values of a sink's settings that nobody may see. Clones share them. Lock order: no other
+/// The values of settings that nobody may see. Clones share them. Lock order: no other
 /// lock is taken under it.
 #[derive(Clone, Default)]
 pub(crate) struct Revealed(Arc<Mutex<Vec<Vec<char>>>>);
@@ -130,7 +85,7 @@ const SCRUBBED_BYTES_MAX: usize = 64 * 1024;
 
 impl Revealed {
     pub(crate) fn secret(&self, secret: &Secret) -> Result<String, SecretError> {
-        let value = secret.value()?;
+        let value = read(secret)?;
         self.hide(&value);
         Ok(value)
     }
@@ -586,25 +541,5 @@ mod tests {
             plain.scrub("/public/path?sig=abcd1234 hunter22 hunter33"),
             format!("/public/path?{REDACTED} {REDACTED} {REDACTED}")
         );
-    }
-
-    #[test]
-    fn a_secret_is_never_the_value_itself() {
-        for text in [
-            "s3cret",
-            "file:relative",
-            "credential:",
-            "credential:a/b",
-            "credential:../x",
-            "",
-        ] {
-            assert!(Secret::parse(text).is_none(), "{text}");
-        }
-        assert_eq!(Text::parse("plain"), Some(Text::Plain("plain".to_owned())));
-        assert_eq!(Text::parse("file:relative"), None);
-        assert!(matches!(
-            Text::parse("credential:key"),
-            Some(Text::Secret(Secret::Credential(_)))
-        ));
     }
 }
