@@ -511,6 +511,9 @@ const _: () = assert!(IMPORT_CALLS < PEER_CALLS_IN_FLIGHT);
 /// Differing later answers of one minion kept for display; all are counted.
 pub const ANSWERS_DIFFERING_SHOWN: usize = 16;
 
+/// Different events about a publish of one job that are compared with each other. Any program can fire them.
+pub const PUBLISHES_DIFFERING_MAX: usize = 100;
+
 /// Rows scanned by one call for a list of jobs. The response contains the position for the next
 /// call.
 pub const LIST_JOBS_SEEN: usize = 100_000;

@@ -68,7 +68,11 @@ def test_different_jobs_under_one_id_are_a_conflict_at_each_master_of_a_cluster(
     second.lab.publish(second.lab.minions[0], "test.echo", "second", jid=jid)
     for site in cluster.values():
         eventually(f"the conflict at {site.name}", lambda site=site: (site.daemon.job(jid) or {}).get("conflict"))
-        assert sorted(one["arg"] for one in site.daemon.job(jid)["publishes"]) == [["first"], ["second"]]
+        job = site.daemon.job(jid)
+        assert ([one["arg"] for one in job["publishes"]], job["arg"], job["load"]["arg"]) == ([["first"], ["second"]], ["first"], ["first"])
+        assert [one["master"] for one in job["publishes"]] == [first.lab.lab["interface"], second.lab.lab["interface"]]
+        own = ["second"] if site is second else ["first"]
+        assert site.lab.run("jobs.list_job", jid)["Arguments"] == own
 
 
 def test_a_forged_return_is_verified_by_no_master_of_a_cluster(cluster):

@@ -44,7 +44,7 @@ impl Run for GetLoad {
 
         let mut w = Writer::new();
         match &job {
-            Some(job) => load_with_minions(&mut w, job),
+            Some(job) => load_with_minions(&mut w, job.own_load(), job),
             // As `salt` expects for an unknown job.
             None => {
                 w.map(0);
@@ -54,11 +54,11 @@ impl Run for GetLoad {
     }
 }
 
-pub(super) fn load_with_minions(w: &mut Writer, job: &Job) {
+pub(super) fn load_with_minions(w: &mut Writer, load: &[u8], job: &Job) {
     let minions = job.minions.as_ref().filter(|minions| !minions.is_empty());
     // Salt adds `Minions` when it reads a load, so one within the stored load is outdated.
     let is_minions = |key: &[u8]| minions.is_some() && msgpack::as_text(key) == Some("Minions");
-    let pairs: Vec<_> = msgpack::pairs(&job.load)
+    let pairs: Vec<_> = msgpack::pairs(load)
         .filter(|(key, _)| !is_minions(key))
         .collect();
 

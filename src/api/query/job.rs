@@ -5,7 +5,8 @@
 //! - Entries are folded in the order of their times, then of their origins, and at last of their
 //!   numbers ([`order`]): the result does not depend on the order in which they arrived here.
 //! - The load with the highest rank counts (`store::index::job_summary::rank`), of equal ones the first.
-//! - Different publishes under one jid are a conflict: all are kept, see [`Job::conflict`].
+//! - Different publishes under one jid are a conflict: all are kept, see [`Job::conflict`]. The first
+//!   one counts, by the clocks of the masters that published them, so that each master names the same.
 //! - A minion's first answer counts; later differing ones are its history. But answers from a
 //!   returner call take precedence over those seen on a bus only. Among the latter, complete ones
 //!   take precedence over those trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
@@ -28,13 +29,14 @@ use memchr::memmem;
 
 use super::answer::{Answer, is_bus_only, is_of_peer, names_jobs, same};
 use crate::base::clock::Micros;
-use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
+use crate::base::limits::{ANSWERS_DIFFERING_SHOWN, PUBLISHES_DIFFERING_MAX};
 use crate::model::Kind;
 pub(crate) use crate::store::index::job_summary::{is_of_cached_job, load_of, rank};
 use crate::store::{StoreError, StoreView, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
 use crate::wire::outcome::Outcome;
+use crate::wire::salt_event::stamp_of;
 
 /// A job, assembled from its entries.
 #[derive(Debug, Clone, Default)]
@@ -143,6 +145,8 @@ impl Job {
             job.minions = of_event;
         }
 
+        job.settle_conflict();
+
         if confirmed_only {
             job.set_aside(|answer| answer.is_bus_only() && answer.peer().is_none());
         }
@@ -225,11 +229,21 @@ impl Job {
         }
     }
 
-    /// Notes a publish, unless an equal one is known.
+    /// Notes a publish: of equal ones that of this master, or else the first.
     fn published(&mut self, entry: StoredEntry) {
-        let is_known = |known: &StoredEntry| known.kind == entry.kind && is_same_job(known, &entry);
-        if is_publish(&entry) && !self.publishes.iter().any(is_known) {
-            self.publishes.push(entry);
+        if !is_publish(&entry) {
+            return;
+        }
+
+        let count = self.publishes.len();
+        let is_equal =
+            |known: &&mut StoredEntry| known.kind == entry.kind && is_same_job(known, &entry);
+        match self.publishes.iter_mut().find(is_equal) {
+            Some(known) if place(&entry) < place(known) => *known = entry,
+            Some(_) => {}
+            // Any program may have fired so many.
+            None if entry.kind == Kind::JobNew && count >= PUBLISHES_DIFFERING_MAX => {}
+            None => self.publishes.push(entry),
         }
     }
 
@@ -239,16 +253,60 @@ impl Job {
         count(Kind::Load) > 1 || count(Kind::JobNew) > 1
     }
 
-    /// The different publishes under this jid; none if there is only one.
+    /// The different publishes under this jid, the one that counts first; none if there is only one.
     pub(crate) fn conflict(&self) -> Vec<&StoredEntry> {
-        let mut different: Vec<&StoredEntry> = Vec::new();
+        // The usual case.
+        if !self.has_conflict() {
+            return Vec::new();
+        }
+
         // The event about a publish is not another one.
-        for publish in self.publishes.iter().filter(|_| self.has_conflict()) {
+        let (loads, events): (Vec<_>, Vec<_>) = self
+            .publishes
+            .iter()
+            .partition(|publish| publish.kind == Kind::Load);
+        let mut different: Vec<&StoredEntry> = Vec::new();
+        for publish in loads.into_iter().chain(events) {
             if !different.iter().any(|known| is_same_job(known, publish)) {
                 different.push(publish);
             }
         }
+
+        // Of two at the same time the values decide: an origin is not known by one name everywhere.
+        different.sort_by_cached_key(|publish| {
+            let values = identity(load_of(publish.kind, &publish.body));
+            (self.published_at(publish), values.map(<[u8]>::to_vec))
+        });
         different
+    }
+
+    /// The time of a publish by the clock of the master that published it, if the event about it tells.
+    pub(crate) fn published_at(&self, publish: &StoredEntry) -> Micros {
+        let is_event =
+            |other: &&StoredEntry| other.kind == Kind::JobNew && is_same_job(other, publish);
+        fired_at(self.publishes.iter().find(is_event).unwrap_or(publish))
+    }
+
+    /// Makes the first of different publishes the load, whichever arrived first here.
+    fn settle_conflict(&mut self) {
+        let conflict = self.conflict();
+        let Some(first) = conflict.first() else {
+            return;
+        };
+
+        let load = load_of(first.kind, &first.body).to_vec();
+        (self.load_rank, self.origin) = (rank(first.kind), first.origin.clone());
+        self.load = load;
+    }
+
+    /// The load for Salt's own questions: what this master published, also if another publish counts.
+    pub(crate) fn own_load(&self) -> &[u8] {
+        let is_own =
+            |publish: &&StoredEntry| publish.kind == Kind::Load && publish.origin.is_empty();
+        match self.publishes.iter().find(is_own) {
+            Some(own) if self.has_conflict() => load_of(own.kind, &own.body),
+            _ => &self.load,
+        }
     }
 
     fn expect(&mut self, minions: &[u8]) {
@@ -405,10 +463,26 @@ fn is_same_job(one: &StoredEntry, other: &StoredEntry) -> bool {
         first.or_else(|| msgpack::get(load, "user"))
     };
 
-    let equal = |key| msgpack::get(one_load, key) == msgpack::get(other_load, key);
-    ["fun", "arg", "tgt", "tgt_type"].into_iter().all(equal)
+    identity(one_load) == identity(other_load)
         && ([one, other].iter().any(|entry| entry.kind == Kind::JobNew)
             || user(one_load) == user(other_load))
+}
+
+/// The values that identify a job; empty ones are missing.
+fn identity(load: &[u8]) -> [&[u8]; 4] {
+    ["fun", "arg", "tgt", "tgt_type"].map(|key| msgpack::get(load, key).unwrap_or_default())
+}
+
+/// The time of a publish or the event about it. A master stamps an event when it fires it, and no peer changes that.
+fn fired_at(publish: &StoredEntry) -> Micros {
+    let stamp = stamp_of(&publish.body).filter(|_| publish.kind == Kind::JobNew);
+    stamp.and_then(Micros::of_stamp).unwrap_or(publish.at)
+}
+
+/// The place of a publish among equal ones: loads of this master, of which Salt asks, before imported ones, then by time.
+fn place(publish: &StoredEntry) -> impl Ord + use<> {
+    let is_other = publish.kind == Kind::Load && !publish.origin.is_empty();
+    (is_other, fired_at(publish))
 }
 
 /// Precedence between two answers of a minion.
@@ -698,7 +772,10 @@ mod tests {
                 load("test.ping", &names(&["web1", "web2"])),
             ),
             entry(3, Kind::Minions, "", syndic.into_bytes()),
-            entry(4, Kind::Load, "", load("later", &[0xc0])),
+            StoredEntry {
+                at: Micros(1),
+                ..entry(4, Kind::Load, "", load("later", &[0xc0]))
+            },
         ])
         .unwrap();
         assert_eq!(job.missing(), ["db1", "web2"]);
@@ -987,6 +1064,107 @@ mod tests {
             fun.and_then(as_text).unwrap()
         });
         assert_eq!(funs.collect::<Vec<_>>(), ["test.ping", "test.version"]);
+    }
+
+    /// A publish as the log of a master has it: the load if it is its own, and the event about it.
+    fn published(
+        by: &str,
+        fun: &str,
+        fired: i64,
+        arrived: [i64; 2],
+        here: &str,
+    ) -> Vec<StoredEntry> {
+        let mut w = Writer::new();
+        w.map(2).str("fun").str(fun).str("_stamp");
+        w.str(Micros(fired).iso().trim_end_matches('Z'));
+        let origin = if by == here { "" } else { by };
+        let event = StoredEntry {
+            at: Micros(arrived[0]),
+            origin: origin.to_owned(),
+            ..entry(0, Kind::JobNew, "", w.into_bytes())
+        };
+        let load = StoredEntry {
+            at: Micros(arrived[1]),
+            ..entry(0, Kind::Load, "", load(fun, &[0xc0]))
+        };
+        [Some(event), Some(load).filter(|_| origin.is_empty())]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn each_master_names_the_same_publish_as_the_first(
+            // Each master publishes one job, of few functions and times.
+            published_by in prop::collection::vec((0..3_u8, 0..3_i64), 3),
+            arrived in prop::collection::vec((0..5_i64, 0..5_i64), 9),
+            keys in prop::collection::vec(any::<u32>(), 18),
+        ) {
+            const MASTERS: [&str; 3] = ["a", "b", "c"];
+            let mut seen = Vec::new();
+            for (n, here) in MASTERS.into_iter().enumerate() {
+                let publishes = MASTERS.into_iter().zip(&published_by).enumerate();
+                let entries = publishes.flat_map(|(m, (by, (fun, fired)))| {
+                    let (event, load) = arrived[3 * n + m];
+                    published(by, ["x", "y", "z"][usize::from(*fun)], *fired, [event, load], here)
+                });
+                let mut keyed: Vec<_> = keys[6 * n..].iter().zip(entries).collect();
+                keyed.sort_by_key(|(key, _)| **key);
+                let numbered = (1..).zip(keyed).map(|(seq, (_, entry))| StoredEntry { seq: SeqNo(seq), ..entry });
+                let job = Job::of(numbered.collect()).unwrap();
+
+                let named = |load: &[u8]| msgpack::get(load, "fun").and_then(as_text).map(str::to_owned);
+                let conflict: Vec<_> = job
+                    .conflict()
+                    .into_iter()
+                    .map(|one| (job.published_at(one), named(load_of(one.kind, &one.body))))
+                    .collect();
+                if let Some((_, first)) = conflict.first() {
+                    prop_assert_eq!(&named(&job.load), first);
+                    // Salt asks for what it has stored.
+                    let own = ["x", "y", "z"][usize::from(published_by[n].0)];
+                    let answered = named(job.own_load());
+                    prop_assert_eq!(answered.as_deref(), Some(own));
+                }
+                seen.push(conflict);
+            }
+            prop_assert_eq!(&seen[0], &seen[1]);
+            prop_assert_eq!(&seen[1], &seen[2]);
+            prop_assert!(seen[0].is_sorted());
+        }
+    }
+
+    #[test]
+    fn a_publish_counts_from_when_its_master_fired_it() {
+        let of_peer = published("b", "test.version", 5, [90, 0], "a");
+        for (fired, first) in [(4, "test.ping"), (6, "test.version")] {
+            let own = published("a", "test.ping", fired, [70, 80], "a");
+            let job = Job::of([own, of_peer.clone()].concat()).unwrap();
+            let fun = |load| msgpack::get(load, "fun").and_then(as_text);
+            assert_eq!(fun(&job.load), Some(first));
+            assert_eq!(fun(job.own_load()), Some("test.ping"));
+            assert_eq!(job.origin, if fired < 5 { "" } else { "b" });
+            let times: Vec<_> = job
+                .conflict()
+                .into_iter()
+                .map(|one| job.published_at(one).0)
+                .collect();
+            assert_eq!(times, if fired < 5 { [4, 5] } else { [5, 6] });
+        }
+    }
+
+    #[test]
+    fn a_flood_of_forged_publishes_is_bounded_and_hides_no_load() {
+        let forged = |n: i64| published("b", &format!("f{n}"), n + 9, [n + 9, 0], "a");
+        let mut entries: Vec<_> = (0..1000).flat_map(forged).collect();
+        entries.extend(published("a", "real", 5, [5, 5000], "a"));
+        let job = Job::of(entries).unwrap();
+        assert_eq!(job.publishes.len(), PUBLISHES_DIFFERING_MAX + 1);
+        assert_eq!(
+            msgpack::get(&job.load, "fun").and_then(as_text),
+            Some("real")
+        );
     }
 
     #[test]

@@ -709,6 +709,61 @@ fn a_mirrored_call_stores_no_load_and_its_minions_only_without_the_event_of_the_
     assert_eq!(cellar.counter("entries_stored"), 2);
 }
 
+#[test]
+fn daemons_of_a_cluster_list_the_same_one_of_two_jobs_under_one_id() {
+    let publish = |fun: &str, at: &str| {
+        let Value::Map(mut load) = ping(JID) else {
+            unreachable!("a load is a map")
+        };
+        load.retain(|(key, _)| key != &Value::from("fun"));
+        load.extend([
+            ("fun".into(), fun.into()),
+            ("_stamp".into(), format!("2026-11-21T03:09:{at}").into()),
+        ]);
+        Value::Map(load)
+    };
+    let by_master1 = || publish("test.version", "55.2");
+    let by_master2 = || publish("test.ping", "55.1");
+    let tag = format!("salt/job/{JID}/new");
+
+    // The one that counts is that of master 2: there it is the load, and at the others the event of a peer.
+    for (own, here) in [(Some(by_master1()), 1), (Some(by_master2()), 2), (None, 3)] {
+        let cellar = Cellar::start();
+        for (n, event) in [(1, by_master1()), (2, by_master2())] {
+            let name = format!("master{n}");
+            on_bus(&cellar, &tag, event, Some(&*name).filter(|_| n != here));
+        }
+        if let Some(own) = &own {
+            cellar.ask(
+                "save_load",
+                vec![("jid", JID.into()), ("load", own.clone())],
+            );
+        }
+
+        let of_job = || vec![("jid", JID.into())];
+        let shown = cellar.ask("job_show", of_job());
+        let listed = cellar.ask("jobs_list", vec![])["jobs"][0].clone();
+        for row in [&shown, &listed] {
+            let counts = (&row["fun"], row["master"].as_str(), &row["conflict"]);
+            let master = (here != 2).then_some("master2");
+            assert_eq!(
+                counts,
+                (&"test.ping".into(), master, &true.into()),
+                "{here}"
+            );
+        }
+        let funs = [0, 1].map(|n| shown["publishes"][n]["fun"].clone());
+        assert_eq!(funs, ["test.ping".into(), "test.version".into()], "{here}");
+        assert_eq!(shown["load"]["fun"], "test.ping".into(), "{here}");
+
+        let answered = cellar.ask("get_load", of_job());
+        assert_eq!(
+            answered["fun"],
+            own.map_or("test.ping".into(), |own| own["fun"].clone())
+        );
+    }
+}
+
 /// The calls that a job consists of, each with the number of seconds since the first one.
 fn calls_of(jid: &str) -> Vec<(&'static str, Vec<(&'static str, Value)>)> {
     let publish = |fun: &str, user: &str| {

@@ -143,7 +143,11 @@ impl Run for List {
 }
 
 fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
-    let row = row_load(&ctx.store, &listed.row).map_err(failed)?;
+    let mut row = row_load(&ctx.store, &listed.row).map_err(failed)?;
+    // A summary knows of no other publish behind that of this master.
+    if job.has_conflict() {
+        row.to_mut().take_load(&job.load, usize::MAX);
+    }
     let totals = job.totals();
 
     // For a job known by its returns only, a return provides arguments and target.
@@ -374,7 +378,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         let get = |key| Stored::of(msgpack::get(load_of(entry.kind, &entry.body), key));
         Publish {
             seq: entry.seq.0,
-            time: Time(entry.at),
+            time: Time(job.published_at(entry)),
             fun: get("fun"),
             arg: get("arg"),
             tgt: get("tgt"),
@@ -388,7 +392,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
     let mut load = Writer::new();
     // The load of a job that is known by its returns only is a stand-in.
     if job.load_rank > 0 {
-        load_with_minions(&mut load, &job);
+        load_with_minions(&mut load, &job.load, &job);
     }
 
     Ok(Some(JobAnswer {
