@@ -20,12 +20,15 @@ use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
 use crate::base::limits::LIST_ROWS_MAX;
 use crate::model::Kind;
+use crate::store::index::job_summary::rank;
 use crate::wire::msgpack::{self, Time};
 use crate::wire::salt_event::peek;
 
 #[derive(Debug, Default)]
 pub(super) struct StoredJob {
     loads: HashSet<u64>,
+    /// It has a load, or what stands for one.
+    is_known: bool,
     minions: HashSet<Vec<u8>>,
     answers: HashSet<(String, u64)>,
     has_endtime: bool,
@@ -44,6 +47,7 @@ impl StoredJob {
             return;
         };
 
+        self.is_known |= rank(entry.kind) > 0;
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
                 let mut parts = msgpack::elements(body);
@@ -72,7 +76,12 @@ impl StoredJob {
     /// Adds an item, and returns whether it contains new data. A load with only new minions is
     /// replaced by these.
     pub(super) fn add_new(&mut self, payload: &mut Payload) -> bool {
+        let was_known = self.is_known;
+        self.is_known |= rank(payload.kind) > 0;
+
         match payload.kind {
+            // The daemon stores a return as a load only for a job that it does not know.
+            Kind::Load if was_known && is_return(payload) => false,
             Kind::Load => {
                 let is_new = self.loads.insert(fingerprint::of(&payload.body));
                 let more = self.add_minions(&payload.minions);
@@ -99,6 +108,12 @@ impl StoredJob {
         self.minions.extend(names(minions));
         self.minions.len() > before
     }
+}
+
+/// Whether a load without minions is a return: Salt passes each one to `save_load` as well.
+fn is_return(payload: &Payload) -> bool {
+    let seen = peek(&payload.body);
+    payload.minions.is_empty() && seen.has_return() && seen.cmd().is_none_or(|cmd| cmd == "_return")
 }
 
 fn names(list: &[u8]) -> impl Iterator<Item = Vec<u8>> {

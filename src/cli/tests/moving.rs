@@ -632,3 +632,87 @@ fn masters_of_a_cluster_have_the_same_events_and_imports_store_none_twice() {
     assert_eq!(masters(&c, &[]), all);
     assert_eq!(export(&c).0, of_b.0);
 }
+
+#[test]
+fn the_calls_of_a_peer_for_a_job_are_imported_once() {
+    let (a, b) = (beside_master("m1"), beside_master("m2"));
+    let of_job = || ("jid", Value::from(JID));
+    let load = |fun: &str| {
+        map(vec![
+            ("jid", JID.into()),
+            ("fun", fun.into()),
+            ("tgt", "*".into()),
+            ("cmd", "publish".into()),
+        ])
+    };
+    let answer = |id: &str| {
+        let data = vec![
+            ("jid", JID.into()),
+            ("fun", "test.ping".into()),
+            ("id", id.into()),
+            ("return", true.into()),
+            ("cmd", "_return".into()),
+            ("_stamp", "2026-11-01T12:00:00.000000".into()),
+        ];
+        map(data)
+    };
+
+    // Master m1 publishes a job, and the answer of a minion of m2 is there before the job is.
+    let published = vec![
+        of_job(),
+        ("load", load("test.ping")),
+        ("minions", list(["a1", "b1"])),
+    ];
+    a.ask("save_load", published);
+    a.ask("returner", vec![("load", answer("a1"))]);
+    b.ask("save_load", vec![of_job(), ("load", answer("b1"))]);
+    b.ask("returner", vec![("load", answer("b1"))]);
+    on_the_bus_of(&a, "m1");
+    on_the_bus_of(&b, "m2");
+    let mirrored = |cellar: &Cellar, id: &str, master: &str| {
+        let by = || vec![("mirrored", true.into()), ("master", master.into())];
+        let call = vec![of_job(), ("load", answer(id))];
+        cellar.ask("save_load", [call, by()].concat());
+        cellar.ask("returner", [vec![("load", answer(id))], by()].concat());
+    };
+    mirrored(&a, "b1", "m2");
+    mirrored(&b, "a1", "m1");
+
+    let dir = tempfile::tempdir().unwrap();
+    let export = |cellar: &Cellar, name: &str| {
+        let path = dir.path().join(name);
+        let args = ["export", "jsonl", path.to_str().unwrap()];
+        assert_eq!(run(cellar, &args).status.code(), Some(0));
+        path
+    };
+    let import = |cellar: &Cellar, path: &Path| {
+        let output = run(cellar, &["import", "jsonl", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        sums(&output)
+    };
+    // Each learns that the other's master authenticated a return. A return that was passed to `save_load` is no load of a known job.
+    let (of_a, of_b) = (export(&a, "a"), export(&b, "b"));
+    assert_eq!(import(&a, &of_b), [1, 3, 0]);
+    assert_eq!(import(&b, &of_a), [2, 2, 0]);
+    assert_eq!(import(&a, &of_b), [0, 4, 0]);
+    assert_eq!(import(&b, &of_a), [0, 4, 0]);
+    assert_eq!(import(&a, &export(&b, "again")), [0, 6, 0]);
+
+    let stored = |cellar: &Cellar| {
+        let entries = cellar.ask("entries", vec![of_job()])["entries"].clone();
+        let entries = entries.as_array().unwrap().iter();
+        let mut kinds: Vec<_> = entries
+            .map(|entry| entry["kind"].as_str().unwrap().to_owned())
+            .collect();
+        kinds.sort_unstable();
+        kinds
+    };
+    // The return of the peer's minion twice: as its event, and as confirmed.
+    assert_eq!(stored(&a), ["load", "new", "return", "return", "return"]);
+    let of_b = ["load", "new", "return", "return", "return", "return_load"];
+    assert_eq!(stored(&b), of_b);
+    let shown = text(&a, &["jobs", "show", JID]);
+    assert!(shown.contains("returned  2 of 2"), "{shown}");
+    assert!(!shown.contains("not verified"), "{shown}");
+    assert_eq!(shown, text(&b, &["jobs", "show", JID]));
+}
