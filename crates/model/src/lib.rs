@@ -33,7 +33,7 @@ pub use settings::reaction::RuleOrder;
 pub use settings::reaction::{
     Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RunnerLimits, SaltsReactor,
 };
-pub use settings::rule::{Action, Builtin, Pattern, RedactRule, RetcodePattern, Scope};
+pub use settings::rule::{Action, Builtin, OWN_MASTER, Pattern, RedactRule, RetcodePattern, Scope};
 pub use settings::slot::Slot;
 pub use settings::word;
 pub use throttle::Throttle;

@@ -28,6 +28,10 @@ impl OwnMaster {
         Self(id.into())
     }
 
+    pub(crate) fn id(&self) -> &str {
+        &self.0
+    }
+
     /// The id of the master that an entry came from, as it is shown; `None` if unknown.
     pub(crate) fn shown(&self, origin: &str) -> Option<String> {
         let id = if origin.is_empty() { &self.0 } else { origin };

@@ -196,7 +196,7 @@ impl Call for Create {
 
 impl Run for Create {
     fn run(ctx: &In<'_, Self>, args: CreateArgs) -> Result<Position, CallError> {
-        let filter = args.filter.filter()?;
+        let filter = args.filter.filter(&ctx.master)?;
         let start = args.start.start()?.unwrap_or(Start::Newest);
         let created = ctx.store.consumers().create(&args.name, filter, start);
         Ok(named(created.map_err(refused)?))

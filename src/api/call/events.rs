@@ -247,14 +247,16 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    pub(in crate::api) fn filter(&self) -> Result<EntryFilter, CallError> {
+    /// The filter at a daemon beside this master.
+    pub(in crate::api) fn filter(&self, master: &OwnMaster) -> Result<EntryFilter, CallError> {
         // Through serde, so that the message names the argument and the place in it. Absent
         // arguments are left out: they would be values of the wrong type.
         let filter =
             serde_json::to_value(self).map_err(|error| CallError::Internal(error.to_string()))?;
-        serde_path_to_error::deserialize(filter).map_err(|error| {
+        let filter: EntryFilter = serde_path_to_error::deserialize(filter).map_err(|error| {
             CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner()))
-        })
+        })?;
+        Ok(filter.beside(master.id()))
     }
 }
 
@@ -378,7 +380,7 @@ impl Run for List {
         let limit = args.limit.unwrap_or(LIST_ROWS).min(LIST_ROWS_MAX);
         // One more than requested shows whether more follow.
         let wanted = limit.saturating_add(1);
-        let select = args.filter.filter()?;
+        let select = args.filter.filter(ctx.master)?;
 
         let page = ctx
             .store
@@ -485,7 +487,7 @@ impl Call for Follow {
 impl Wait for Follow {
     fn start(ctx: &In<'_, Self>, args: FollowArgs) -> Result<Poll<FollowedEvents>, CallError> {
         let from = FollowFrom {
-            filter: args.filter.filter()?,
+            filter: args.filter.filter(ctx.master)?,
             start: args.start.start()?.unwrap_or(Start::Newest),
             limit: args.limit.unwrap_or(CONSUMER_BATCH_EVENTS),
             bytes: args.bytes.unwrap_or(LIST_BYTES_MAX),
@@ -639,7 +641,7 @@ impl Call for Count {
 
 impl Run for Count {
     fn run(ctx: &In<'_, Self>, args: CountArgs) -> Result<EventCounts, CallError> {
-        let filter = args.filter.filter()?;
+        let filter = args.filter.filter(ctx.master)?;
         let [since, until] = [args.since, args.until].map(|at| at.map(|Time(at)| at));
 
         // `next` of the page before is the more exact one.

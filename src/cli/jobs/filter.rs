@@ -31,6 +31,9 @@ pub(in crate::cli) struct FilterFlags {
     /// Only minions that match this glob
     #[arg(long, value_name = "GLOB")]
     pub(super) minion: Option<String>,
+    /// Only masters of a cluster that match this glob; . for the daemon's own
+    #[arg(long, value_name = "GLOB")]
+    pub(super) master: Option<String>,
     #[command(flatten)]
     pub(super) more: DataFilter,
 }
@@ -71,7 +74,10 @@ impl DataFilter {
 impl FilterFlags {
     /// The filter in calls.
     pub(super) fn args(&self) -> FilterArgs {
-        self.more
-            .with([("tag", &self.tag), ("minion", &self.minion)])
+        self.more.with([
+            ("tag", &self.tag),
+            ("minion", &self.minion),
+            ("master", &self.master),
+        ])
     }
 }

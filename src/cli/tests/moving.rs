@@ -8,7 +8,7 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use crate::cli::in_process::{cli, stderr, text};
-use crate::daemon::in_process::{Cellar, list, local, map};
+use crate::daemon::in_process::{Cellar, list, local, map, wait_for};
 use crate::testkit::entries::Asks as _;
 use crate::testkit::job_cache::{JobTree, LATER, document, load, packed, sums};
 
@@ -631,6 +631,94 @@ fn masters_of_a_cluster_have_the_same_events_and_imports_store_none_twice() {
     assert_eq!(import(&c, &exports.1), [0, 5, 0]);
     assert_eq!(masters(&c, &[]), all);
     assert_eq!(export(&c).0, of_b.0);
+}
+
+#[test]
+fn sinks_consumers_streams_and_the_page_select_by_the_master_of_an_event() {
+    let mut cellar = beside_master("m1");
+    let sinks = ["own: .", "named: m1", "peer: 'm[2]'", "all: '*'", "none: m9"].map(|sink| {
+        let (name, glob) = sink.split_once(": ").unwrap();
+        format!(
+            "  {name}: {{match: [{{master: {glob}}}], encoder: json, transport: {{file: {{path: DIR/{name}}}}}}}\n"
+        )
+    });
+    cellar.configure(&format!(
+        "ingest: {{masters: [DIR/master]}}\nsinks:\n{}",
+        sinks.concat()
+    ));
+    cellar.restart();
+    for (name, glob) in [("c-named", "m1"), ("c-peer", "m2"), ("c-own", ".")] {
+        text(&cellar, &["consumers", "create", name, "--master", glob]);
+    }
+    on_the_bus_of(&cellar, "m1");
+
+    // Those of m1, of m2, and in total.
+    let delivered =
+        |name: &str| fs::read_to_string(cellar.dir.path().join(name)).unwrap_or_default();
+    for (name, count) in [("own", 3), ("named", 3), ("peer", 2), ("all", 5)] {
+        let text = wait_for(name, || {
+            Some(delivered(name)).filter(|text| text.matches('\n').count() == count)
+        });
+        let masters: Vec<_> = ["\"m1\"", "\"m2\""]
+            .map(|id| text.matches(&format!("\"master_id\":{id}")).count())
+            .into();
+        let expected = if name == "peer" {
+            [0, 2]
+        } else {
+            [3, count - 3]
+        };
+        assert_eq!(masters, expected, "{name}: {text}");
+    }
+    assert_eq!(delivered("none"), "");
+
+    for (name, count) in [("c-named", 3), ("c-peer", 2), ("c-own", 3)] {
+        let args = vec![("name", name.into()), ("holder", "me".into())];
+        let events = cellar.ask("consumer_next", args)["events"].clone();
+        assert_eq!(events.as_array().unwrap().len(), count, "{name}");
+    }
+    for (glob, count) in [("m1", 3), ("m2", 2), ("m*", 5), (".", 3), ("m9", 0)] {
+        let counted = document(&run(&cellar, &["events", "count", "--master", glob]));
+        assert_eq!(counted["count"], count, "{glob}");
+        let events = cellar.ask(
+            "events_follow",
+            vec![
+                (
+                    "match",
+                    Value::Array(vec![map(vec![("master", glob.into())])]),
+                ),
+                ("to", "oldest".into()),
+            ],
+        );
+        assert_eq!(events["events"].as_array().unwrap().len(), count, "{glob}");
+    }
+    let tailed = text(
+        &cellar,
+        &[
+            "events", "tail", "--master", "m2", "--since", "1h", "--limit", "2",
+        ],
+    );
+    assert_eq!(tailed.matches("m2").count(), 2, "{tailed}");
+
+    let page = |path: &str| {
+        let answer = local(&cellar, "GET", path, b"");
+        String::from_utf8(answer.body).unwrap()
+    };
+    let all = page("/events");
+    assert!(all.contains(r#"id="masters""#), "{all}");
+    assert!(all.contains(r#"<td data-label="Master">m2</td>"#), "{all}");
+    let of_peer = page("/events?master=m2");
+    assert!(!of_peer.contains(r#"id="masters""#), "{of_peer}");
+    // The stream goes on with the same events.
+    assert!(
+        of_peer.contains("data-stream=") && of_peer.contains("master"),
+        "{of_peer}"
+    );
+    let stream = of_peer.split_once("data-stream=\"").unwrap().1;
+    let (stream, _) = stream.split_once('"').unwrap();
+    assert!(
+        stream.contains("master") && stream.contains("m2"),
+        "{stream}"
+    );
 }
 
 #[test]

@@ -179,7 +179,8 @@ impl Engines {
         thread_name: &str,
     ) -> Result<Running, String> {
         let deps = &self.deps;
-        let feed = Feed::open(deps.store.clone(), &settings.name, &settings.filter)
+        let filter = settings.filter.clone().beside(&deps.master_id);
+        let feed = Feed::open(deps.store.clone(), &settings.name, &filter)
             .map(Arc::new)
             .map_err(|error| error.to_string())?;
 

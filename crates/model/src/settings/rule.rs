@@ -9,10 +9,15 @@ use crate::word::{self, Word, words};
 use crate::{Entry, Flags, OVERFLOW};
 use saltcellar_base::limits::SAMPLE_MAX;
 
+/// In [`Scope::master`] the daemon's own master, whatever its id is: [`Entry::origin`] is empty for it. No master has this id.
+pub const OWN_MASTER: &str = ".";
+
 /// A selection of entries: one item of each non-empty list must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-#[serde(expecting = "a mapping with any of `tag`, `fun`, `minion`, `retcode` and `class`")]
+#[serde(
+    expecting = "a mapping with any of `tag`, `fun`, `minion`, `master`, `retcode` and `class`"
+)]
 pub struct Scope {
     /// For the tag of an event or a return.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
@@ -23,6 +28,9 @@ pub struct Scope {
     /// For the minion id.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub minion: Vec<Glob>,
+    /// For the id of the master that fired the event; [`OWN_MASTER`] for this daemon's. [`Scope::beside`] makes it complete.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
+    pub master: Vec<Glob>,
     /// For the exit code of a return.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub retcode: Vec<RetcodePattern>,
@@ -45,6 +53,19 @@ impl RetcodePattern {
 }
 
 impl Scope {
+    /// The same selection at a daemon beside the master `own`, whose entries name no origin; empty if its id is unknown.
+    #[must_use]
+    pub fn beside(mut self, own: &str) -> Self {
+        if !self.has_own() && self.master.iter().any(|glob| glob.matches(own)) {
+            self.master.push(Glob::new(OWN_MASTER));
+        }
+        self
+    }
+
+    fn has_own(&self) -> bool {
+        self.master.iter().any(|glob| glob.as_str() == OWN_MASTER)
+    }
+
     /// Whether it contains an entry of any class. `funs` returns the functions of a job with several.
     pub fn matches<'a>(&self, entry: &Entry<'_>, funs: impl Fn() -> Vec<&'a str>) -> bool {
         let any = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));
@@ -57,10 +78,15 @@ impl Scope {
             "" => funs().into_iter().any(|fun| any(&self.fun, fun)),
             fun => any(&self.fun, fun),
         };
+        let master = || match entry.origin {
+            _ if self.master.is_empty() => true,
+            "" => self.has_own(),
+            peer => any(&self.master, peer),
+        };
         let retcode =
             || self.retcode.is_empty() || self.retcode.iter().any(|code| code.matches(entry));
 
-        tag && minion() && fun() && retcode()
+        tag && minion() && fun() && master() && retcode()
     }
 
     /// Whether an entry with these columns may match; an empty function is unknown.
@@ -298,6 +324,38 @@ mod tests {
         assert!(
             matches(&[], &["cmd.*"], &[], &several) && !matches(&[], &["state.*"], &[], &several)
         );
+    }
+
+    #[test]
+    fn the_master_of_an_entry_is_its_origin_or_the_daemons_own() {
+        let matches = |globs: &[&str], own: &str, origin: &str| {
+            let scope = Scope {
+                master: globs.iter().map(|text| Glob::new(text)).collect(),
+                ..Scope::default()
+            };
+            let entry = Entry::new(Kind::Event, Source::Bus, Micros(0), b"");
+            scope
+                .beside(own)
+                .matches(&Entry { origin, ..entry }, Vec::new)
+        };
+        for (globs, own, expected) in [
+            // Of this daemon's master m1, of the peer m2, of another one.
+            (&[][..], "m1", [true, true, true]),
+            (&["m1"], "m1", [true, false, false]),
+            (&["m2"], "m1", [false, true, false]),
+            (&["m?"], "m1", [true, true, false]),
+            (&["*"], "m1", [true, true, true]),
+            (&["x", "m1"], "m1", [true, false, true]),
+            (&["."], "m1", [true, false, false]),
+            (&["[!m]*"], "m1", [false, false, true]),
+            // Its id is unknown.
+            (&["m?"], "", [false, true, false]),
+            (&["*"], "", [true, true, true]),
+            (&["."], "", [true, false, false]),
+        ] {
+            let found = ["", "m2", "x"].map(|origin| matches(globs, own, origin));
+            assert_eq!(found, expected, "{globs:?} {own:?}");
+        }
     }
 
     #[test]

@@ -67,6 +67,17 @@ fn scopes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Er
 }
 
 impl EntryFilter {
+    /// The same filter at a daemon beside the master `own`, see [`Scope::beside`].
+    #[must_use]
+    pub fn beside(mut self, own: &str) -> Self {
+        self.scopes = self
+            .scopes
+            .into_iter()
+            .map(|scope| scope.beside(own))
+            .collect();
+        self
+    }
+
     /// Whether every event passes.
     pub fn is_open(&self) -> bool {
         self.scopes.is_empty() && self.search.is_none() && self.condition.is_none()

@@ -60,7 +60,7 @@ impl FilterRule {
             fun: self.fun.clone(),
             minion: self.minion.clone(),
             retcode: self.retcode.clone(),
-            class: Vec::new(),
+            ..Scope::default()
         }
     }
 }

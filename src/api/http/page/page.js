@@ -57,6 +57,8 @@ function row(event) {
   const minion = event.minion || "";
   cell("td", "Minion", minion, minion && "/minions/" + encodeURIComponent(minion));
   cell("td", "Function", event.fun || "");
+  // The page has the column if it lists events of several masters.
+  if (document.getElementById("masters")) cell("td", "Master", event.master || "");
   row.className = "new";
   localTimes(row);
   return row;

@@ -520,6 +520,8 @@ struct StreamScope<'a> {
     tag: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     minion: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master: Option<&'a str>,
 }
 
 async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
@@ -533,8 +535,8 @@ async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
         .get::<events::List>(ask.args::<events::List>(&[])?)
         .await?;
 
-    // Only the first page shows the present, so only it is continued by the stream, which does not select by job or master.
-    let is_first = ["cursor", "until", "jid", "master"]
+    // Only the first page shows the present, so only it is continued by the stream, which does not select by job.
+    let is_first = ["cursor", "until", "jid"]
         .iter()
         .all(|name| ask.field(name).is_none());
     let stream = if is_first {
@@ -557,11 +559,13 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
     let scope = StreamScope {
         tag: ask.field("tag"),
         minion: ask.field("minion"),
+        master: ask.field("master"),
     };
     let scope = match scope {
         StreamScope {
             tag: None,
             minion: None,
+            master: None,
         } => None,
         scope => Some(serde_json::to_string(&[scope]).map_err(|error| {
             HttpError::from(CallError::Internal(format!("the stream's filter: {error}")))

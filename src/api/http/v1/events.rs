@@ -115,7 +115,7 @@ impl Stream {
             after,
             max_rate,
         } = from_json(Json::Object(args))?;
-        let filter = filter.filter()?;
+        let filter = filter.filter(&server.ctx.archive.master)?;
 
         let seen = headers
             .get("last-event-id")
