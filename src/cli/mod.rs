@@ -7,6 +7,7 @@
 //! findings of `doctor` have separate lines.
 
 mod admin;
+mod cluster;
 mod doctor;
 mod export;
 mod format;
@@ -122,6 +123,9 @@ enum Verb {
     /// Set up the Salt master to use saltcellar, check that, or undo it
     #[command(after_long_help = admin::setup::EXAMPLES)]
     Setup(admin::setup::Args),
+    /// Set up one history of several masters
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
     /// Inspect, prune, verify, repair, back up and restore the store
     #[command(subcommand)]
     Store(store::Store),
@@ -158,6 +162,7 @@ impl Verb {
             Self::Sinks(verb) => verb.has_rows(),
             Self::Token(verb) => verb.has_rows(),
             Self::Status(args) => args.has_rows(),
+            Self::Cluster(verb) => verb.has_rows(),
             Self::Store(verb) => verb.has_rows(),
             Self::Reactor(verb) => verb.has_rows(),
             Self::Serve(_)
@@ -268,6 +273,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Top(args) => admin::top::run(&global, &args),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),
+        Verb::Cluster(verb) => cluster::run(&global, verb),
         Verb::Store(verb) => store::run(&global, verb),
         Verb::Reactor(reactor) => reactor::run(&global, reactor),
         Verb::Import(import) => import::run(&global, &import),

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{
-    Context, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind, RequestErrorKind,
+    Context, CreateStreamError, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind,
+    RequestError, RequestErrorKind,
 };
+use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
 };
@@ -49,6 +51,10 @@ pub(crate) enum Difference {
     Mirror,
     /// It does not keep what this master publishes.
     Subjects { found: Vec<String>, missing: String },
+    /// It has messages that no master published under their subject, by this part of its configuration.
+    Copies { what: &'static str },
+    /// One message can remove all others.
+    Rollup,
     /// Messages go when somebody has read them.
     Retention { found: RetentionPolicy },
     /// It acknowledges nothing.
@@ -72,13 +78,14 @@ pub(crate) enum Difference {
 }
 
 impl Difference {
-    /// Nothing that is published there, or nothing that was published, reaches the other masters.
+    /// What is published there does not reach the other masters, or may be of another one than it seems.
     pub(crate) fn is_unusable(&self) -> bool {
         matches!(
             self,
             Self::Sealed
                 | Self::Mirror
                 | Self::Subjects { .. }
+                | Self::Copies { .. }
                 | Self::Retention { .. }
                 | Self::NoAcknowledgements
         )
@@ -98,6 +105,14 @@ impl fmt::Display for Difference {
                 f,
                 "it does not keep the subject {missing}, only {}",
                 found.join(", ")
+            ),
+            Self::Copies { what } => write!(
+                f,
+                "it makes messages of others ({what}), so their subjects do not prove who published them"
+            ),
+            Self::Rollup => write!(
+                f,
+                "any master can remove the messages of all with one message (allow_rollup_hdrs)"
             ),
             Self::Retention { found } => {
                 let policy = match found {
@@ -169,13 +184,58 @@ impl Cluster {
         match context.create_stream(self.wanted_stream()).await {
             Ok(stream) => Ok(self.found(context, stream.cached_info(), true)),
             // Another master made it meanwhile, perhaps with other settings.
-            Err(error) if matches!(error.kind(), CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST) => {
-                self.find_stream(connection)
-                    .await?
-                    .ok_or_else(|| self.cannot("find", connection, &"it is gone again"))
-            }
+            Err(error) if exists(&error) => self
+                .find_stream(connection)
+                .await?
+                .ok_or_else(|| self.cannot("find", connection, &"it is gone again")),
             Err(error) => Err(self.cannot("make", connection, &error)),
         }
+    }
+
+    /// The bucket of leases, each of which is gone after `expiry` unless it is renewed; made if it is missing.
+    pub(crate) async fn leases(
+        &self,
+        connection: &Connection,
+        expiry: Duration,
+    ) -> Result<Store, String> {
+        let context = &connection.context;
+        let bucket = self.subjects.leases();
+        let failed = |error: &dyn fmt::Display| format!("cannot find the bucket {bucket}: {error}");
+
+        let found = context.get_stream(format!("KV_{bucket}")).await;
+        match found {
+            Ok(_) => {}
+            Err(error) if is_missing(&error) => {
+                let made = context
+                    .create_stream(Config {
+                        name: format!("KV_{bucket}"),
+                        subjects: vec![format!("$KV.{bucket}.>")],
+                        description: Some("Leases of saltcellar's reactors".to_owned()),
+                        max_messages_per_subject: 1,
+                        max_age: expiry,
+                        discard: DiscardPolicy::New,
+                        allow_rollup: true,
+                        deny_delete: true,
+                        num_replicas: usize::try_from(self.replicas).unwrap_or(1),
+                        // Unlike in other buckets: a user with the right to read directly can have a value sent to the subject of another master.
+                        allow_direct: false,
+                        ..Config::default()
+                    })
+                    .await;
+                // Another master made it meanwhile.
+                if let Err(error) = made
+                    && !exists(&error)
+                {
+                    return Err(failed(&error));
+                }
+            }
+            Err(error) => return Err(failed(&with_cause(&error))),
+        }
+
+        context
+            .get_key_value(&bucket)
+            .await
+            .map_err(|error| failed(&error))
     }
 
     /// The stream, if it exists.
@@ -214,8 +274,6 @@ impl Cluster {
             max_age: self.window,
             num_replicas: usize::try_from(self.replicas).unwrap_or(1),
             duplicate_window: CLUSTER_DUPLICATES,
-            // Each replica answers what the newest message of a master is.
-            allow_direct: true,
             ..Config::default()
         }
     }
@@ -263,6 +321,16 @@ impl Cluster {
                 missing: own,
             },
         );
+
+        for (is_so, what) in [
+            (found.sources.is_some(), "sources"),
+            (found.subject_transform.is_some(), "subject_transform"),
+            (found.republish.is_some(), "republish"),
+            (found.allow_message_schedules, "allow_msg_schedules"),
+        ] {
+            note(is_so, Difference::Copies { what });
+        }
+        note(found.allow_rollup, Difference::Rollup);
 
         note(
             found.retention != RetentionPolicy::Limits,
@@ -351,12 +419,16 @@ fn is_missing(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
+fn exists(error: &CreateStreamError) -> bool {
+    matches!(error.kind(), CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
+}
+
 /// "request error" alone says nothing.
 fn with_cause(error: &GetStreamError) -> String {
     let cause = std::error::Error::source(error);
     let request = cause
         .and_then(|cause| cause.downcast_ref::<async_nats::jetstream::context::RequestError>());
-    match request.map(async_nats::jetstream::context::RequestError::kind) {
+    match request.map(RequestError::kind) {
         Some(RequestErrorKind::NoResponders) => "JetStream is off, or has no leader now".to_owned(),
         Some(RequestErrorKind::TimedOut) => {
             "no answer; the user may lack the right to ask".to_owned()
@@ -393,7 +465,18 @@ mod tests {
     #[test]
     fn each_difference_is_named() {
         type Change = fn(&mut Config);
-        let cases: [(Change, &str, bool); 13] = [
+        let cases: [(Change, &str, bool); 16] = [
+            (
+                |c| c.sources = Some(Vec::new()),
+                "it makes messages of others (sources)",
+                true,
+            ),
+            (
+                |c| c.allow_message_schedules = true,
+                "it makes messages of others (allow_msg_schedules)",
+                true,
+            ),
+            (|c| c.allow_rollup = true, "any master can remove", false),
             (|c| c.sealed = true, "it is sealed", true),
             (
                 |c| {

@@ -8,10 +8,25 @@
 //! ```
 //!
 //! `TOKEN` is that of the master's name ([`MasterName::token`]).
+//!
+//! # Invariant
+//!
+//! A message is of the master that [`Subjects::publisher_of_log`] names, if that master's user has the rights of [`Rights`] and each other user has no more than
+//! its own.
 
 use std::sync::Arc;
 
+use async_nats::HeaderMap;
+
 use crate::model::MasterName;
+
+/// Headers that a server adds to what it publishes itself: answers to direct reads, and copies by republish, sources and schedules.
+const COPIES: [&str; 4] = [
+    "Nats-Stream",
+    "Nats-Subject",
+    "Nats-Stream-Source",
+    "Nats-Scheduler",
+];
 
 /// The subjects of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,19 +66,49 @@ impl Subjects {
         format!("{}.beat.*", self.stream)
     }
 
-    /// The master that a message with this subject is from, by the right of its user to publish there. `None` for a subject that is none of a master's log.
-    pub(crate) fn master_of_log(&self, subject: &str) -> Option<MasterName> {
-        self.master_of(subject, ".log.")
+    /// The master that published a message of the stream, by the right of its user to do so. `None` for a message that no master published there: with another
+    /// subject, or one that a server made of another message.
+    pub(crate) fn publisher_of_log(
+        &self,
+        subject: &str,
+        headers: Option<&HeaderMap>,
+    ) -> Option<MasterName> {
+        self.publisher(subject, ".log.", headers)
     }
 
     /// The same for a sign of life.
-    pub(crate) fn master_of_beat(&self, subject: &str) -> Option<MasterName> {
-        self.master_of(subject, ".beat.")
+    pub(crate) fn publisher_of_beat(
+        &self,
+        subject: &str,
+        headers: Option<&HeaderMap>,
+    ) -> Option<MasterName> {
+        self.publisher(subject, ".beat.", headers)
     }
 
-    fn master_of(&self, subject: &str, kind: &str) -> Option<MasterName> {
+    fn publisher(
+        &self,
+        subject: &str,
+        kind: &str,
+        headers: Option<&HeaderMap>,
+    ) -> Option<MasterName> {
+        // Whoever asks a server for a message names the subject of the answer, and no right is asked for that subject.
+        let is_copy =
+            headers.is_some_and(|headers| COPIES.iter().any(|name| headers.get(*name).is_some()));
+        if is_copy {
+            return None;
+        }
+
         let token = subject.strip_prefix(&*self.stream)?.strip_prefix(kind)?;
         MasterName::of_token(token)
+    }
+
+    /// The name of the one consumer of the stream that a master may make.
+    #[expect(
+        clippy::unused_self,
+        reason = "all names are asked for in the same way"
+    )]
+    pub(crate) fn consumer(&self, name: &MasterName) -> String {
+        name.token().to_owned()
     }
 
     /// The first token of all subjects at which answers arrive.
@@ -80,6 +125,55 @@ impl Subjects {
         format!("{}-leases", self.stream)
     }
 }
+
+/// What a master's user may do, as patterns of subjects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) publish: Vec<String>,
+    pub(crate) subscribe: Vec<String>,
+}
+
+impl Rights {
+    /// All that the daemon of this master needs.
+    ///
+    /// Reading a message directly (`$JS.API.DIRECT.GET`) is left out, since its answer may go to the subject of another master. So is everything that changes,
+    /// purges or deletes a stream.
+    pub(crate) fn of(subjects: &Subjects, name: &MasterName) -> Self {
+        let stream = subjects.stream();
+        let bucket = subjects.leases();
+        let consumer = subjects.consumer(name);
+        let api = |call: String| format!("$JS.API.{call}");
+
+        Self {
+            publish: vec![
+                subjects.log(name),
+                subjects.beat(name),
+                api(format!("STREAM.INFO.{stream}")),
+                api(format!("STREAM.CREATE.{stream}")),
+                api(format!("STREAM.MSG.GET.{stream}")),
+                api(format!("CONSUMER.CREATE.{stream}.{consumer}")),
+                api(format!("CONSUMER.CREATE.{stream}.{consumer}.>")),
+                api(format!("CONSUMER.INFO.{stream}.{consumer}")),
+                api(format!("CONSUMER.DELETE.{stream}.{consumer}")),
+                api(format!("CONSUMER.MSG.NEXT.{stream}.{consumer}")),
+                format!("$JS.ACK.{stream}.{consumer}.>"),
+                api(format!("STREAM.INFO.KV_{bucket}")),
+                api(format!("STREAM.CREATE.KV_{bucket}")),
+                api(format!("STREAM.MSG.GET.KV_{bucket}")),
+                format!("$KV.{bucket}.>"),
+                // What the user may do: `doctor` asks.
+                USER_INFO.to_owned(),
+            ],
+            subscribe: vec![
+                format!("{}.>", subjects.inbox_prefix(name)),
+                subjects.beats(),
+            ],
+        }
+    }
+}
+
+/// A server answers what the user that asks may do.
+pub(crate) const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 
 #[cfg(test)]
 mod tests {
@@ -111,7 +205,21 @@ mod tests {
             "x.salt.log.a",
             "salt.log.é",
         ] {
-            assert_eq!(subjects.master_of_log(subject), None, "{subject}");
+            assert_eq!(subjects.publisher_of_log(subject, None), None, "{subject}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_a_server_made_of_another_one_has_no_publisher() {
+        let subjects = Subjects::of("salt");
+        let publisher = |name: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, "KV_salt-leases");
+            subjects.publisher_of_log("salt.log.a", Some(&headers))
+        };
+        assert_eq!(publisher("Nats-Msg-Id"), MasterName::new("a"));
+        for name in COPIES {
+            assert_eq!(publisher(name), None, "{name}");
         }
     }
 
@@ -124,9 +232,9 @@ mod tests {
             let names = [name, other].map(|name| MasterName::new(&name));
             let [Some(name), Some(other)] = names else { return Ok(()) };
 
-            prop_assert_eq!(subjects.master_of_log(&subjects.log(&name)), Some(name.clone()));
-            prop_assert_eq!(subjects.master_of_beat(&subjects.beat(&name)), Some(name.clone()));
-            prop_assert_eq!(subjects.master_of_log(&subjects.beat(&name)), None);
+            prop_assert_eq!(subjects.publisher_of_log(&subjects.log(&name), None), Some(name.clone()));
+            prop_assert_eq!(subjects.publisher_of_beat(&subjects.beat(&name), None), Some(name.clone()));
+            prop_assert_eq!(subjects.publisher_of_log(&subjects.beat(&name), None), None);
             prop_assert_eq!(subjects.log(&name) == subjects.log(&other), name == other);
             prop_assert_eq!(subjects.log(&name).split('.').count(), 3);
         }

@@ -104,6 +104,12 @@ impl Default for ClusterConfig {
 }
 
 impl ClusterConfig {
+    /// Whether a stream may have this name. No token of a subject needs an escape then.
+    pub(crate) fn is_stream_name(name: &str) -> bool {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        (1..=CLUSTER_STREAM_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
+    }
+
     pub(super) fn check(&self) -> Result<(), Invalid> {
         let below = |invalid: Invalid| invalid.below("cluster");
 
@@ -112,10 +118,7 @@ impl ClusterConfig {
                 .map_err(|invalid| invalid.below("cluster.nats"))?;
         }
 
-        // No token of a subject needs an escape.
-        let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
-        let is_name = (1..=CLUSTER_STREAM_BYTES_MAX).contains(&self.stream.len());
-        if !is_name || !self.stream.bytes().all(fits) {
+        if !Self::is_stream_name(&self.stream) {
             let problem = format!(
                 "{:?} is not accepted; give 1 to {CLUSTER_STREAM_BYTES_MAX} letters, digits, _ and -",
                 self.stream

@@ -227,6 +227,7 @@ use Place::{Help, Live, Stopped};
 /// beside 0.
 const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("check", Live, "", &[]),
+    ("cluster init", Live, "--masters a,b,c", &[]),
     ("completions", Live, "bash", &[]),
     ("consumers create", Live, "audit", &[]),
     ("consumers delete", Live, "{consumer}", &[]),
