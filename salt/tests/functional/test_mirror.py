@@ -1,9 +1,10 @@
-"""What the process `EventMonitor` of a cluster of 3008 stores for peers, and how these calls are marked."""
+"""What the processes `EventMonitor` and `EventPublisher` of a cluster of 3008 store for peers, and how these calls are marked."""
 
 import multiprocessing
 
 import msgpack
 import pytest
+import salt.channel.server
 from conftest import JID, RETURN
 
 TAG = f"salt/job/{JID}/ret/web1"
@@ -51,6 +52,21 @@ def test_a_peer_that_is_not_known_is_not_named(daemon, returners, monkeypatch):
     returners["saltcellar.returner"](dict(STAMPED))
     args = daemon.named("returner")[0]
     assert (args["mirrored"], "master" in args) == (True, False)
+
+
+@pytest.mark.parametrize("name", ["EventPublisher", "MasterPubServerChannel._publish_daemon"])
+def test_a_return_that_a_peer_has_delegated_is_marked(daemon, mirror, master_opts, monkeypatch, name):
+    channel = salt.channel.server.MasterPubServerChannel
+    if not hasattr(channel, "_handle_delegate_write"):
+        pytest.skip("this Salt delegates no jobs")
+    assert channel._publish_daemon.__qualname__ == "MasterPubServerChannel._publish_daemon"
+    monkeypatch.setattr(multiprocessing.current_process(), "name", name)
+    publisher = channel.__new__(channel)
+    publisher.opts = dict(master_opts, cluster_id="c", cluster_peers=[])
+    publisher._handle_delegate_write({"write_kind": "store_job", "payload": dict(STAMPED)})
+    publisher._handle_delegate_write({"write_kind": "store_minions", "payload": {"jid": JID, "minions": ["web1"]}})
+    assert [call for call, _ in daemon.calls] == ["save_load", "returner", "save_minions"]
+    assert [(args["mirrored"], args.get("master")) for _, args in daemon.calls] == [(True, None)] * 3
 
 
 @pytest.mark.parametrize("name", ["MainProcess", "MWorker-default-0", "EventReturn"])

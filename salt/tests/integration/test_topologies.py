@@ -1,10 +1,13 @@
 """Several masters, each with a daemon: what docs/TOPOLOGIES.md states."""
+import json
 import os
 import uuid
 
+import pytest
+import salt.channel.server
 import salt_lab
 from conftest import eventually
-from test_forged_returns import forge_from_minion
+from test_forged_returns import forge_from_minion, forged
 
 
 def every_minion(sites):
@@ -98,6 +101,27 @@ def test_a_forged_return_is_verified_by_no_master_of_a_cluster(cluster):
     assert [(one["minion"], one["return"], one["verified"]) for one in shown] == [(victim, "real", True)]
     for site in others:
         assert site.lookup(jid) == {}
+
+
+def test_a_forged_return_that_a_minion_has_delegated_to_a_peer_is_not_verified(cluster):
+    if not hasattr(salt.channel.server.MasterPubServerChannel, "_handle_delegate_write"):
+        pytest.skip("this Salt delegates no jobs")
+    publisher, *others = cluster.values()
+    forger, victim = others[-1].lab, publisher.lab.minions[0]
+    flag = f"{publisher.lab.lab['dir']}/runs"
+    with open(flag, "w"):
+        jid = publisher.lab.detached(victim, "cmd.run", f"while [ -e {flag} ]; do sleep 0.1; done; echo real")
+
+    # The minion's master passes it on, and the publisher's stores it, in a process that makes no other such calls.
+    payload = {"owner": publisher.lab.lab["interface"], "write_kind": "store_job", "payload": forged(jid, victim)}
+    preload = {"pretag": None, "events": [{"tag": "cluster/runner/delegate_write", "data": payload}]}
+    forger.call(forger.minions[0], "event.fire_master", "{}", "x", f"preload={json.dumps(preload)}")
+    job = eventually("the delegated return", lambda: (job := publisher.daemon.job(jid))["returns"] + job["not_confirmed"] and job)
+    assert (job["not_confirmed"], job["returns"]) == ([victim], [])
+    assert publisher.lookup(jid) == {}
+
+    os.remove(flag)
+    eventually("the real return", lambda: publisher.lookup(jid) == {victim: "real"})
 
 
 def test_one_daemon_of_a_cluster_reacts_to_an_event(cluster):

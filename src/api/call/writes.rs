@@ -6,7 +6,7 @@
 //! Such a load is stored only for an unknown job; `returner` stores all of its data again. The jids
 //! `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 //!
-//! A process of a master of a cluster, `EventMonitor` in `salt/master.py` since 3008, makes these calls
+//! Processes of a master of a cluster, `EventMonitor` and `EventPublisher` since 3008, make these calls
 //! for events of its peers, which any of their minions can fire. The extension says so
 //! ([`Origin::mirrored`]): of these calls only returns and minions are stored, and not as confirmed.
 //!

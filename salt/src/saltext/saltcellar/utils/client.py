@@ -53,9 +53,10 @@ FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
 #: spool does not overwrite a newer one.
 LAST_WINS = frozenset({"update_endtime", "save_reg"})
 
-#: The process of a master of a cluster that stores what peers fired on the bus (``EventMonitor`` in ``salt/master.py``
-#: since 3008). Its returns were authenticated by nobody here: any minion of a peer can fire one for another minion.
-MIRROR = "EventMonitor"
+#: The processes of a master of a cluster, since 3008, that store what peers sent: ``EventMonitor`` (``salt/master.py``) what they
+#: fired on the bus, ``EventPublisher`` (``salt/channel/server.py``) what they delegated; a restart gives it its second name. Such
+#: returns were authenticated by nobody here: any minion of a peer can fire, and have delegated, one for another minion.
+MIRRORS = frozenset({"EventMonitor", "EventPublisher", "MasterPubServerChannel._publish_daemon"})
 #: Calls that name the peer.
 OF_A_PEER = frozenset({"returner", "save_minions"})
 
@@ -596,8 +597,8 @@ def _names(minions):
 
 
 def _mirrored(call):
-    """Arguments that mark a call of the process that mirrors jobs of peers. The spool keeps them."""
-    if multiprocessing.current_process().name != MIRROR:
+    """Arguments that mark a call of a process that mirrors jobs of peers. The spool keeps them."""
+    if multiprocessing.current_process().name not in MIRRORS:
         return {}
     master = _peer() if call in OF_A_PEER else None
     return {"mirrored": True, "master": master} if master else {"mirrored": True}
@@ -605,7 +606,7 @@ def _mirrored(call):
 
 def _peer():
     """
-    The id of the peer whose event is stored; ``None`` if unknown.
+    The id of the peer whose event is stored; ``None`` if unknown, as for what a peer delegated.
 
     Salt removes ``__peer_id`` from the data first, and has it only in a variable of ``EventMonitor.handle_event``.
     """
