@@ -2,10 +2,6 @@
 //!
 //! Settings of connections are in `config`; what is sent over them is known to the modules above.
 
-#[allow(
-    dead_code,
-    reason = "only the shared history asks for errors that a server reported"
-)]
 pub(crate) mod nats;
 pub(crate) mod secret;
 pub(crate) mod thread;

@@ -8,6 +8,7 @@
 //! Salt waits for nothing here. No stream that exists is changed: what it keeps may be the only copy of an entry that a master misses.
 
 pub(crate) mod connection;
+pub(crate) mod rights;
 pub(crate) mod stream;
 pub(crate) mod subject;
 

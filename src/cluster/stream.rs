@@ -18,6 +18,7 @@ use async_nats::jetstream::stream::{
 };
 
 use super::Cluster;
+use super::subject::covers;
 use crate::base::clock::Micros;
 use crate::base::limits::CLUSTER_DUPLICATES;
 use crate::client::nats::Connection;
@@ -401,20 +402,6 @@ fn message_bytes_max(found: &Config, payload_max: u64) -> u64 {
     }
 }
 
-/// Whether a pattern with wildcards includes a subject.
-fn covers(pattern: &str, subject: &str) -> bool {
-    let mut subject = subject.split('.');
-    for token in pattern.split('.') {
-        match (token, subject.next()) {
-            (">", Some(_)) => return true,
-            ("*", Some(_)) => {}
-            (token, Some(same)) if token == same => {}
-            _ => return false,
-        }
-    }
-    subject.next().is_none()
-}
-
 fn is_missing(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
@@ -552,21 +539,5 @@ mod tests {
         let [Difference::MessageSize { found: 1024, .. }] = &*found else {
             panic!("{found:?}")
         };
-    }
-
-    #[test]
-    fn a_pattern_covers_subjects() {
-        for (pattern, expected) in [
-            ("a.b.c", true),
-            ("a.*.c", true),
-            ("a.>", true),
-            (">", true),
-            ("a.b", false),
-            ("a.b.c.>", false),
-            ("a.b.c.d", false),
-            ("*.*", false),
-        ] {
-            assert_eq!(covers(pattern, "a.b.c"), expected, "{pattern}");
-        }
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! # Invariant
 //!
-//! A message is of the master that [`Subjects::publisher_of_log`] names, if that master's user has the rights of [`Rights`] and each other user has no more than
+//! A message is of the master that [`Subjects::publisher_of_log`] names, if that master's user has the rights of [`super::rights::Rights`] and each other user has no more than
 //! its own.
 
 use std::sync::Arc;
@@ -126,54 +126,19 @@ impl Subjects {
     }
 }
 
-/// What a master's user may do, as patterns of subjects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rights {
-    pub(crate) publish: Vec<String>,
-    pub(crate) subscribe: Vec<String>,
-}
-
-impl Rights {
-    /// All that the daemon of this master needs.
-    ///
-    /// Reading a message directly (`$JS.API.DIRECT.GET`) is left out, since its answer may go to the subject of another master. So is everything that changes,
-    /// purges or deletes a stream.
-    pub(crate) fn of(subjects: &Subjects, name: &MasterName) -> Self {
-        let stream = subjects.stream();
-        let bucket = subjects.leases();
-        let consumer = subjects.consumer(name);
-        let api = |call: String| format!("$JS.API.{call}");
-
-        Self {
-            publish: vec![
-                subjects.log(name),
-                subjects.beat(name),
-                api(format!("STREAM.INFO.{stream}")),
-                api(format!("STREAM.CREATE.{stream}")),
-                api(format!("STREAM.MSG.GET.{stream}")),
-                api(format!("CONSUMER.CREATE.{stream}.{consumer}")),
-                api(format!("CONSUMER.CREATE.{stream}.{consumer}.>")),
-                api(format!("CONSUMER.INFO.{stream}.{consumer}")),
-                api(format!("CONSUMER.DELETE.{stream}.{consumer}")),
-                api(format!("CONSUMER.MSG.NEXT.{stream}.{consumer}")),
-                format!("$JS.ACK.{stream}.{consumer}.>"),
-                api(format!("STREAM.INFO.KV_{bucket}")),
-                api(format!("STREAM.CREATE.KV_{bucket}")),
-                api(format!("STREAM.MSG.GET.KV_{bucket}")),
-                format!("$KV.{bucket}.>"),
-                // What the user may do: `doctor` asks.
-                USER_INFO.to_owned(),
-            ],
-            subscribe: vec![
-                format!("{}.>", subjects.inbox_prefix(name)),
-                subjects.beats(),
-            ],
+/// Whether a pattern with wildcards includes a subject.
+pub(crate) fn covers(pattern: &str, subject: &str) -> bool {
+    let mut subject = subject.split('.');
+    for token in pattern.split('.') {
+        match (token, subject.next()) {
+            (">", Some(_)) => return true,
+            ("*", Some(_)) => {}
+            (token, Some(same)) if token == same => {}
+            _ => return false,
         }
     }
+    subject.next().is_none()
 }
-
-/// A server answers what the user that asks may do.
-pub(crate) const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 
 #[cfg(test)]
 mod tests {
@@ -220,6 +185,22 @@ mod tests {
         assert_eq!(publisher("Nats-Msg-Id"), MasterName::new("a"));
         for name in COPIES {
             assert_eq!(publisher(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_subjects() {
+        for (pattern, expected) in [
+            ("a.b.c", true),
+            ("a.*.c", true),
+            ("a.>", true),
+            (">", true),
+            ("a.b", false),
+            ("a.b.c.>", false),
+            ("a.b.c.d", false),
+            ("*.*", false),
+        ] {
+            assert_eq!(covers(pattern, "a.b.c"), expected, "{pattern}");
         }
     }
 

@@ -45,6 +45,7 @@ pub use self::network::{ClientTls, HttpConfig, HttpTls, HttpsConfig, MinionsRead
 pub use self::overrides::CliOverrides;
 pub use self::reactor::ReactorConfig;
 pub(crate) use self::render::is_plain_yaml;
+use self::salt_master::SaltMaster;
 pub use self::secret::{Secret, Text};
 pub use self::store::{Space, StoreConfig};
 use crate::base::limits;
@@ -326,6 +327,13 @@ impl Config {
     /// Whether an address serves minions.
     pub fn serves_minions(&self) -> bool {
         self.https.listen.is_some() || self.http.minions
+    }
+
+    /// The first configured master that exists on this machine: that of the reactor, or of `ingest.masters`.
+    pub fn own_master(&self) -> Option<SaltMaster> {
+        let masters = self.reactor.master.iter().chain(&self.ingest.masters);
+        let existing = masters.into_iter().find(|path| path.exists());
+        existing.map(|path| SaltMaster::read(path))
     }
 
     /// The umask of the daemon: no access for others, read access for the group if the socket has one.

@@ -6,7 +6,6 @@ use crate::api::call::Ctx;
 use crate::base::clock::Clock;
 use crate::base::limits::SINK_IDLE;
 use crate::config::Config;
-use crate::config::salt_master::SaltMaster;
 use crate::engines::runtime::{Dependencies, Engines};
 use crate::engines::script::{self, ScriptSettings, Scripts};
 use crate::engines::settings::SinkSettings;
@@ -49,10 +48,9 @@ pub(super) fn start_scripts(
 
 /// The id of the first configured master that exists on this machine.
 pub(super) fn master_id(config: &Config) -> String {
-    let masters = config.reactor.master.iter().chain(&config.ingest.masters);
-    let existing = masters.into_iter().find(|path| path.exists());
     // Empty on a host without a master.
-    existing
-        .map(|path| SaltMaster::read(path).id)
+    config
+        .own_master()
+        .map(|master| master.id)
         .unwrap_or_default()
 }

@@ -704,6 +704,59 @@ fn each_master_of_a_cluster_needs_a_slot_of_job_ids() {
 }
 
 #[test]
+fn in_a_shared_history_a_master_of_a_cluster_has_its_own_name() {
+    let shop = Shop::new();
+    let name_of = |shop: &Shop| {
+        let found = shop.doctor();
+        let named: Vec<_> = found
+            .into_iter()
+            .filter(|one| one.check == "cluster.name")
+            .map(|one| (one.verdict, one.words))
+            .collect();
+        named
+    };
+    // No server is there, which is another finding.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = port.local_addr().unwrap().port();
+    let shared = |keys: &str| {
+        format!("{BUS}cluster: {{nats: {{servers: ['nats://127.0.0.1:{port}']}}{keys}}}\n")
+    };
+    let found = |verdict: &str, words: &str| (verdict.to_owned(), words.to_owned());
+
+    shop.put("c.yaml", BUS);
+    assert_eq!(name_of(&shop), []);
+
+    let another = found("ok", "this master is \"b\" in the shared history");
+    shop.put("c.yaml", &shared(", slot: 1/8, name: b"));
+    assert_eq!(name_of(&shop), std::slice::from_ref(&another));
+    shop.put("c.yaml", &shared(", name: b"));
+    let no_slot = found("warning", "the daemon has no slot of job ids");
+    assert_eq!(name_of(&shop), [no_slot, another]);
+
+    shop.put("salt/master", &format!("{MASTER}{CLUSTER}id: 10.0.0.1\n"));
+    shop.put("c.yaml", &shared(", slot: 1/8, name: b"));
+    let words = "the name in the shared history is \"b\", and the id of the master of the cluster c is \"10.0.0.1\"";
+    assert_eq!(name_of(&shop), [found("problem", words)]);
+    let ingest = "\ningest: {masters: [DIR/salt/master]}\n";
+    shop.put("c.yaml", &format!("{}{ingest}", shared(", slot: 1/8")));
+    let words = "this master is \"10.0.0.1\" in the shared history";
+    assert_eq!(name_of(&shop), [found("ok", words)]);
+
+    let nats = shop
+        .doctor()
+        .into_iter()
+        .find(|one| one.check == "cluster.nats")
+        .unwrap();
+    assert_eq!(nats.verdict, "problem");
+    assert!(
+        nats.words
+            .starts_with(&format!("cannot connect to nats://127.0.0.1:{port}: ")),
+        "{}",
+        nats.words
+    );
+}
+
+#[test]
 fn doctor_says_which_answers_a_master_of_a_cluster_has_not_verified() {
     let shop = Shop::new();
     let is_said = |shop: &Shop| {

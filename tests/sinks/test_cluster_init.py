@@ -196,7 +196,7 @@ def setting():
 
 
 def create(client):
-    body = {"name": STREAM, "subjects": [f"{STREAM}.log.*"], "storage": "file", "num_replicas": 3, "retention": "limits", "discard": "old"}
+    body = {"name": STREAM, "subjects": [f"{STREAM}.log.*"], "storage": "file", "num_replicas": 3, "max_age": 7 * 86_400 * 10**9}
     found = client.api(f"STREAM.CREATE.{STREAM}", **body)
     assert "error" not in found, found
 
@@ -283,6 +283,56 @@ def test_no_request_puts_a_chosen_message_under_the_subject_of_another_master(se
     for subject, body in messages():
         assert body != forged or subject == f"{STREAM}.log.m1", (subject, body)
         assert subject != victim or body.startswith(b"{"), (subject, body)
+
+
+def doctor(setting, section, password, **more):
+    """The findings about the shared history, of a daemon with this section: (check, verdict) and all that they say."""
+    shutil.copy(setting.dir / f"{password}.password", setting.etc / "nats.password")
+    config = setting.place / "c.yaml"
+    config.write_text(section)
+    (setting.place / "conf.d").mkdir(exist_ok=True)
+    (setting.place / "conf.d/more.yaml").write_text(json.dumps({f"cluster.{key}": value for key, value in more.items()}))
+    paths = ["--config", config, "--socket", setting.place / "no.sock"]
+    done = subprocess.run(
+        [setting.saltcellar, "doctor", "--no-master", "--output", "json", *paths], capture_output=True, text=True, timeout=120
+    )
+    checks = [one for one in json.loads(done.stdout)["checks"] if one["check"].startswith("cluster.")]
+    return [(one["check"], one["verdict"]) for one in checks], "\n".join(one["found"] for one in checks)
+
+
+def test_doctor_connects_as_the_daemon_does_and_finds_what_is_wrong(setting):
+    section = (setting.dir / "saltcellar-m1.yaml").read_text()
+    monitor = [f"http://127.0.0.1:{port + 4000}" for port in setting.ports]
+
+    def is_whole():
+        verdicts, said = doctor(setting, section, "master-m1", monitor=monitor)
+        return not any(verdict == "warning" for _, verdict in verdicts) and (verdicts, said)
+
+    # A replica may be behind for a moment.
+    verdicts, said = eventually("three servers", is_whole)
+    assert verdicts == [*[("cluster.sync", "ok")] * 3, *[("cluster.nats", "ok")] * 3, ("cluster.stream", "ok"), ("cluster.user", "ok")], said
+    assert "connected as m1" in said and "is on 3 servers" in said and "may publish as m1 only" in said, said
+
+    # Without the monitor nothing tells.
+    verdicts, said = doctor(setting, section, "master-m1")
+    assert verdicts[0] == ("cluster.sync", "skipped") and "it is unknown" in said, said
+
+    verdicts, said = doctor(setting, section, "master-m2")
+    assert [one for one in verdicts if one[1] == "problem"] == [("cluster.nats", "problem")] * 3, said
+    assert "authorization violation" in said and setting.password("master-m2") not in said, said
+
+    # Whoever may do everything may be every master.
+    verdicts, said = doctor(setting, section.replace('user: "m1"', "user: nats-admin"), "nats-admin")
+    assert ("cluster.user", "problem") in verdicts and ("cluster.user", "warning") in verdicts, said
+    # The user of another master gets no answers.
+    verdicts, said = doctor(setting, section.replace('user: "m1"', 'user: "m2"'), "master-m2")
+    assert ("cluster.stream", "problem") in verdicts and 'Permissions Violation for Subscription to "_INBOX_m1.' in said, said
+
+    verdicts, said = doctor(setting, section.replace(f'stream: "{STREAM}"', 'stream: "other"'), "master-m1")
+    assert ("cluster.stream", "problem") in verdicts and "cannot find the stream other: Permissions Violation" in said, said
+
+    verdicts, said = doctor(setting, section, "master-m1", window="30d")
+    assert ("cluster.stream", "warning") in verdicts and "it keeps messages for" in said, said
 
 
 def test_a_wrong_password_is_rejected(setting):

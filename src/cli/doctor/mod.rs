@@ -18,6 +18,7 @@ mod keys;
 mod master;
 mod master_use;
 mod masters;
+mod nats;
 mod options;
 mod permissions;
 mod python;
@@ -99,6 +100,7 @@ const CHECKS: &[&[Check]] = &[
     spool::CHECKS,
     master::CHECKS,
     masters::CHECKS,
+    nats::CHECKS,
     options::CHECKS,
 ];
 

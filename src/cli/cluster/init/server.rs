@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::address::Address;
 use super::plan::{ADMIN, Plan, ROUTE, quoted, user_file};
-use crate::cluster::subject::Rights;
+use crate::cluster::rights::Rights;
 
 /// Bytes of a message, and so of a block. More is discouraged by NATS.
 const PAYLOAD_MAX: u64 = 8 * 1024 * 1024;
