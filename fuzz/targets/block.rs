@@ -73,7 +73,7 @@ fn read(view: &BlockView) {
         let Row { kind, source, flags, at, retcode, .. } = *row;
         let Row { tag, jid, minion, fun, body, .. } = row;
         let entry = Entry { kind, source,
-            origin: "", flags, at, tag, jid, minion, fun, retcode, body };
+            origin: "", number: 0, flags, at, tag, jid, minion, fun, retcode, body };
         if builder.is_full_for(&entry) {
             break;
         }

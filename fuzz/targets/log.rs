@@ -95,6 +95,7 @@ fn frame(tag: &str, seq: u64, body: &[u8]) -> (Vec<u8>, usize) {
         kind: Kind::Event,
         source: Source::Bus,
             origin: "",
+            number: 0,
         flags: Flags::ON_BUS,
         at: Micros(5),
         tag: tag.as_bytes(),

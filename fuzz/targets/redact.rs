@@ -37,6 +37,7 @@ pub(crate) fn redact(data: &[u8]) {
         kind,
         source: Source::Bus,
             origin: "",
+            number: 0,
         flags: Flags::default(),
         at: Micros(0),
         tag: b"fuzz",

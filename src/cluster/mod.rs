@@ -8,6 +8,10 @@
 //! Salt waits for nothing here. No stream that exists is changed: what it keeps may be the only copy of an entry that a master misses.
 
 pub(crate) mod connection;
+pub(crate) mod envelope;
+pub(crate) mod numbering;
+pub(crate) mod peers;
+pub(crate) mod reader;
 pub(crate) mod rights;
 pub(crate) mod stream;
 pub(crate) mod subject;

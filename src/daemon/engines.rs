@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::history::History;
 use crate::api::call::Ctx;
 use crate::base::clock::Clock;
 use crate::base::limits::SINK_IDLE;
@@ -18,6 +19,7 @@ pub(super) fn start(
     store: &Store,
     fs: &Arc<dyn Fs>,
     clock: &Clock,
+    history: Option<&History>,
 ) -> Arc<Engines> {
     let deps = Dependencies {
         store: store.clone(),
@@ -27,7 +29,8 @@ pub(super) fn start(
         idle: SINK_IDLE,
     };
 
-    Arc::new(Engines::start(deps, settings))
+    let own = history.map(|history| history.outbox(store, clock.now()));
+    Arc::new(Engines::start(deps, settings, own.into_iter().collect()))
 }
 
 pub(super) fn start_scripts(

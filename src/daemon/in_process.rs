@@ -274,7 +274,7 @@ impl Running {
 
         let (policy, _) = policy(config, &clock, &metrics);
         let sinks = of_config(config).unwrap();
-        let engines = engines::start(config, sinks, &store, &options.fs, &clock);
+        let engines = engines::start(config, sinks, &store, &options.fs, &clock, None);
 
         let made = Made {
             store,

@@ -15,6 +15,7 @@
 //! Every accepted entry is stored and acknowledged before the process ends.
 
 mod engines;
+mod history;
 #[cfg(test)]
 pub(crate) mod in_process;
 mod logs;
@@ -36,6 +37,7 @@ use salt_sls::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use self::history::History;
 use crate::api::call::running::RunningConfig;
 use crate::api::call::{Acceptor, Archive, Ctx, JidMaker, OwnMaster, Process, Reacting, Rights};
 use crate::api::http;
@@ -339,7 +341,19 @@ impl Daemon {
             &metrics,
         )?;
 
-        let engines = engines::start(config, sinks, &store, &options.fs, &clock);
+        let history = History::open(
+            (config, &engines::master_id(config)),
+            &store,
+            &clock,
+            &metrics,
+        )?;
+        let engines = engines::start(config, sinks, &store, &options.fs, &clock, history.as_ref());
+        if let Some(history) = &history {
+            let inbox = history.inbox(&store, intake.clone(), &policy, &drain);
+            // It stops with the buses.
+            let thread = threads::spawn("sc-inbox", move || inbox.run());
+            buses.push(thread.context("start the inbox")?);
+        }
 
         let zeromq = {
             let _inside = runtime.enter();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::event::Event;
+use super::event::{Event, Stored};
 use crate::base::clock::Micros;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
@@ -116,6 +116,7 @@ impl DeadLetter {
             jid: self.jid.clone(),
             master_id: self.master_id.as_str().into(),
             body: self.body.clone(),
+            stored: Stored::default(),
         }
     }
 }

@@ -17,8 +17,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
-use crate::model::SeqNo;
-use crate::store::StoredEntry;
+use crate::model::{Entry, Flags, Kind, SeqNo, Source};
+use crate::store::{LOST_TAG, StoredEntry};
 use crate::wire::msgpack::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_text, get, pairs};
 use crate::wire::outcome::Outcome;
@@ -38,6 +38,19 @@ pub(crate) struct Event {
     pub(crate) master_id: Arc<str>,
     /// Data as msgpack.
     pub(crate) body: Vec<u8>,
+    /// What else is stored of it.
+    pub(crate) stored: Stored,
+}
+
+/// What is stored of an event and part of no JSON form; only a transport that copies entries needs it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) kind: Kind,
+    pub(crate) source: Source,
+    pub(crate) flags: Flags,
+    pub(crate) retcode: i64,
+    /// The bytes of a tag that is not UTF-8.
+    pub(crate) odd_tag: Option<Vec<u8>>,
 }
 
 /// The keys of the JSON form but `data`.
@@ -62,6 +75,10 @@ impl Event {
     pub(crate) fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
         let StoredEntry {
             seq,
+            kind,
+            source,
+            flags,
+            retcode,
             at,
             tag,
             minion,
@@ -69,7 +86,7 @@ impl Event {
             jid,
             body,
             origin,
-            ..
+            number: _,
         } = entry;
 
         let of_event = get(&body, "master_id")
@@ -79,8 +96,13 @@ impl Event {
         let known = of_event.or(Some(&*origin).filter(|id| !id.is_empty()));
         let master_id = known.map_or_else(|| master_id.clone(), Arc::from);
 
-        let tag = String::from_utf8(tag)
-            .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned());
+        let (tag, odd_tag) = match String::from_utf8(tag) {
+            Ok(tag) => (tag, None),
+            Err(odd) => {
+                let readable = String::from_utf8_lossy(odd.as_bytes()).into_owned();
+                (readable, Some(odd.into_bytes()))
+            }
+        };
 
         Self {
             id,
@@ -92,6 +114,33 @@ impl Event {
             jid,
             master_id,
             body,
+            stored: Stored {
+                kind,
+                source,
+                flags,
+                retcode,
+                odd_tag,
+            },
+        }
+    }
+
+    /// The entry that it was made from. It is one of this daemon's own master.
+    pub(crate) fn as_entry(&self) -> Entry<'_> {
+        let Stored {
+            kind,
+            source,
+            flags,
+            retcode,
+            odd_tag,
+        } = &self.stored;
+        Entry {
+            flags: *flags,
+            tag: odd_tag.as_deref().unwrap_or(self.tag.as_bytes()),
+            jid: &self.jid,
+            minion: &self.minion,
+            fun: &self.fun,
+            retcode: *retcode,
+            ..Entry::new(*kind, *source, self.at, &self.body)
         }
     }
 
@@ -110,6 +159,11 @@ impl Event {
         // The event has passed through this hook, whatever its sender states.
         let before = given.and_then(|(_, value)| as_text(value)?.parse::<u32>().ok());
         before.unwrap_or(0).saturating_add(1)
+    }
+
+    /// Whether it stands for entries that retention dropped before this sink had them.
+    pub(crate) fn is_lost_record(&self) -> bool {
+        self.stored.kind == Kind::Gap && self.tag == LOST_TAG
     }
 
     /// The outcome of the run that it tells of, if any.
@@ -178,7 +232,6 @@ pub(super) fn json_of(mut value: &[u8]) -> Result<Json, Unreadable> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{Flags, Kind, Source};
     use crate::wire::msgpack::encode;
     use serde_json::json;
 
@@ -199,6 +252,7 @@ pub(super) mod tests {
             kind: Kind::Event,
             source: Source::Bus,
             origin: String::new(),
+            number: 0,
             flags: Flags::ON_BUS,
             at: Micros(1_795_000_000_123_456),
             tag: tag.as_bytes().to_vec(),

@@ -44,11 +44,14 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// The consumer of this name with this filter; a new one starts behind the newest event.
-    pub(crate) fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
-        store
-            .consumers()
-            .create(name, filter.clone(), Start::Newest)?;
+    /// The consumer of this name with this filter; a new one starts at `start`.
+    pub(crate) fn open(
+        store: Store,
+        name: &str,
+        filter: &EntryFilter,
+        start: Start,
+    ) -> Result<Self, FeedError> {
+        store.consumers().create(name, filter.clone(), start)?;
         store.consumers().give_to_sink(name)?;
         Ok(Self {
             store,

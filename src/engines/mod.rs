@@ -29,6 +29,7 @@ pub(crate) mod event;
 pub(crate) mod feed;
 pub(crate) mod framing;
 mod kind;
+pub(crate) mod outbox;
 mod per_name;
 pub mod preset;
 pub(crate) mod program;

@@ -10,6 +10,7 @@ use super::encoder::{ENCODERS, Encoder};
 use super::framing::Framing;
 use super::kind::build;
 use super::preset;
+use super::transport::cluster::OUTBOX;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
 use crate::base::backoff::Backoff;
 use crate::base::limits::{
@@ -18,6 +19,7 @@ use crate::base::limits::{
 use crate::config::{Config, ConfigError, Invalid, name_redact_rules, read_options, within};
 use crate::model::word;
 use crate::model::{Rate, RedactRule};
+use crate::store::Start;
 use crate::wire::filter::EntryFilter;
 
 #[derive(Debug, Clone)]
@@ -25,6 +27,8 @@ pub(crate) struct SinkSettings {
     /// The name, also of its position in the log.
     pub(crate) name: String,
     pub(crate) filter: EntryFilter,
+    /// Where a new one starts.
+    pub(crate) start: Start,
     pub(crate) encoder: (&'static str, Arc<dyn Encoder>),
     pub(crate) transport: (&'static str, Arc<dyn Destination>),
     pub(crate) limits: RequestLimits,
@@ -184,6 +188,11 @@ pub(super) fn check_retry(retry: RetrySettings) -> Result<(), Invalid> {
 
 fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     check_name(name, "sink")?;
+    if name == OUTBOX {
+        let problem =
+            "is the name of the sink that the keys under `cluster` make; give another one";
+        return Err(Invalid::new("", problem));
+    }
     let Json::Object(given) = given else {
         return Err(Invalid::new(
             "",
@@ -247,6 +256,7 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     Ok(SinkSettings {
         name: name.to_owned(),
         filter,
+        start: Start::Newest,
         encoder: (encoder_name, Arc::from(encoder)),
         transport: (transport_name, Arc::from(destination)),
         limits,

@@ -1,6 +1,7 @@
 //! The sources of event buses, their spill and gap records, and the spools of returners.
 
 pub mod bus;
+pub mod cluster;
 pub mod gap;
 pub mod gather;
 pub mod spill;

@@ -942,6 +942,7 @@ mod tests {
             assert_eq!(
                 Entry {
                     origin: "",
+                    number: 0,
                     ..of_peer.entry()
                 },
                 own.entry()

@@ -937,6 +937,7 @@ mod tests {
             kind,
             source: Source::Bus,
             origin: "",
+            number: 0,
             flags: Flags::default(),
             at: Micros(0),
             tag: b"t",

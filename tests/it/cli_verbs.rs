@@ -481,7 +481,7 @@ fn the_version_names_program_and_formats() {
     let version = env!("CARGO_PKG_VERSION");
     let output = program().arg("version").output().unwrap();
     assert!(stdout(&output).starts_with(&format!(
-        "saltcellar {version}\nstore format 4\nwire format 1\n"
+        "saltcellar {version}\nstore format 5\nwire format 1\n"
     )));
     let output = program()
         .args(["version", "--output", "json"])

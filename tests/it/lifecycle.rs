@@ -90,7 +90,7 @@ fn a_directory_of_another_format_is_refused_by_both_versions() {
     let words = stderr(&output);
     assert_eq!(output.status.code(), Some(65), "{words}");
     assert!(
-        words.contains("format 99") && words.contains("format 4"),
+        words.contains("format 99") && words.contains("format 5"),
         "{words}"
     );
 }

@@ -637,6 +637,7 @@ fn a_search_for_a_rare_state_takes_several_calls_that_each_state_where_they_ende
                 kind: Kind::Reaction,
                 source: Source::Reactor,
                 origin: "",
+                number: 0,
                 flags: Flags::REACTION,
                 at: Clock::real().now(),
                 tag: tag.as_bytes(),

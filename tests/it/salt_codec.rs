@@ -205,6 +205,7 @@ fn store_with_unreadable_values() -> Cellar {
                 kind,
                 source: Source::Returner,
                 origin: "",
+                number: 0,
                 flags: Flags::default(),
                 at,
                 tag: b"",

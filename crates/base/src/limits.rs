@@ -2,6 +2,7 @@
 //!
 //! Every limiting number is defined here; prose links to the constant.
 
+mod cluster;
 mod consumers;
 mod engines;
 mod http;
@@ -10,6 +11,7 @@ mod store;
 
 use std::time::Duration;
 
+pub use cluster::*;
 pub use consumers::*;
 pub use engines::*;
 pub use http::*;

@@ -487,6 +487,22 @@ counters! {
     helper_requests_repeated: Harmless,
     /// Failed starts of Salt's own renderer.
     helper_starts_failed: ShownBy("reactor"),
+    /// Entries of the own master published to the stream of the shared history.
+    cluster_entries_sent: Harmless,
+    /// Bytes of their tags and data.
+    cluster_raw_bytes_sent: Harmless,
+    /// Bytes of the blocks that they were published in.
+    cluster_bytes_sent: Harmless,
+    /// Entries of other masters received and stored, or known already.
+    cluster_entries_received: Harmless,
+    /// Bytes of messages received, also of those that were known.
+    cluster_bytes_received: Harmless,
+    /// Messages of the stream, and signs of life, that were passed over: not the work of a master, damaged, or of another master than they claim.
+    cluster_messages_rejected: Warning("messages of the shared history were rejected: `saltcellar status` names their masters"),
+    /// Entries of other masters that cannot be stored: a name or tag too long, or data that cannot be read.
+    cluster_entries_rejected: Warning("entries of other masters could not be read and were not stored"),
+    /// Entries of other masters that the stream did not have any more, at most. A gap record describes each time.
+    cluster_entries_missed: Loss("entries of other masters are missing: `saltcellar cluster join` copies them from another daemon"),
 }
 
 #[cfg(test)]

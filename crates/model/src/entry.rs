@@ -75,10 +75,11 @@ impl Kind {
 }
 
 /// The source of an entry. The numbers are on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Source {
     /// A bus.
+    #[default]
     Bus = 0,
     /// Salt's `event_return`.
     EventReturn = 1,
@@ -214,6 +215,8 @@ pub struct Entry<'a> {
     pub source: Source,
     /// The id of the master that it came from; empty for the one of this daemon.
     pub origin: &'a str,
+    /// Its sequence number at its origin, if the origin itself sent it through the cluster's stream; 0 for any other entry.
+    pub number: u64,
     /// Boolean properties; only the appender and mirrored calls set [`Flags::UNCONFIRMED`].
     pub flags: Flags,
     /// Arrival, or the time of Salt's call for spooled entries.
@@ -245,6 +248,7 @@ impl<'a> Entry<'a> {
             kind,
             source,
             origin: "",
+            number: 0,
             flags,
             at,
             tag,
@@ -379,6 +383,7 @@ impl Span {
 struct EntryMeta {
     kind: Kind,
     source: Source,
+    number: u64,
     flags: Flags,
     at: Micros,
     retcode: i64,
@@ -396,6 +401,7 @@ impl EntryMeta {
         let Entry {
             kind,
             source,
+            number,
             flags,
             at,
             retcode,
@@ -407,6 +413,7 @@ impl EntryMeta {
         Self {
             kind,
             source,
+            number,
             flags,
             at,
             retcode,
@@ -544,6 +551,7 @@ impl Batch {
         let EntryMeta {
             kind,
             source,
+            number,
             flags,
             at,
             retcode,
@@ -562,6 +570,7 @@ impl Batch {
             kind,
             source,
             origin,
+            number,
             flags,
             at,
             tag,
@@ -658,6 +667,7 @@ mod tests {
             kind: Kind::Return,
             source: Source::Bus,
             origin: "master2",
+            number: 9,
             flags: Flags::ON_BUS.with(Flags::RETCODE_KNOWN),
             at: Micros(7),
             tag: b"salt/job/1/ret/web1",
@@ -698,6 +708,7 @@ mod tests {
             kind: Kind::Return,
             source: Source::Bus,
             origin: "",
+            number: 0,
             flags: Flags::ON_BUS,
             at: Micros(7),
             tag: &frame[..19],

@@ -469,6 +469,7 @@ mod tests {
             kind,
             source,
             origin: "",
+            number: 0,
             flags,
             at,
             tag: tag.as_bytes(),

@@ -802,7 +802,7 @@ mod tests {
             let error = check_version(&Disk, dir.path()).unwrap_err().to_string();
             let text = [
                 found,
-                "format 4",
+                "format 5",
                 "saltcellar export",
                 "saltcellar import",
                 dir.path().to_str().unwrap(),
@@ -844,7 +844,7 @@ mod tests {
             .unwrap();
         }
         let path = dir.path().join("FORMAT");
-        for damaged in ["", "nonsense", "saltcellar store, format 4\nstore id 00\n"] {
+        for damaged in ["", "nonsense", "saltcellar store, format 5\nstore id 00\n"] {
             fs::write(&path, damaged).unwrap();
             assert_eq!(check_version(&Disk, dir.path()).unwrap(), store_id);
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "made again");

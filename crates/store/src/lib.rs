@@ -43,6 +43,7 @@
 //! log              file, frame       log file: header, frames with checksums
 //!                  block, column     columnar blocks of entries;  builder: their construction;  columns: those in memory
 //!                  walk              scan of a log, tolerant of damage
+//!                  exchange          blocks that travel to the stores of other masters
 //!                  writer            a new log of existing entries
 //! class            retention classes, and the assignment of entries
 //! write            appender          ordering and packing: group commit
@@ -125,7 +126,7 @@ pub use read::StoredEntry;
 pub use read::consumer::{
     BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess,
 };
-pub use read::consumer::{ReadAhead, Start, is_consumer_name};
+pub use read::consumer::{LOST_TAG, ReadAhead, Start, is_consumer_name};
 pub use read::follow::Followed;
 pub use read::last_seen::LastSeen;
 pub use read::{EventPage, JobRows, StoreView};

@@ -671,6 +671,7 @@ fn entry_of<'a>(
         kind,
         source,
         origin: "",
+        number: 0,
         flags: flags.with(Flags::ON_BUS),
         at,
         tag,
@@ -857,6 +858,7 @@ mod tests {
             assert_eq!(
                 Entry {
                     origin: "",
+                    number: 0,
                     ..entry
                 },
                 own.entry(),

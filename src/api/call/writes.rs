@@ -88,6 +88,7 @@ impl Origin {
             kind,
             source: self.source(Source::Returner),
             origin: self.stated(ctx, self.master.as_deref()).unwrap_or(""),
+            number: 0,
             flags: Flags::default(),
             at: self.time(ctx, self.at.map(|Time(at)| at)),
             tag: b"",

@@ -72,9 +72,10 @@ pub(super) fn is_bus_only(entry: &StoredEntry) -> bool {
     entry.flags.has(Flags::UNCONFIRMED)
 }
 
-/// True if a return was seen on a bus only, to which a peer of the cluster had sent it.
+/// True if a return was seen on a bus only, to which a peer of the cluster had sent it. What the peer's own daemon sent has its
+/// number: then it is known that no call confirmed it there.
 pub(super) fn is_of_peer(entry: &StoredEntry) -> bool {
-    is_bus_only(entry) && !entry.origin.is_empty()
+    is_bus_only(entry) && !entry.origin.is_empty() && entry.number == 0
 }
 
 /// True if two answers have the same content.

@@ -435,9 +435,15 @@ impl Job {
     }
 }
 
-/// The order in which entries are folded: that of the calls and events, wherever they happened.
+/// The order in which entries are folded: that of the calls and events, wherever they happened. The number is that of the origin, so
+/// that all masters of one history have the same order.
 pub(super) fn order(entry: &StoredEntry) -> impl Ord {
-    (entry.at, &entry.origin, entry.seq)
+    let number = if entry.number == 0 {
+        entry.seq.0
+    } else {
+        entry.number
+    };
+    (entry.at, number, &entry.origin)
 }
 
 /// True if the entry is a publish or the event about one, with all values that identify the job.
@@ -543,6 +549,7 @@ mod tests {
             kind,
             source: Source::Bus,
             origin: String::new(),
+            number: 0,
             flags: Flags::default(),
             at: Micros(0),
             tag: Vec::new(),

@@ -8,7 +8,7 @@ mod otlp;
 mod states;
 mod template;
 
-pub(crate) use self::encode::{BoxedEncoder, Encoder};
+pub(crate) use self::encode::{BoxedEncoder, EncodeError, Encoder};
 use super::Kind;
 
 pub(crate) const ENCODERS: &[Kind<BoxedEncoder>] = &[

@@ -93,6 +93,8 @@ pub(crate) struct TestResult {
 
 pub(crate) struct Engines {
     deps: Dependencies,
+    /// Sinks of the daemon's own, which a reload does not change.
+    own: Vec<SinkSettings>,
     sinks: Supervised<Running>,
     /// The names of the configured sinks, and during a reload also those of the sinks before it.
     /// Lock order: no other lock is taken under it.
@@ -119,9 +121,15 @@ struct Parts {
 }
 
 impl Engines {
-    pub(crate) fn start(deps: Dependencies, settings: Vec<SinkSettings>) -> Self {
+    /// Starts the configured sinks, and `own` besides.
+    pub(crate) fn start(
+        deps: Dependencies,
+        settings: Vec<SinkSettings>,
+        own: Vec<SinkSettings>,
+    ) -> Self {
         let engines = Self {
             deps,
+            own,
             sinks: Supervised::new("sink"),
             names: Mutex::default(),
             shared: PerName::default(),
@@ -134,7 +142,8 @@ impl Engines {
 
     /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and
     /// connections of the others.
-    pub(crate) fn apply(&self, settings: Vec<SinkSettings>) {
+    pub(crate) fn apply(&self, mut settings: Vec<SinkSettings>) {
+        settings.extend(self.own.iter().cloned());
         let names: HashSet<_> = settings.iter().map(|one| one.name.clone()).collect();
         // Before a feed is opened: its consumer must not be changeable as one without a sink.
         self.names.lock().extend(names.iter().cloned());
@@ -180,7 +189,7 @@ impl Engines {
     ) -> Result<Running, String> {
         let deps = &self.deps;
         let filter = settings.filter.clone().beside(&deps.master_id);
-        let feed = Feed::open(deps.store.clone(), &settings.name, &filter)
+        let feed = Feed::open(deps.store.clone(), &settings.name, &filter, settings.start)
             .map(Arc::new)
             .map_err(|error| error.to_string())?;
 

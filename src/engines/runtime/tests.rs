@@ -211,7 +211,7 @@ impl Rig {
         };
 
         Self {
-            engines: Engines::start(deps, settings),
+            engines: Engines::start(deps, settings, Vec::new()),
             store,
             intake,
             plan,

@@ -1,5 +1,6 @@
 //! Transports: items to a destination.
 
+pub(crate) mod cluster;
 mod deliver;
 mod exec;
 mod file;

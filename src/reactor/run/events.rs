@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! Only events that the daemon read from a bus make the master act.
+//! Only events that the daemon read from a bus make the master act. What a peer's daemon sent was on the bus of another master.
 
 use super::Event;
 use crate::model::{Flags, Kind, SeqNo, Source};
@@ -17,9 +17,10 @@ pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
 /// True for events of a bus that the daemon reads itself. Otherwise any client with write access to
 /// the archive could make the master act.
 pub(super) fn is_bus_event(row: &Followed<'_>) -> bool {
-    row.kind == Kind::SeenOnBus
+    let is_event = row.kind == Kind::SeenOnBus
         || (matches!(row.source, Source::Bus | Source::SpilledBus)
-            && !matches!(row.kind, Kind::Gap | Kind::Reaction))
+            && !matches!(row.kind, Kind::Gap | Kind::Reaction));
+    is_event && row.number == 0
 }
 
 /// True for the `salt/run/<jid>/ret` of a runner.

@@ -145,6 +145,7 @@ pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
         kind: Kind::Reaction,
         source: Source::Reactor,
         origin: "",
+        number: 0,
         flags: Flags::default(),
         at: now,
         tag: REACTION_TAG.as_bytes(),

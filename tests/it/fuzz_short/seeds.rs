@@ -305,7 +305,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     }
     let log = "log jobs 7 log/jobs/7-0 64 05 64 -3 9 growing";
     let text =
-        "saltcellar backup, format 1\nstore format 4\nmade 1 by saltcellar 0.1.0\nsequence 12";
+        "saltcellar backup, format 1\nstore format 5\nmade 1 by saltcellar 0.1.0\nsequence 12";
     seeds.push(format!("{text}\n{log}\nsmall FORMAT FORMAT-1 1 02\nend 6 0\n").into_bytes());
     seeds
 }

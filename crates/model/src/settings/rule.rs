@@ -292,6 +292,7 @@ mod tests {
             kind: Kind::Return,
             source: Source::Bus,
             origin: "",
+            number: 0,
             flags: Flags::default(),
             at: Micros(0),
             tag: b"salt/job/1/ret/web1",

@@ -310,6 +310,7 @@ mod tests {
             kind,
             source,
             origin: "",
+            number: 0,
             flags,
             at,
             tag: b"",

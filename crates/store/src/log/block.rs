@@ -43,6 +43,8 @@ pub struct Head {
     pub(crate) source: Column,
     /// The master: index into the texts, plus one; 0 for the one of this daemon.
     pub(crate) origin: Column,
+    /// The sequence number at the master that it came from; 0 for none.
+    pub(crate) number: Column,
     pub(crate) flags: Column,
     pub(crate) retcode: Column,
     /// Index into the jids, plus one; 0 for none.
@@ -219,6 +221,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         &block.kind,
         &block.source,
         &block.origin,
+        &block.number,
         &block.flags,
         &block.retcode,
         &block.jid,
@@ -373,6 +376,12 @@ impl<'a> Rows<'a> {
             .map_or("", |t| self.text_str(t))
     }
 
+    /// The sequence number at its origin, if it came through the cluster's stream; else 0.
+    pub fn number(&self, i: usize) -> u64 {
+        // Kept as its 64 bits.
+        self.block.number.get(i).cast_unsigned()
+    }
+
     /// Flags.
     pub fn flags(&self, i: usize) -> Flags {
         Flags(u8::try_from(self.block.flags.get(i)).expect("flags were checked"))
@@ -394,6 +403,7 @@ impl<'a> Rows<'a> {
             kind,
             source,
             origin: self.origin(i),
+            number: self.number(i),
             flags,
             at,
             tag,
@@ -491,6 +501,7 @@ impl<'a> Rows<'a> {
             kind: self.column(&block.kind),
             source: self.column(&block.source),
             origin: self.column(&block.origin),
+            number: self.column(&block.number),
             flags: self.column(&block.flags),
             retcode: self.column(&block.retcode),
             minion: self.minions(),
@@ -727,6 +738,11 @@ mod tests {
                 source: Source::from_number(self.source).unwrap(),
                 // Mostly equal within a block, and sometimes not.
                 origin: if self.kind.is_multiple_of(2) { "" } else { "m" },
+                number: if self.kind.is_multiple_of(2) {
+                    0
+                } else {
+                    u64::MAX - u64::from(self.kind)
+                },
                 flags: Flags(self.flags),
                 at: Micros(self.at),
                 tag: &self.tag,
@@ -831,7 +847,7 @@ mod tests {
                 let body = vec![b'x'; 40];
                 builder.push(SeqNo(i + 1), &Entry {
                     kind: Kind::Return, source: Source::Bus,
-            origin: "m2", flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
+            origin: "m2", number: 3, flags: Flags::ON_BUS, at: Micros(1), tag: tag.as_bytes(),
                     jid: &jid, minion: "web", fun: "test.ping", retcode: 0, body: &body,
                 }).unwrap();
             }
@@ -868,6 +884,7 @@ mod tests {
                 kind: none(),
                 source: none(),
                 origin: one(origin),
+                number: one(0),
                 flags: one(flags),
                 retcode: none(),
                 jid: none(),

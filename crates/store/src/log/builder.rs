@@ -227,6 +227,7 @@ impl BlockBuilder {
         columns.kind.push(i64::from(entry.kind as u8));
         columns.source.push(i64::from(entry.source as u8));
         columns.origin.push(origin);
+        columns.number.push(entry.number.cast_signed());
         columns.flags.push(i64::from(entry.flags.0));
         columns.retcode.push(entry.retcode);
         columns.jid.push(jid);
@@ -317,6 +318,7 @@ impl BlockBuilder {
             &block.kind,
             &block.source,
             &block.origin,
+            &block.number,
             &block.flags,
             &block.retcode,
             &block.jid,
@@ -369,6 +371,7 @@ impl BlockBuilder {
             kind: Column::pack(&block.kind),
             source: Column::pack(&block.source),
             origin: Column::pack(&block.origin),
+            number: Column::pack(&block.number),
             flags: Column::pack(&block.flags),
             retcode: Column::pack(&block.retcode),
             jid: Column::pack(&block.jid),

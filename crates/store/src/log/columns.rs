@@ -31,6 +31,7 @@ pub(crate) struct Columns {
     pub(crate) kind: Vec<i64>,
     pub(crate) source: Vec<i64>,
     pub(crate) origin: Vec<i64>,
+    pub(crate) number: Vec<i64>,
     pub(crate) flags: Vec<i64>,
     pub(crate) retcode: Vec<i64>,
     pub(crate) jid: Vec<i64>,
@@ -156,13 +157,14 @@ impl Columns {
         self.raw_len = 0;
     }
 
-    fn all_mut(&mut self) -> [&mut Vec<i64>; 14] {
+    fn all_mut(&mut self) -> [&mut Vec<i64>; 15] {
         [
             &mut self.seqs,
             &mut self.at,
             &mut self.kind,
             &mut self.source,
             &mut self.origin,
+            &mut self.number,
             &mut self.flags,
             &mut self.retcode,
             &mut self.jid,

@@ -44,7 +44,7 @@ use saltcellar_model::SeqNo;
 use saltcellar_wire::signed::sha256;
 
 /// Format version of the state directory.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 
 /// Bytes of the file header.
 pub(crate) const FILE_HEADER_LEN: usize = 80;

@@ -49,7 +49,7 @@ use saltcellar_model::SeqNo;
 /// Bytes of a frame header.
 pub const FRAME_HEADER_LEN: usize = 48;
 /// Frame version of this release.
-pub const FRAME_VERSION: u16 = 4;
+pub const FRAME_VERSION: u16 = 5;
 /// Alignment in bytes of every frame and of each of its parts.
 pub(crate) const ALIGN: usize = 16;
 /// Bytes covered by the header checksum.

@@ -4,6 +4,7 @@ pub mod block;
 pub mod builder;
 pub mod column;
 pub(crate) mod columns;
+pub mod exchange;
 pub mod file;
 pub mod frame;
 pub mod walk;

@@ -22,7 +22,7 @@ use crate::segment::{Segment, with_same_numbers};
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{HIDDEN_ENTRY_COST, SCAN_BYTES_MAX};
 use saltcellar_model::{Entry, Flags, Kind, ReadLimits, SeqNo};
-use saltcellar_wire::filter::{EntryFilter, TooCostly};
+use saltcellar_wire::filter::{Entries, EntryFilter, TooCostly};
 
 /// Events that a filter selected.
 #[derive(Debug, Default)]
@@ -198,7 +198,7 @@ impl LogReader {
                     return 0;
                 };
                 // Counts as read, so that a log full of other entries ends a read, too.
-                if !rows.flags(row).has(Flags::ON_BUS) {
+                if !is_wanted(filter.entries, rows, row) {
                     return body.len();
                 }
 
@@ -484,6 +484,17 @@ impl LogReader {
 
         Ok(next)
     }
+}
+
+fn is_wanted(entries: Entries, rows: Rows<'_>, row: usize) -> bool {
+    let (kind, flags) = (rows.kind(row), rows.flags(row));
+    // The usual case needs no other column.
+    if entries == Entries::Events {
+        return flags.has(Flags::ON_BUS);
+    }
+    let is_own = rows.origin(row).is_empty() && rows.number(row) == 0;
+    let has_jid = rows.jid_key(row).is_some();
+    entries.have(kind, flags, rows.fun(row), has_jid, is_own)
 }
 
 /// The index of the first row with a sequence number of at least `from`.

@@ -93,6 +93,11 @@ pub struct LogReader {
 }
 
 impl LogReader {
+    /// Sequence numbers that were left out after a restore: entries of a lost store may have had them.
+    pub fn skipped(&self) -> &[SkippedNumbers] {
+        &self.skipped
+    }
+
     /// The durable watermark: all entries below it are on disk and readable.
     pub fn durable(&self) -> SeqNo {
         self.watermark.get()

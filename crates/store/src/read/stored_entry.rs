@@ -15,6 +15,8 @@ pub struct StoredEntry {
     pub source: Source,
     /// The id of the master that it came from; empty for the one of this daemon.
     pub origin: String,
+    /// Its sequence number at its origin, if it came through the cluster's stream; else 0.
+    pub number: u64,
     /// Flags.
     pub flags: Flags,
     /// Time of arrival.
@@ -53,6 +55,7 @@ impl StoredEntry {
             kind: self.kind,
             source: self.source,
             origin: &self.origin,
+            number: self.number,
             flags: self.flags,
             at: self.at,
             tag: &self.tag,
@@ -77,6 +80,7 @@ pub(super) fn without_body(
         kind: rows.kind(at),
         source: rows.source(at),
         origin: rows.origin(at).to_owned(),
+        number: rows.number(at),
         flags: rows.flags(at),
         at: rows.at(at),
         tag: if with_tag { rows.tag(at) } else { Vec::new() },

@@ -20,6 +20,9 @@
 //! is false). Such a call is its event once more: it is stored only if no source has delivered the event, and the event is
 //! a duplicate then.
 //!
+//! An entry that a peer of a cluster sent itself has a number there, by which its source knows repetitions. Here it is one more
+//! delivery of what this master's bus may bring as well ([`counted_as`]).
+//!
 //! What is not stored as an event is counted apart and does not count as an occurrence of the event: otherwise a forged event
 //! before the call would hide the event that the bus brings after it. The memory after a start is the same, because a stored
 //! entry shows whether it is an event.
@@ -184,6 +187,23 @@ impl<V: Copy + Default + PartialEq> Generations<V> {
     /// Reads what a later look-up of the key reads: many of these wait for memory together, look-ups one after the other.
     fn touch(&self, key: u64) -> u64 {
         self.young.touch(key) ^ self.old.touch(key)
+    }
+}
+
+/// The source whose occurrences an entry counts among. What a peer sent through the cluster's stream was at its own sources before,
+/// so here it is one more delivery, as what comes from a spool: this master's bus may have brought it as well.
+fn counted_as(entry: &saltcellar_model::Entry<'_>) -> Source {
+    if entry.number == 0 {
+        return entry.source;
+    }
+    match entry.source {
+        Source::Returner | Source::SpooledReturner => Source::SpooledReturner,
+        Source::Bus
+        | Source::SpilledBus
+        | Source::EventReturn
+        | Source::SpooledEventReturn
+        | Source::Zeromq => Source::SpooledEventReturn,
+        Source::Reactor => Source::Reactor,
     }
 }
 
@@ -424,8 +444,10 @@ impl Dedupe {
         fingerprints: Fingerprints,
     ) -> DedupeOutcome {
         self.first_seen_on_bus = false;
+        // Reactors act on events of their own master only.
+        let is_own = entry.origin.is_empty();
         match self.decide(entry, fingerprints) {
-            DedupeOutcome::Known if self.note_seen_on_bus && self.first_seen_on_bus => {
+            DedupeOutcome::Known if self.note_seen_on_bus && self.first_seen_on_bus && is_own => {
                 DedupeOutcome::SeenOnBus
             }
             outcome => outcome,
@@ -511,15 +533,17 @@ impl Dedupe {
 
     /// Counts an occurrence; returns whether another source has delivered it as often.
     fn is_duplicate(&mut self, entry: &saltcellar_model::Entry<'_>, key: u64) -> bool {
-        if matches!(
-            entry.source,
-            Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus
-        ) && self.is_repeated_call(key, entry)
-        {
+        // What a peer sent has a number, by which the source knows repetitions.
+        let may_repeat = entry.number == 0
+            && matches!(
+                entry.source,
+                Source::SpooledReturner | Source::SpooledEventReturn | Source::SpilledBus
+            );
+        if may_repeat && self.is_repeated_call(key, entry) {
             return true;
         }
 
-        let (occurrence, undo) = self.count(key, entry.source);
+        let (occurrence, undo) = self.count(key, counted_as(entry));
         self.note(undo);
         self.first_seen_on_bus = occurrence.is_first_on_bus;
         occurrence.is_duplicate
@@ -549,14 +573,13 @@ impl Dedupe {
         }
 
         // What a call or a spool delivers is compared in other ways as well.
-        let is_event = matches!(
-            entry.source,
-            Source::Bus | Source::EventReturn | Source::Zeromq
-        ) && (entry.kind != Kind::Return || entry.flags.has(Flags::ON_BUS));
+        let source = counted_as(entry);
+        let is_event = matches!(source, Source::Bus | Source::EventReturn | Source::Zeromq)
+            && (entry.kind != Kind::Return || entry.flags.has(Flags::ON_BUS));
 
         let of_kind = self.deliveries.get_mut(entry.kind as usize);
         match of_kind.expect("one for each kind") {
-            Deliveries::One(source, keys) if is_event && *source == entry.source => {
+            Deliveries::One(only, keys) if is_event && *only == source => {
                 // Its event may still be repeated, but by a source that is further behind than any
                 // memory of deduplication reaches.
                 if keys.len() >= self.listed_max {
@@ -565,7 +588,7 @@ impl Dedupe {
                 keys.push_back(key);
             }
             first @ Deliveries::None if is_event => {
-                *first = Deliveries::One(entry.source, VecDeque::from([key]));
+                *first = Deliveries::One(source, VecDeque::from([key]));
             }
             Deliveries::Several => return false,
             Deliveries::None | Deliveries::One(..) => {
@@ -1052,6 +1075,51 @@ mod tests {
             each_order(len, &mut Vec::new(), &mut try_order);
         }
         assert!(orders > 50_000, "{orders}");
+    }
+
+    /// What the daemon of a peer has sent: the return from the bus there, and the call that confirmed it.
+    #[test]
+    fn what_a_peer_sends_is_one_more_delivery_and_its_equal_events_stay_two() {
+        let body = body(1, true);
+        let bus_here = entry(Source::Bus, true, &body);
+        let sent = |number, source, on_bus| Entry {
+            number,
+            origin: "m2",
+            at: Micros(5),
+            ..entry(source, on_bus, &body)
+        };
+        let bus_there = sent(7, Source::Bus, true);
+        let call_there = sent(8, Source::Returner, false);
+
+        // A cluster's bus has brought it, or brings it later.
+        let mut dedupe = memory();
+        assert_eq!(check(&mut dedupe, &bus_here), DedupeOutcome::New);
+        assert_eq!(check(&mut dedupe, &bus_there), DedupeOutcome::Known);
+        assert_eq!(check(&mut dedupe, &call_there), DedupeOutcome::Confirms);
+        let mut dedupe = memory();
+        assert_eq!(check(&mut dedupe, &bus_there), DedupeOutcome::New);
+        assert_eq!(check(&mut dedupe, &call_there), DedupeOutcome::Confirms);
+        assert_eq!(check(&mut dedupe, &bus_here), DedupeOutcome::Known);
+
+        // Two equal events of one moment have two numbers.
+        let event = |number| Entry {
+            kind: Kind::Event,
+            ..sent(number, Source::Bus, true)
+        };
+        assert_eq!(check(&mut dedupe, &event(9)), DedupeOutcome::New);
+        assert_eq!(check(&mut dedupe, &event(10)), DedupeOutcome::New);
+
+        // No reactor of this master needs it.
+        dedupe.note_seen_on_bus(true);
+        let of_peer = Entry {
+            origin: "m2",
+            ..entry(Source::Bus, true, &body)
+        };
+        let event_here = Entry {
+            kind: Kind::Event,
+            ..of_peer
+        };
+        assert_eq!(check(&mut dedupe, &event_here), DedupeOutcome::Known);
     }
 
     #[test]

@@ -39,6 +39,7 @@ struct Recent {
     seq: SeqNo,
     kind: Kind,
     source: Source,
+    number: u64,
     flags: Flags,
     at: Micros,
     fingerprints: Fingerprints,
@@ -87,6 +88,7 @@ pub(crate) fn refill(
     for Recent {
         kind,
         source,
+        number,
         flags,
         at,
         fingerprints,
@@ -97,6 +99,7 @@ pub(crate) fn refill(
         dedupe.check(
             &Entry {
                 flags,
+                number,
                 ..Entry::new(kind, source, at, b"")
             },
             fingerprints,
@@ -120,6 +123,7 @@ fn take(
         let Entry {
             kind,
             source,
+            number,
             flags,
             at,
             ..
@@ -129,6 +133,7 @@ fn take(
             seq: rows.seq(n),
             kind,
             source,
+            number,
             flags,
             at,
             fingerprints: fingerprints_of(&entry),

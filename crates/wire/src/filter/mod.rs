@@ -25,7 +25,50 @@ use serde::{Deserialize, Serialize};
 use crate::salt_event::funs_of;
 use saltcellar_base::limits::FILTER_SCOPES_MAX;
 use saltcellar_model::word;
-use saltcellar_model::{Entry, EventFilter, Scope};
+use saltcellar_model::{Entry, EventFilter, Flags, Kind, Scope};
+
+/// The entries that a filter selects from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Entries {
+    /// Events that were on a bus.
+    #[default]
+    Events,
+    /// What jobs of this daemon's own master consist of: loads, minions, returns, end times, and events with a job. Without the questions
+    /// for running jobs that Salt asks every few seconds.
+    OwnJobs,
+    /// Those, and all events of the own master.
+    Own,
+}
+
+impl Entries {
+    /// Salt's question whether a job runs, and the answers to it.
+    pub const QUESTION: &str = "saltutil.find_job";
+
+    /// Whether an entry with these columns is one of them. `is_own` is false for what another master fired or sent.
+    pub fn have(self, kind: Kind, flags: Flags, fun: &str, has_jid: bool, is_own: bool) -> bool {
+        let is_of_job = match kind {
+            Kind::JobNew
+            | Kind::Return
+            | Kind::Load
+            | Kind::ReturnLoad
+            | Kind::Minions
+            | Kind::Endtime
+            | Kind::NoCache => true,
+            Kind::Event => has_jid,
+            // A record of the reactor has the number of its event, which is another one at a peer.
+            Kind::Reaction | Kind::Gap | Kind::SeenOnBus | Kind::Register | Kind::Setting => false,
+        };
+        match self {
+            Self::Events => flags.has(Flags::ON_BUS),
+            Self::OwnJobs => is_own && is_of_job && fun != Self::QUESTION,
+            Self::Own => {
+                let is_any = is_of_job || matches!(kind, Kind::Event | Kind::Gap);
+                is_own && is_any && fun != Self::QUESTION
+            }
+        }
+    }
+}
 
 /// A filter; the default passes every event.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
@@ -35,6 +78,9 @@ use saltcellar_model::{Entry, EventFilter, Scope};
     expecting = "a mapping with `match`, `search` and `where`"
 )]
 pub struct EntryFilter {
+    /// What it selects from. Only the daemon itself asks for other entries than events.
+    #[serde(skip_serializing_if = "is_default")]
+    pub entries: Entries,
     /// The alternatives; none for all events.
     #[serde(
         rename = "match",
@@ -66,6 +112,11 @@ fn scopes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Er
     Ok(scopes)
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_default(entries: &Entries) -> bool {
+    *entries == Entries::Events
+}
+
 impl EntryFilter {
     /// The same filter at a daemon beside the master `own`, see [`Scope::beside`].
     #[must_use]
@@ -80,6 +131,7 @@ impl EntryFilter {
 
     /// Whether every event passes.
     pub fn is_open(&self) -> bool {
+        // What it selects from is checked before.
         self.scopes.is_empty() && self.search.is_none() && self.condition.is_none()
     }
 

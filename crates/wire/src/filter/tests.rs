@@ -138,3 +138,63 @@ fn a_filter_is_written_as_it_is_read() {
         "{}"
     );
 }
+
+#[test]
+fn jobs_of_the_own_master_are_what_is_shared_without_the_questions_for_running_ones() {
+    let bus = Flags::ON_BUS;
+    let none = Flags::default();
+    for (kind, flags, fun, has_jid, [events, jobs, own]) in [
+        (Kind::Load, none, "test.ping", true, [false, true, true]),
+        (Kind::Return, bus, "test.ping", true, [true, true, true]),
+        (Kind::Return, none, "test.ping", true, [false, true, true]),
+        (
+            Kind::JobNew,
+            bus,
+            Entries::QUESTION,
+            true,
+            [true, false, false],
+        ),
+        (
+            Kind::Return,
+            bus,
+            Entries::QUESTION,
+            true,
+            [true, false, false],
+        ),
+        (Kind::Endtime, none, "", true, [false, true, true]),
+        (Kind::NoCache, none, "", true, [false, true, true]),
+        (Kind::Minions, none, "", true, [false, true, true]),
+        (Kind::ReturnLoad, none, "", true, [false, true, true]),
+        (Kind::Event, bus, "runner.x", true, [true, true, true]),
+        (Kind::Event, bus, "", false, [true, false, true]),
+        (Kind::Gap, bus, "", false, [true, false, true]),
+        (Kind::SeenOnBus, none, "", false, [false, false, false]),
+        (
+            Kind::Reaction,
+            Flags::REACTION,
+            "",
+            false,
+            [false, false, false],
+        ),
+        (Kind::Register, none, "", false, [false, false, false]),
+        (Kind::Setting, none, "", false, [false, false, false]),
+    ] {
+        let has = |entries: Entries, is_own| entries.have(kind, flags, fun, has_jid, is_own);
+        let all = [Entries::Events, Entries::OwnJobs, Entries::Own];
+        let of_own = all.map(|entries| has(entries, true));
+        assert_eq!(of_own, [events, jobs, own], "{kind:?} {fun}");
+        let of_peer = all.map(|entries| has(entries, false));
+        assert_eq!(of_peer, [events, false, false], "{kind:?} of a peer");
+    }
+
+    let shared = filter(r#"{"entries": "own-jobs"}"#).unwrap();
+    assert_eq!(shared.entries, Entries::OwnJobs);
+    assert_eq!(
+        serde_json::to_string(&shared).unwrap(),
+        r#"{"entries":"own-jobs"}"#
+    );
+    assert_eq!(
+        serde_json::to_string(&EntryFilter::default()).unwrap(),
+        "{}"
+    );
+}

@@ -248,6 +248,7 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
         kind: Kind::Reaction,
         source: Source::Reactor,
         origin: "",
+        number: 0,
         flags,
         at: now,
         tag: tag.as_bytes(),

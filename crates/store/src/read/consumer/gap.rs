@@ -7,7 +7,7 @@ use saltcellar_model::{Entry, Flags, Kind, Source};
 use saltcellar_wire::msgpack::Writer;
 
 /// The tag of a gap record in the events of a consumer; only there, it is not stored.
-pub(super) const LOST_TAG: &str = "saltcellar/gap/retention";
+pub const LOST_TAG: &str = "saltcellar/gap/retention";
 
 /// The entry that a consumer, or a reader without one, gets in place of lost ones.
 pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) -> StoredEntry {
@@ -37,6 +37,7 @@ pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) 
         kind,
         source,
         origin: String::new(),
+        number: 0,
         flags: flags.with(Flags::ON_BUS),
         at,
         tag: LOST_TAG.as_bytes().to_vec(),

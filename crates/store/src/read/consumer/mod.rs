@@ -29,7 +29,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use gap::{LOST_TAG, gap_record};
+pub use gap::LOST_TAG;
+use gap::gap_record;
 use record::{Consumer, Lease};
 
 use crate::error::StoreError;

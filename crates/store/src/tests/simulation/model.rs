@@ -330,6 +330,7 @@ impl Item {
                 kind,
                 source,
                 origin: self.origin(),
+                number: 0,
                 flags,
                 at,
                 tag,

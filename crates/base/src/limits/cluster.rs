@@ -1,0 +1,34 @@
+//! Limits of the shared history of several masters.
+
+use std::time::Duration;
+
+/// Bytes of entries that are published, or received, together: some ten blocks, so that a batch of small entries costs one
+/// acknowledgement.
+pub const CLUSTER_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Messages of one block. The largest entry has 64 MiB, and a server of NATS accepts 1 MiB by default.
+pub const CLUSTER_PARTS_MAX: u32 = 1024;
+
+/// Messages that the server sends before they are read: with blocks of 64 KiB some MiB.
+pub const CLUSTER_MESSAGES_AHEAD: usize = 128;
+
+/// Interval of signs of life.
+pub const CLUSTER_BEAT: Duration = Duration::from_secs(2);
+
+/// A master counts as away if it was not heard of for this time: of five signs of life one may be late.
+pub const CLUSTER_AWAY: Duration = Duration::from_secs(10);
+
+/// Another node with the own name or slot counts as gone after this time.
+pub const CLUSTER_TWIN: Duration = CLUSTER_AWAY;
+
+/// Difference of two machines' clocks that is reported: jobs of both are in a wrong order then.
+pub const CLUSTER_SKEW_MAX: Duration = Duration::from_secs(5);
+
+/// Longest pause between attempts to read the stream.
+pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Interval at which it is decided whether retention keeps what is not published.
+pub const CLUSTER_PIN_CHECK: Duration = Duration::from_secs(30);
+
+/// Entries of the own log after which the place is saved again, although nothing was received: so many are read at a start.
+pub const CLUSTER_SAVE_ENTRIES: u64 = 200_000;

@@ -1,0 +1,278 @@
+//! Messages of the stream: a part of an origin's history, in a block of the store's own format.
+//!
+//! # Form
+//!
+//! ```text
+//! "saltcellar block 1 "      the version of this form
+//! 8 hexadecimal digits       crc32 of all bytes behind them
+//! " ", a JSON object, "\n"   [`Header`]
+//! the block, or a part of it crates/store/src/log/exchange.rs
+//! ```
+//!
+//! A block that is larger than a message is split; its parts follow each other.
+//!
+//! # Invariant
+//!
+//! The blocks of an origin, in the order of the stream, have all its entries that are shared: `before` names the last one before the
+//! block, so that whoever misses some knows which. Whoever has the entries up to a number drops those up to it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::limits::CLUSTER_PARTS_MAX;
+
+/// The first bytes of a message of this release.
+const MAGIC: &str = "saltcellar block 1 ";
+/// The first bytes of a message of any release.
+const MAGIC_OF_ALL: &str = "saltcellar block ";
+const CRC_LEN: usize = 8;
+
+/// What a message says about its block.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    /// The master whose entries these are.
+    pub(crate) origin: String,
+    /// The numbering of that master's store, 16 hexadecimal digits.
+    pub(crate) epoch: String,
+    /// The first number of this numbering.
+    pub(crate) from: u64,
+    /// The number of the last entry that was shared before; less than `first`.
+    pub(crate) before: u64,
+    /// The number of the first entry.
+    pub(crate) first: u64,
+    /// The number of the last entry.
+    pub(crate) last: u64,
+    /// The arrival of the last entry at its origin, in microseconds since 1970.
+    pub(crate) last_at: i64,
+    /// Which part of the block this is, from 1, of how many.
+    pub(crate) part: u32,
+    pub(crate) parts: u32,
+}
+
+/// Why a message is rejected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Rejected {
+    /// It is not the work of any release.
+    #[error("no message of saltcellar")]
+    Foreign,
+    /// A later release wrote it.
+    #[error("a message of a newer release (its form is {0:?}, this release reads {MAGIC:?})")]
+    Newer(String),
+    /// It was changed, or says what cannot be.
+    #[error("a damaged message: {0}")]
+    Damaged(String),
+}
+
+impl Header {
+    /// The message with a part of a block.
+    pub(crate) fn message(&self, part: &[u8]) -> Vec<u8> {
+        let json = serde_json::to_string(self).expect("a header is JSON");
+        let mut message = Vec::with_capacity(MAGIC.len() + CRC_LEN + json.len() + part.len() + 2);
+        message.extend_from_slice(MAGIC.as_bytes());
+        message.extend_from_slice(&[b'0'; CRC_LEN]);
+        message.push(b' ');
+        message.extend_from_slice(json.as_bytes());
+        message.push(b'\n');
+        message.extend_from_slice(part);
+
+        let from = MAGIC.len() + CRC_LEN;
+        let crc = crc32fast::hash(message.get(from..).unwrap_or_default());
+        let crc = format!("{crc:08x}");
+        if let Some(place) = message.get_mut(MAGIC.len()..from) {
+            place.copy_from_slice(crc.as_bytes());
+        }
+        message
+    }
+
+    /// Reads a message: what it says, and its part of the block.
+    pub(crate) fn read(message: &[u8]) -> Result<(Self, &[u8]), Rejected> {
+        let Some(rest) = message.strip_prefix(MAGIC.as_bytes()) else {
+            let is_ours = message.starts_with(MAGIC_OF_ALL.as_bytes());
+            let begin = message.get(..MAGIC.len()).unwrap_or(message);
+            return Err(if is_ours {
+                Rejected::Newer(String::from_utf8_lossy(begin).into_owned())
+            } else {
+                Rejected::Foreign
+            });
+        };
+        let damaged = |what: &str| Rejected::Damaged(what.to_owned());
+
+        let (crc, rest) = rest
+            .split_at_checked(CRC_LEN)
+            .ok_or_else(|| damaged("it ends too early"))?;
+        let crc = std::str::from_utf8(crc)
+            .ok()
+            .and_then(|crc| u32::from_str_radix(crc, 16).ok());
+        if crc != Some(crc32fast::hash(rest)) {
+            return Err(damaged("another checksum"));
+        }
+
+        let end = memchr::memchr(b'\n', rest).ok_or_else(|| damaged("no header"))?;
+        let (json, part) = rest.split_at(end);
+        let header: Self =
+            serde_json::from_slice(json).map_err(|why| damaged(&format!("its header: {why}")))?;
+        header.check()?;
+        Ok((header, part.get(1..).unwrap_or_default()))
+    }
+
+    fn check(&self) -> Result<(), Rejected> {
+        let is_epoch =
+            self.epoch.len() == 16 && self.epoch.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_right = is_epoch
+            && self.before < self.first
+            && self.first <= self.last
+            && self.from <= self.first
+            && (1..=self.parts).contains(&self.part)
+            && self.parts <= CLUSTER_PARTS_MAX;
+        if is_right {
+            return Ok(());
+        }
+        Err(Rejected::Damaged(
+            "its numbers contradict each other".to_owned(),
+        ))
+    }
+}
+
+/// Parts of a block on their way. They come one after another, because one connection sends them.
+#[derive(Debug, Default)]
+pub(crate) struct Parts(Option<(Header, Vec<u8>)>);
+
+impl Parts {
+    /// Adds a part; returns the block when it is whole. A part that does not continue the last one begins anew, or is dropped if it is
+    /// not a first one.
+    pub(crate) fn add(&mut self, header: Header, part: &[u8]) -> Option<(Header, Vec<u8>)> {
+        let begun = self.0.take();
+        if header.parts == 1 {
+            return Some((header, part.to_vec()));
+        }
+
+        let continued = begun.filter(|(before, bytes)| {
+            let next = Header {
+                part: before.part + 1,
+                ..before.clone()
+            };
+            let room = crate::base::limits::WIRE_FRAME_BYTES_MAX * 2;
+            next == header && bytes.len() + part.len() <= room
+        });
+        let (header, bytes) = match continued {
+            Some((_, mut bytes)) => {
+                bytes.extend_from_slice(part);
+                (header, bytes)
+            }
+            None if header.part == 1 => (header, part.to_vec()),
+            None => return None,
+        };
+        if header.part == header.parts {
+            return Some((header, bytes));
+        }
+        self.0 = Some((header, bytes));
+        None
+    }
+
+    /// Whether a block has begun.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(crate) fn header(before: u64, first: u64, last: u64) -> Header {
+        Header {
+            origin: "m1".to_owned(),
+            epoch: "0123456789abcdef".to_owned(),
+            from: 1,
+            before,
+            first,
+            last,
+            last_at: 7,
+            part: 1,
+            parts: 1,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_message_is_read_as_it_was_written_and_not_when_a_byte_differs(
+            part in prop::collection::vec(any::<u8>(), 0..200), at in any::<usize>(), to in any::<u8>(),
+        ) {
+            let header = header(4, 5, 9);
+            let message = header.message(&part);
+            prop_assert_eq!(Header::read(&message), Ok((header, &part[..])));
+
+            let mut changed = message.clone();
+            let at = at % message.len();
+            changed[at] = to;
+            prop_assert!(changed == message || Header::read(&changed).is_err());
+            prop_assert!(Header::read(&message[..at]).is_err());
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Header::read(&bytes);
+            let _ = Header::read(&[MAGIC.as_bytes(), &bytes].concat());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_rejected_and_a_newer_form_is_told_apart() {
+        let wrong = [
+            header(5, 5, 9),
+            header(4, 9, 5),
+            Header {
+                from: 6,
+                ..header(4, 5, 9)
+            },
+            Header {
+                part: 2,
+                ..header(4, 5, 9)
+            },
+            Header {
+                part: 0,
+                ..header(4, 5, 9)
+            },
+            Header {
+                parts: CLUSTER_PARTS_MAX + 1,
+                ..header(4, 5, 9)
+            },
+            Header {
+                epoch: "x".to_owned(),
+                ..header(4, 5, 9)
+            },
+        ];
+        for header in wrong {
+            let read = Header::read(&header.message(b"")).map(drop);
+            assert!(matches!(read, Err(Rejected::Damaged(_))), "{header:?}");
+        }
+        let newer = Header::read(b"saltcellar block 2 \xff").map(drop);
+        assert!(matches!(newer, Err(Rejected::Newer(_))), "{newer:?}");
+        assert_eq!(Header::read(b"hello").map(drop), Err(Rejected::Foreign));
+    }
+
+    #[test]
+    fn parts_make_a_block_only_in_order() {
+        let part = |part, parts| Header {
+            part,
+            parts,
+            ..header(4, 5, 9)
+        };
+        let mut parts = Parts::default();
+        assert_eq!(parts.add(part(2, 3), b"b"), None);
+        assert_eq!(parts.add(part(1, 3), b"a"), None);
+        assert_eq!(parts.add(part(3, 3), b"c"), None);
+        assert!(!parts.is_open());
+        assert_eq!(parts.add(part(1, 3), b"a"), None);
+        assert_eq!(parts.add(part(2, 3), b"b"), None);
+        assert!(parts.is_open());
+        assert_eq!(
+            parts.add(part(3, 3), b"c"),
+            Some((part(3, 3), b"abc".to_vec()))
+        );
+        assert_eq!(
+            parts.add(part(1, 1), b"x"),
+            Some((part(1, 1), b"x".to_vec()))
+        );
+    }
+}

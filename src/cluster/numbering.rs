@@ -1,0 +1,240 @@
+//! The numbering of this store, which names its entries for the other masters together with their numbers.
+//!
+//! A sequence number is used once, also after a restore, which leaves out numbers ([`SkippedNumbers`]). The state directory of a machine
+//! that was set back to a snapshot uses numbers again: what the stream has of this master then is more than the store, or another entry
+//! under the same number. The store then begins a new numbering, so no entry has the name of another.
+//!
+//! # Invariant
+//!
+//! A numbering is on disk before an entry is published under it.
+
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+use super::Cluster;
+use super::envelope::Header;
+use crate::base::clock::Micros;
+use crate::client::nats::Connection;
+use crate::model::SeqNo;
+use crate::store::settings::{Save, Setting, Settings};
+use crate::store::{SkippedNumbers, StoreError};
+
+/// A numbering that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Earlier {
+    epoch: String,
+    from: u64,
+    /// The last number of it that this store has.
+    last: u64,
+}
+
+/// The numbering in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Numbering {
+    /// A random number, 16 hexadecimal digits.
+    pub(crate) epoch: String,
+    /// The first number under it.
+    pub(crate) from: u64,
+    /// The number of the last entry that was published under it, or of the last one before.
+    pub(crate) published: u64,
+    /// When the stream was made that has what was published.
+    #[serde(default)]
+    pub(crate) stream: Micros,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    earlier: Vec<Earlier>,
+}
+
+impl Setting for Numbering {
+    const KIND: &'static str = "cluster-numbering";
+}
+
+/// The numbering, as the outbox changes it and the inbox reads it.
+#[derive(Debug)]
+pub(crate) struct OwnNumbering {
+    /// Lock order: before those of the settings.
+    current: Mutex<Numbering>,
+}
+
+impl OwnNumbering {
+    /// That of the store; a new one if it has none.
+    pub(crate) fn of(settings: &Settings) -> Result<Self, StoreError> {
+        let current = Mutex::new(Numbering::of(settings)?);
+        Ok(Self { current })
+    }
+
+    /// As it is now.
+    pub(crate) fn get(&self) -> Numbering {
+        self.current.lock().clone()
+    }
+
+    /// Changes it.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Numbering) -> T) -> T {
+        change(&mut self.current.lock())
+    }
+}
+
+/// What the newest message of this master in the stream says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Newest {
+    pub(crate) epoch: String,
+    pub(crate) last: u64,
+    pub(crate) last_at: Micros,
+}
+
+impl Numbering {
+    /// That of the store; a new one if it has none.
+    pub(crate) fn of(settings: &Settings) -> Result<Self, StoreError> {
+        if let Some(known) = settings.get::<Self>("").and_then(|found| found.value) {
+            return Ok(known);
+        }
+        let first = Self {
+            epoch: random_epoch()?,
+            from: 1,
+            published: 0,
+            stream: Micros::default(),
+            earlier: Vec::new(),
+        };
+        settings.put("", &first, Save::Durable)?;
+        Ok(first)
+    }
+
+    /// Begins a new numbering with the number `next`, the first one that may have been used twice.
+    pub(crate) fn renew(&mut self, next: SeqNo, settings: &Settings) -> Result<(), StoreError> {
+        let last = next.0.saturating_sub(1);
+        let mut new = self.clone();
+        new.earlier.push(Earlier {
+            epoch: self.epoch.clone(),
+            from: self.from,
+            last,
+        });
+        new.epoch = random_epoch()?;
+        new.from = next.0;
+        new.published = last;
+        settings.put("", &new, Save::Durable)?;
+        *self = new;
+        Ok(())
+    }
+
+    /// Notes that all entries up to a number are published.
+    pub(crate) fn published(&mut self, last: u64, settings: &Settings) -> Result<(), StoreError> {
+        if last > self.published {
+            self.published = last;
+            settings.put("", self, Save::Later)?;
+        }
+        Ok(())
+    }
+
+    /// The numbering of a number of this store, and its first number.
+    pub(crate) fn of_number(&self, number: u64) -> (&str, u64) {
+        if number >= self.from {
+            return (&self.epoch, self.from);
+        }
+        let mut of_earlier = self.earlier.iter().rev();
+        let found = of_earlier.find(|earlier| earlier.from <= number);
+        found.map_or((&self.epoch, 1), |earlier| (&earlier.epoch, earlier.from))
+    }
+
+    /// Notes in which stream it is from now on.
+    pub(crate) fn is_in(&mut self, stream: Micros, settings: &Settings) -> Result<(), StoreError> {
+        self.stream = stream;
+        settings.put("", self, Save::Durable)
+    }
+
+    /// Whether this store has the entry of this name itself, so that nobody has to send it. What was lost with an older state of the
+    /// store has a number that was left out, or a numbering that this store does not know.
+    pub(crate) fn has(&self, epoch: &str, number: u64, skipped: &[SkippedNumbers]) -> bool {
+        if epoch == self.epoch {
+            let is_left_out =
+                |range: &SkippedNumbers| (range.first.0..range.end.0).contains(&number);
+            return number >= self.from && !skipped.iter().any(is_left_out);
+        }
+        let of_earlier = self.earlier.iter().find(|earlier| earlier.epoch == epoch);
+        of_earlier.is_some_and(|earlier| (earlier.from..=earlier.last).contains(&number))
+    }
+
+    /// Whether a numbering is or was this store's.
+    pub(crate) fn knows(&self, epoch: &str) -> bool {
+        epoch == self.epoch || self.earlier.iter().any(|earlier| earlier.epoch == epoch)
+    }
+}
+
+impl Cluster {
+    /// What the newest message of this master in the stream says; `None` if there is none.
+    pub(crate) async fn newest_of_own(
+        &self,
+        connection: &Connection,
+    ) -> Result<Option<Newest>, String> {
+        let (name, subject) = (self.subjects.stream(), self.subjects.log(&self.name));
+        let stream = connection.context.get_stream_no_info(name).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+
+        let found = stream.get_last_raw_message_by_subject(&subject).await;
+        let message = match found {
+            Ok(message) => message,
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(format!(
+                    "cannot read the newest message of {subject}: {error}"
+                ));
+            }
+        };
+        // Another node with this name may publish what it wants; it is not this store's.
+        let read = Header::read(&message.payload).ok();
+        Ok(read.map(|(header, _)| Newest {
+            epoch: header.epoch,
+            last: header.last,
+            last_at: Micros(header.last_at),
+        }))
+    }
+}
+
+/// A random number.
+fn random_epoch() -> Result<String, StoreError> {
+    let mut bytes = [0; 8];
+    let no_random = |_| StoreError::Failed("the kernel provides no random bytes".to_owned());
+    SystemRandom::new().fill(&mut bytes).map_err(no_random)?;
+    Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_knows_which_entries_it_has_and_which_it_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings::for_tests(dir.path());
+        let mut numbering = Numbering::of(&settings).unwrap();
+        assert_eq!(Numbering::of(&settings).unwrap(), numbering, "kept");
+
+        let skipped = [SkippedNumbers {
+            first: SeqNo(501),
+            end: SeqNo(1 << 32),
+        }];
+        let first = numbering.epoch.clone();
+        assert!(numbering.has(&first, 500, &skipped));
+        assert!(!numbering.has(&first, 501, &skipped), "of the lost store");
+        assert!(numbering.has(&first, 1 << 32, &skipped));
+        assert!(!numbering.has("0000000000000000", 1, &skipped));
+
+        // Set back to number 300, while the stream has more.
+        numbering.renew(SeqNo(301), &settings).unwrap();
+        assert_ne!(numbering.epoch, first);
+        assert!(numbering.knows(&first));
+        assert!(numbering.has(&first, 300, &[]));
+        assert!(!numbering.has(&first, 301, &[]), "of the lost state");
+        let second = numbering.epoch.clone();
+        assert_eq!(numbering.of_number(300), (&*first, 1));
+        assert_eq!(numbering.of_number(301), (&*second, 301));
+        assert!(numbering.has(&second, 301, &[]) && !numbering.has(&second, 300, &[]));
+
+        numbering.published(310, &settings).unwrap();
+        numbering.published(305, &settings).unwrap();
+        assert_eq!(Numbering::of(&settings).unwrap(), numbering);
+        assert_eq!(numbering.published, 310);
+    }
+}

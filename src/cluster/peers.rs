@@ -1,0 +1,519 @@
+//! What this daemon knows of the other masters: up to where it has their histories, and whether they are alive.
+//!
+//! The outbox (a sink), the inbox (a source) and the calls that answer about jobs share it.
+//!
+//! # Invariant
+//!
+//! A mark says that this store has all entries of an origin up to a number, but for those that a gap record names. It moves only when the
+//! entries are on disk.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{CLUSTER_AWAY, CLUSTER_SKEW_MAX, CLUSTER_TWIN};
+use crate::model::{MasterName, SeqNo};
+use crate::store::StoreError;
+use crate::store::settings::{Changes, Setting, Settings};
+
+/// How far this store has the history of an origin, under one of its numberings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    /// The number of the last entry.
+    pub(crate) number: u64,
+    /// Its arrival at the origin.
+    pub(crate) at: Micros,
+}
+
+impl Setting for Mark {
+    const KIND: &'static str = "cluster-mark";
+}
+
+/// The place in the stream, and in the own log.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// When the stream was made.
+    pub(crate) created: Micros,
+    /// The number of the last message of it that was worked on.
+    pub(crate) message: u64,
+    /// What the marks count is before this number of the own log.
+    pub(crate) upto: SeqNo,
+}
+
+impl Setting for Place {
+    const KIND: &'static str = "cluster-place";
+}
+
+/// A sign of life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Beat {
+    /// The sender.
+    pub(crate) name: String,
+    /// Its numbering.
+    pub(crate) epoch: String,
+    /// A random number of its process.
+    pub(crate) instance: String,
+    /// The number of the last entry that it has published.
+    pub(crate) published: u64,
+    /// How old its oldest entry is that it has not published; 0 if there is none. In microseconds.
+    pub(crate) unpublished_us: u64,
+    /// Its time, in microseconds since 1970.
+    pub(crate) at: i64,
+    /// Its slot, `k/n`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slot: Option<String>,
+    /// Its release.
+    pub(crate) version: String,
+}
+
+/// One master as this daemon knows it.
+#[derive(Debug, Default)]
+struct Peer {
+    /// By numbering.
+    marks: BTreeMap<String, Mark>,
+    beat: Option<(Beat, Duration)>,
+    /// Time of the own clock minus that of the peer's.
+    skew_us: i64,
+    /// The history is here up to this time of the peer.
+    complete: Micros,
+    entries: u64,
+    rejected: u64,
+    rejection: Option<String>,
+    missing: u64,
+}
+
+/// What is reported of a master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerView {
+    pub(crate) name: String,
+    /// How far this daemon is behind it; `None` if it was never heard of.
+    pub(crate) behind: Option<Duration>,
+    /// Its history is here up to this time.
+    pub(crate) complete: Micros,
+    /// It is alive: it was heard of within [`CLUSTER_AWAY`].
+    pub(crate) is_heard: bool,
+    /// Since when it was not heard of.
+    pub(crate) heard_ago: Option<Duration>,
+    /// The time of this machine minus the time of the peer, if they differ by more than [`CLUSTER_SKEW_MAX`].
+    pub(crate) skew: Option<i64>,
+    pub(crate) slot: Option<String>,
+    pub(crate) version: Option<String>,
+    /// Entries received since the start.
+    pub(crate) entries: u64,
+    /// Messages rejected since the start, and why the last one was.
+    pub(crate) rejected: u64,
+    pub(crate) rejection: Option<String>,
+    /// Entries that the stream did not have any more.
+    pub(crate) missing: u64,
+}
+
+impl PeerView {
+    /// Everything that it had published when it was last heard of is here, and that was just now.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_heard && self.behind.is_some_and(|behind| behind <= CLUSTER_AWAY)
+    }
+}
+
+/// What the outbox and the inbox do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Links {
+    /// Why nothing is received; `None` if messages are.
+    pub(crate) inbox: Option<String>,
+    /// What the stream keeps less than the settings say.
+    pub(crate) differences: Vec<String>,
+    /// Another node that has the own name.
+    pub(crate) twin: Option<String>,
+    /// Another master that has the own slot.
+    pub(crate) slot_twin: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    peers: BTreeMap<String, Peer>,
+    links: Links,
+    /// When a sign of life of another node with the own name was last heard.
+    twin_heard: Option<Duration>,
+    slot_twin_heard: Option<Duration>,
+    foreign: u64,
+}
+
+/// All masters of the shared history.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// The own name.
+    pub(crate) own: MasterName,
+    slot: Option<String>,
+    instance: String,
+    clock: Clock,
+    /// Lock order: no other lock is taken under it.
+    state: Mutex<State>,
+}
+
+fn name_of(origin: &str, epoch: &str) -> String {
+    // An origin may have a slash, an epoch has none.
+    format!("{epoch}/{origin}")
+}
+
+impl Peers {
+    /// Those that the settings of the store know.
+    pub(crate) fn new(
+        own: MasterName,
+        slot: Option<String>,
+        instance: String,
+        settings: &Settings,
+        clock: Clock,
+    ) -> Self {
+        let mut state = State::default();
+        for found in settings.all::<Mark>("") {
+            let Some((epoch, origin)) = found.name.split_once('/') else {
+                continue;
+            };
+            if let Some(mark) = found.value {
+                let peer = state.peers.entry(origin.to_owned()).or_default();
+                peer.complete = peer.complete.max(mark.at);
+                peer.marks.insert(epoch.to_owned(), mark);
+            }
+        }
+        state.links.inbox = Some("not connected yet".to_owned());
+        Self {
+            own,
+            slot,
+            instance,
+            clock,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// The number up to which the history of an origin is here; 0 without any of it.
+    pub(crate) fn mark(&self, origin: &str, epoch: &str) -> u64 {
+        let state = self.state.lock();
+        let peer = state.peers.get(origin);
+        let mark = peer.and_then(|peer| peer.marks.get(epoch));
+        mark.map_or(0, |mark| mark.number)
+    }
+
+    /// Notes that the entries of an origin up to a number are on disk. Adds it to what is to be saved.
+    pub(crate) fn have(
+        &self,
+        (origin, epoch): (&str, &str),
+        mark: Mark,
+        entries: u64,
+        changes: &mut Changes,
+    ) -> Result<(), StoreError> {
+        changes.put(&name_of(origin, epoch), &mark)?;
+        let mut state = self.state.lock();
+        let peer = state.peers.entry(origin.to_owned()).or_default();
+        peer.entries += entries;
+        peer.complete = peer.complete.max(mark.at);
+        peer.marks.insert(epoch.to_owned(), mark);
+        peer.update();
+        Ok(())
+    }
+
+    /// Notes that the stream did not have entries any more.
+    pub(crate) fn missed(&self, origin: &str, entries: u64) {
+        let mut state = self.state.lock();
+        state.peers.entry(origin.to_owned()).or_default().missing += entries;
+    }
+
+    /// Counts a message that was rejected. Without a master its subject is none of a master's.
+    pub(crate) fn rejected(&self, master: Option<&str>, why: &str) {
+        let mut state = self.state.lock();
+        let Some(master) = master else {
+            state.foreign += 1;
+            return;
+        };
+        let peer = state.peers.entry(master.to_owned()).or_default();
+        peer.rejected += 1;
+        peer.rejection = Some(why.to_owned());
+    }
+
+    /// Takes a sign of life; `sender` is the name in its subject.
+    pub(crate) fn heard(&self, sender: &MasterName, beat: Beat) {
+        if beat.name != sender.as_str() {
+            let why = format!("a sign of life that names {:?}", beat.name);
+            return self.rejected(Some(sender.as_str()), &why);
+        }
+
+        let (now, wall) = (self.clock.monotonic(), self.clock.now());
+        let mut state = self.state.lock();
+        let is_own = *sender == self.own;
+        if is_own && beat.instance == self.instance {
+            return;
+        }
+        if is_own {
+            state.links.twin = Some(beat.instance);
+            state.twin_heard = Some(now);
+            return;
+        }
+
+        if beat.slot.is_some() && beat.slot == self.slot {
+            state.links.slot_twin = Some(beat.name.clone());
+            state.slot_twin_heard = Some(now);
+        }
+        let peer = state.peers.entry(beat.name.clone()).or_default();
+        peer.skew_us = wall.0.saturating_sub(beat.at);
+        peer.beat = Some((beat, now));
+        peer.update();
+    }
+
+    /// Another node publishes under the own name; says which.
+    pub(crate) fn twin(&self) -> Option<String> {
+        let mut state = self.state.lock();
+        let now = self.clock.monotonic();
+        if state
+            .twin_heard
+            .is_none_or(|heard| now > heard + CLUSTER_TWIN)
+        {
+            state.links.twin = None;
+        }
+        if state
+            .slot_twin_heard
+            .is_none_or(|heard| now > heard + CLUSTER_TWIN)
+        {
+            state.links.slot_twin = None;
+        }
+        state.links.twin.clone()
+    }
+
+    /// The own slot, `k/n`.
+    pub(crate) fn slot(&self) -> Option<&str> {
+        self.slot.as_deref()
+    }
+
+    /// The random number of this process.
+    pub(crate) fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// Notes why nothing is received, or that messages are.
+    pub(crate) fn receives(&self, problem: Option<String>) {
+        self.state.lock().links.inbox = problem;
+    }
+
+    /// Notes what the stream keeps less than the settings say.
+    pub(crate) fn found_stream(&self, differences: Vec<String>) {
+        self.state.lock().links.differences = differences;
+    }
+
+    /// What the outbox and the inbox do.
+    pub(crate) fn links(&self) -> Links {
+        self.twin();
+        self.state.lock().links.clone()
+    }
+
+    /// Messages with a subject of no master.
+    pub(crate) fn foreign(&self) -> u64 {
+        self.state.lock().foreign
+    }
+
+    /// All other masters that are known, by name.
+    pub(crate) fn all(&self) -> Vec<PeerView> {
+        let (now, wall) = (self.clock.monotonic(), self.clock.now());
+        let state = self.state.lock();
+        let others = state
+            .peers
+            .iter()
+            .filter(|(name, _)| name.as_str() != self.own.as_str());
+        others
+            .map(|(name, peer)| peer.view(name, now, wall))
+            .collect()
+    }
+}
+
+impl Peer {
+    /// Learns from the last sign of life whether everything that the peer has published is here.
+    fn update(&mut self) {
+        let Some((beat, _)) = &self.beat else {
+            return;
+        };
+        let mark = self.marks.get(&beat.epoch);
+        if beat.published <= mark.map_or(0, |mark| mark.number) {
+            let unpublished = i64::try_from(beat.unpublished_us).unwrap_or(i64::MAX);
+            let until = Micros(beat.at.saturating_sub(unpublished));
+            self.complete = self.complete.max(until);
+        }
+    }
+
+    fn view(&self, name: &str, now: Duration, wall: Micros) -> PeerView {
+        let heard_ago = self
+            .beat
+            .as_ref()
+            .map(|(_, heard)| now.saturating_sub(*heard));
+        let is_known = self.beat.is_some() || !self.marks.is_empty();
+
+        // Compared by the peer's clock, as far as it is known.
+        let peer_now = wall.0.saturating_sub(self.skew_us);
+        let behind = peer_now.saturating_sub(self.complete.0);
+        let behind = Duration::from_micros(u64::try_from(behind).unwrap_or(0));
+
+        PeerView {
+            name: name.to_owned(),
+            behind: is_known.then_some(behind),
+            complete: self.complete,
+            is_heard: heard_ago.is_some_and(|ago| ago <= CLUSTER_AWAY),
+            heard_ago,
+            skew: Some(self.skew_us).filter(|skew| {
+                self.beat.is_some()
+                    && u128::from(skew.unsigned_abs()) > CLUSTER_SKEW_MAX.as_micros()
+            }),
+            slot: self.beat.as_ref().and_then(|(beat, _)| beat.slot.clone()),
+            version: self.beat.as_ref().map(|(beat, _)| beat.version.clone()),
+            entries: self.entries,
+            rejected: self.rejected,
+            rejection: self.rejection.clone(),
+            missing: self.missing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::settings::Save;
+    use std::sync::Arc;
+
+    struct Rig {
+        peers: Peers,
+        clock: Clock,
+        settings: Arc<Settings>,
+        _dir: tempfile::TempDir,
+    }
+
+    fn rig() -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings::for_tests(dir.path());
+        let clock = Clock::manual(Micros(100_000_000));
+        let own = MasterName::new("m1").unwrap();
+        let slot = Some("1/3".to_owned());
+        let peers = Peers::new(own, slot, "one".to_owned(), &settings, clock.clone());
+        Rig {
+            peers,
+            clock,
+            settings,
+            _dir: dir,
+        }
+    }
+
+    fn beat(name: &str, published: u64, at: i64) -> Beat {
+        Beat {
+            name: name.to_owned(),
+            epoch: "e".to_owned(),
+            instance: "two".to_owned(),
+            published,
+            unpublished_us: 0,
+            at,
+            slot: Some("2/3".to_owned()),
+            version: "1".to_owned(),
+        }
+    }
+
+    impl Rig {
+        fn heard(&self, sender: &str, beat: Beat) {
+            self.peers.heard(&MasterName::new(sender).unwrap(), beat);
+        }
+
+        fn have(&self, number: u64, at: i64) {
+            let mut changes = Changes::default();
+            let mark = Mark {
+                number,
+                at: Micros(at),
+            };
+            self.peers.have(("m2", "e"), mark, 1, &mut changes).unwrap();
+            self.settings.commit(changes, Save::Durable).unwrap();
+        }
+
+        fn m2(&self) -> PeerView {
+            self.peers
+                .all()
+                .into_iter()
+                .find(|one| one.name == "m2")
+                .unwrap()
+        }
+    }
+
+    #[test]
+    fn a_peer_is_behind_until_all_that_it_has_published_is_here() {
+        let rig = rig();
+        assert_eq!(rig.peers.all(), []);
+
+        rig.heard("m2", beat("m2", 9, 100_000_000));
+        assert!(!rig.m2().is_complete(), "none of it is here");
+        rig.have(8, 90_000_000);
+        assert_eq!(rig.m2().behind, Some(Duration::from_secs(10)));
+        rig.have(9, 91_000_000);
+        assert_eq!(rig.m2().behind, Some(Duration::ZERO));
+        assert!(rig.m2().is_complete());
+
+        // What it could not publish is missing, too.
+        let held_up = Beat {
+            unpublished_us: 30_000_000,
+            ..beat("m2", 9, 140_000_000)
+        };
+        rig.clock.wind(40_000_000);
+        rig.heard("m2", held_up);
+        assert_eq!(rig.m2().behind, Some(Duration::from_secs(30)));
+
+        // Away: it may have stored what nobody knows.
+        rig.clock.wind(60_000_000);
+        assert_eq!(rig.m2().behind, Some(Duration::from_secs(90)));
+        assert!(!rig.m2().is_heard && !rig.m2().is_complete());
+    }
+
+    #[test]
+    fn what_is_here_is_known_after_a_restart() {
+        let rig = rig();
+        rig.have(9, 91_000_000);
+        let own = MasterName::new("m1").unwrap();
+        let again = Peers::new(own, None, "x".to_owned(), &rig.settings, rig.clock.clone());
+        assert_eq!(again.mark("m2", "e"), 9);
+        assert_eq!(again.mark("m2", "f"), 0);
+        assert_eq!(
+            again.all().first().map(|one| one.complete),
+            Some(Micros(91_000_000))
+        );
+    }
+
+    #[test]
+    fn clocks_that_differ_are_reported_and_do_not_count_as_lag() {
+        let rig = rig();
+        rig.have(9, 1);
+        rig.heard("m2", beat("m2", 9, 100_000_000 - 3_600_000_000));
+        assert_eq!(rig.m2().skew, Some(3_600_000_000));
+        assert_eq!(rig.m2().behind, Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn another_node_with_the_own_name_or_slot_is_known_until_it_is_gone() {
+        let rig = rig();
+        let of = |name: &str, instance: &str, slot: &str| Beat {
+            instance: instance.to_owned(),
+            slot: Some(slot.to_owned()),
+            ..beat(name, 0, 100_000_000)
+        };
+        rig.heard("m1", of("m1", "one", "1/3"));
+        assert_eq!(rig.peers.twin(), None, "its own sign of life");
+        rig.heard("m1", of("m1", "two", "1/3"));
+        assert_eq!(rig.peers.twin().as_deref(), Some("two"));
+        rig.heard("m3", of("m3", "three", "1/3"));
+        assert_eq!(rig.peers.links().slot_twin.as_deref(), Some("m3"));
+        rig.clock.wind(11_000_000);
+        assert_eq!(rig.peers.twin(), None);
+        assert_eq!(rig.peers.links().slot_twin, None);
+    }
+
+    #[test]
+    fn a_sign_of_life_counts_for_its_sender_only() {
+        let rig = rig();
+        rig.have(9, 91_000_000);
+        rig.heard("m3", beat("m2", 9, 100_000_000));
+        assert!(!rig.m2().is_heard);
+        let sender = rig.peers.all().into_iter().find(|one| one.name == "m3");
+        assert_eq!(sender.map(|one| one.rejected), Some(1));
+        rig.peers.rejected(None, "x");
+        assert_eq!(rig.peers.foreign(), 1);
+    }
+}

@@ -1,0 +1,107 @@
+//! Connects the shared history of several masters with the daemon: the sink that publishes, and the source that receives.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::base::clock::{Clock, Micros};
+use crate::base::metrics::Metrics;
+use crate::base::shutdown::Drain;
+use crate::cluster::Cluster;
+use crate::cluster::numbering::OwnNumbering;
+use crate::cluster::peers::Peers;
+use crate::config::{Config, Replicate};
+use crate::engines::outbox::outbox;
+use crate::engines::settings::SinkSettings;
+use crate::engines::transport::cluster::{OUTBOX, OutboxParts};
+use crate::ingest::cluster::{Inbox, InboxParts};
+use crate::model::word::Word;
+use crate::policy::Policy;
+use crate::store::{Intake, Store};
+use crate::wire::filter::Entries;
+
+/// What the parts of the shared history have in common.
+pub(super) struct History {
+    cluster: Arc<Cluster>,
+    numbering: Arc<OwnNumbering>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    pub(super) peers: Arc<Peers>,
+}
+
+impl History {
+    /// `None` if the configuration has no servers for it.
+    pub(super) fn open(
+        (config, master_id): (&Config, &str),
+        store: &Store,
+        clock: &Clock,
+        metrics: &Arc<Metrics>,
+    ) -> anyhow::Result<Option<Self>> {
+        let cluster = Cluster::of(config, master_id).context("read the configuration")?;
+        let Some(cluster) = cluster else {
+            return Ok(None);
+        };
+
+        let numbering = OwnNumbering::of(store.settings()).context("read the numbering")?;
+        let mut random = [0; 8];
+        let no_random = |_| anyhow::anyhow!("the kernel provides no random bytes");
+        SystemRandom::new().fill(&mut random).map_err(no_random)?;
+        let instance = format!("{:016x}", u64::from_le_bytes(random));
+
+        let slot = cluster.slot.as_ref().and_then(Word::show);
+        let peers = Peers::new(
+            cluster.name.clone(),
+            slot,
+            instance,
+            store.settings(),
+            clock.clone(),
+        );
+        Ok(Some(Self {
+            cluster: Arc::new(cluster),
+            numbering: Arc::new(numbering),
+            metrics: metrics.clone(),
+            clock: clock.clone(),
+            peers: Arc::new(peers),
+        }))
+    }
+
+    /// The sink that publishes the own history.
+    pub(super) fn outbox(&self, store: &Store, now: Micros) -> SinkSettings {
+        let entries = match self.cluster.replicate {
+            Replicate::Jobs => Entries::OwnJobs,
+            Replicate::All => Entries::Own,
+        };
+        let parts = OutboxParts {
+            cluster: self.cluster.clone(),
+            peers: self.peers.clone(),
+            numbering: self.numbering.clone(),
+            store: store.clone(),
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+        };
+        outbox(parts, entries, now)
+    }
+
+    /// The source that receives the histories of the others.
+    pub(super) fn inbox(
+        &self,
+        store: &Store,
+        intake: Intake,
+        policy: &Arc<Policy>,
+        drain: &Drain,
+    ) -> Inbox {
+        Inbox::new(InboxParts {
+            cluster: self.cluster.clone(),
+            peers: self.peers.clone(),
+            numbering: self.numbering.clone(),
+            store: store.clone(),
+            intake,
+            policy: policy.clone(),
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+            drain: drain.clone(),
+            outbox: OUTBOX,
+        })
+    }
+}

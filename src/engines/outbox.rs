@@ -1,0 +1,54 @@
+//! The sink `cluster`, which publishes the own history to the other masters: a sink as any other, with an encoder and a transport that no
+//! configuration can name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::encoder::{EncodeError, Encoder};
+use super::event::Event;
+use super::settings::{RetrySettings, SinkOrder, SinkSettings};
+use super::transport::Destination;
+use super::transport::cluster::{OUTBOX, Outbox, OutboxParts};
+use crate::base::clock::Micros;
+use crate::store::Start;
+use crate::wire::filter::{Entries, EntryFilter};
+
+/// The settings of the sink that publishes the own history.
+pub(crate) fn outbox(parts: OutboxParts, entries: Entries, now: Micros) -> SinkSettings {
+    let window = i64::try_from(parts.cluster.window.as_micros()).unwrap_or(i64::MAX);
+    let source = serde_json::json!({ "transport": { "cluster": parts.peers.own.as_str() } });
+    let destination: Arc<dyn Destination> = Arc::new(Outbox(parts));
+
+    SinkSettings {
+        name: OUTBOX.to_owned(),
+        filter: EntryFilter {
+            entries,
+            ..EntryFilter::default()
+        },
+        // What is older, the stream would not keep.
+        start: Start::Time(Micros(now.0.saturating_sub(window))),
+        encoder: ("entry", Arc::new(Whole)),
+        limits: destination.limits(),
+        transport: (OUTBOX, destination),
+        concurrency: 1,
+        order: SinkOrder::Minion,
+        retry: RetrySettings {
+            max: Duration::from_secs(10),
+            ..RetrySettings::default()
+        },
+        redact: Vec::new(),
+        rate: None,
+        source,
+    }
+}
+
+/// The encoder of entries that are taken whole: one item without bytes of its own.
+#[derive(Debug)]
+struct Whole;
+
+impl Encoder for Whole {
+    fn encode(&self, _: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
+        items.push(Vec::new());
+        Ok(())
+    }
+}

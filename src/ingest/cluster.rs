@@ -1,0 +1,675 @@
+//! The inbox: the histories of the other masters, from the stream of NATS JetStream into the store.
+//!
+//! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads at once is one batch
+//! for `intake`, and the next one follows when that is on disk: so the entries of an origin are stored in their order. It also sends and
+//! hears signs of life.
+//!
+//! # Invariant
+//!
+//! An entry of a peer is stored once, whatever is repeated: it has a name, which is its origin, its numbering and its number. The marks in
+//! the settings may be older than the log after a crash. So at the start, and after a batch that failed, the log is read from the
+//! place on that was saved with them ([`Inbox::stored_since`]).
+//!
+//! A message counts only under the subject of its origin, which no other master's user may publish to. Whatever else is in the stream is
+//! counted and passed over; a message of a newer release is not: reading stops until this program is replaced.
+
+use std::collections::{BTreeMap, HashSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::message::Message;
+use futures_util::{FutureExt as _, StreamExt as _};
+
+use crate::base::backoff::Backoff;
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{
+    CLUSTER_BATCH_BYTES, CLUSTER_BEAT, CLUSTER_PIN_CHECK, CLUSTER_RETRY_MAX, CLUSTER_SAVE_ENTRIES,
+    NAME_BYTES_MAX, SCAN_BYTES_MAX, SOURCE_LOG_INTERVAL, STOP_CHECK,
+};
+use crate::base::log_once::LogOnce;
+use crate::base::metrics::Metrics;
+use crate::base::shutdown::Drain;
+use crate::client::nats::Connection;
+use crate::client::secret::Revealed;
+use crate::cluster::Cluster;
+use crate::cluster::envelope::{self, Header, Parts};
+use crate::cluster::numbering::OwnNumbering;
+use crate::cluster::peers::{Beat, Mark, Peers, Place};
+use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
+use crate::policy::Policy;
+use crate::store::log::exchange::{self, NoBlock};
+use crate::store::settings::{Changes, Save};
+use crate::store::{Intake, Store, StoreError};
+use crate::wire::msgpack::Writer;
+use crate::wire::salt_codec::check_whole;
+
+/// What the inbox needs of the daemon.
+#[derive(Clone)]
+pub(crate) struct InboxParts {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) numbering: Arc<OwnNumbering>,
+    pub(crate) store: Store,
+    pub(crate) intake: Intake,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) clock: Clock,
+    pub(crate) drain: Drain,
+    /// The name of the consumer by which the own history is published.
+    pub(crate) outbox: &'static str,
+}
+
+/// The tag of a gap in the history of a peer.
+const GAP_TAG: &[u8] = b"saltcellar/gap/replication";
+
+/// Why a message is not stored.
+enum Bad {
+    /// It is passed over and counted: the reason.
+    Rejected(String),
+    /// Nothing behind it may be read before it: the reason.
+    Stop(String),
+}
+
+impl From<envelope::Rejected> for Bad {
+    fn from(why: envelope::Rejected) -> Self {
+        match why {
+            envelope::Rejected::Newer(_) => Self::Stop(why.to_string()),
+            _ => Self::Rejected(why.to_string()),
+        }
+    }
+}
+
+/// An origin and its numbering.
+type Line = (String, String);
+
+/// What is to be stored together.
+#[derive(Default)]
+struct Taken {
+    batch: Batch,
+    /// The marks once it is stored, and how many entries are of each.
+    marks: BTreeMap<Line, (Mark, u64)>,
+    /// Entries that the stream did not have, by origin.
+    missed: Vec<(String, u64)>,
+    /// The last message that is part of it.
+    message: Option<u64>,
+}
+
+pub(crate) struct Inbox {
+    parts: InboxParts,
+    place: Place,
+    /// Entries behind the marks that the log has: origin and number.
+    stored: HashSet<(String, u64)>,
+    open_block: Parts,
+    /// Whether the settings have the marks and the place.
+    is_saved: bool,
+    pin_checked: Option<Instant>,
+    log: LogOnce<String>,
+}
+
+impl Inbox {
+    pub(crate) fn new(parts: InboxParts) -> Self {
+        let settings = parts.store.settings();
+        let place = settings.get::<Place>("").and_then(|found| found.value);
+        Self {
+            place: place.unwrap_or_default(),
+            parts,
+            stored: HashSet::new(),
+            open_block: Parts::default(),
+            is_saved: true,
+            pin_checked: None,
+            log: LogOnce::every(SOURCE_LOG_INTERVAL),
+        }
+    }
+
+    /// Reads until shutdown.
+    pub(crate) fn run(mut self) {
+        let runtime = match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let why = format!("cannot start the inbox: {error}");
+                tracing::error!("{why}");
+                return self.parts.peers.receives(Some(why));
+            }
+        };
+
+        let mut backoff = Backoff::new(Duration::from_secs(1), CLUSTER_RETRY_MAX).with_jitter(20);
+        while !self.parts.drain.is_stopping() {
+            let began = Instant::now();
+            let Err(why) = runtime.block_on(self.connected()) else {
+                break;
+            };
+
+            if began.elapsed() > CLUSTER_RETRY_MAX {
+                backoff.reset();
+            }
+            let pause = backoff.next();
+            if self.log.is_due(why.clone(), self.parts.clock.monotonic()) {
+                tracing::warn!(
+                    error = why,
+                    ?pause,
+                    "the histories of other masters are not read, retrying"
+                );
+            }
+            self.parts.peers.receives(Some(why));
+            self.parts.drain.wait(pause);
+        }
+
+        if let Err(error) = self.save(Save::Durable) {
+            tracing::warn!(%error, "place in the stream not saved, the next start reads a little again");
+        }
+    }
+
+    /// Connects, and reads until an error, or until shutdown.
+    async fn connected(&mut self) -> Result<(), String> {
+        let cluster = self.parts.cluster.clone();
+        let secrets = Revealed::default();
+        let connection = cluster.connect("inbox", &secrets).await?;
+
+        // Signs of life do not depend on the stream: while it is away, the others learn how far this master is.
+        let beats = beats(self.parts.clone(), &connection).await?;
+        let mut beats = pin!(beats);
+
+        let drain = self.parts.drain.clone();
+        let reading = async {
+            loop {
+                let why = match self.read(&connection).await {
+                    Err(why) if !drain.is_stopping() => why,
+                    ended => return ended,
+                };
+                // The connection may be right, and the disk full: signs of life go on.
+                let is_lost = connection.context.client().connection_state()
+                    != async_nats::connection::State::Connected;
+                let why = connection
+                    .last_error()
+                    .map_or(why.clone(), |reported| format!("{reported} ({why})"));
+                if is_lost {
+                    return Err(why);
+                }
+                if self.log.is_due(why.clone(), self.parts.clock.monotonic()) {
+                    tracing::warn!(
+                        error = why,
+                        "the histories of other masters are not read, retrying"
+                    );
+                }
+                self.parts.peers.receives(Some(why));
+                let until = Instant::now() + CLUSTER_BEAT;
+                while Instant::now() < until && !drain.is_stopping() {
+                    tokio::time::sleep(STOP_CHECK).await;
+                }
+            }
+        };
+        tokio::select! {
+            ended = reading => ended,
+            ended = &mut beats => ended,
+        }
+    }
+
+    /// Reads the stream from the place on.
+    async fn read(&mut self, connection: &Connection) -> Result<(), String> {
+        let cluster = self.parts.cluster.clone();
+        let found = cluster.ensure_stream(connection).await?;
+        let differences = found.differences.iter().map(ToString::to_string);
+        self.parts.peers.found_stream(differences.collect());
+        if let Some(unusable) = found.differences.iter().find(|one| one.is_unusable()) {
+            return Err(format!(
+                "the stream {} cannot be used: {unusable}",
+                cluster.subjects.stream()
+            ));
+        }
+
+        // Another stream has other numbers. What is in it already is known by its own.
+        if self.place.created != found.created {
+            self.place.created = found.created;
+            self.place.message = 0;
+        }
+        // The stream was purged, or made from an older copy.
+        self.place.message = self.place.message.min(found.last);
+        self.open_block = Parts::default();
+        let failed = |error: StoreError| error.to_string();
+        self.stored = self.stored_since(self.place.upto).map_err(failed)?;
+
+        let from = self.place.message + 1;
+        let mut reader = cluster.reader(connection, from).await?;
+
+        self.parts.peers.receives(None);
+        self.log.reset();
+        let mut tick = tokio::time::interval(STOP_CHECK);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {
+                    if self.parts.drain.is_stopping() {
+                        return Ok(());
+                    }
+                    self.save_if_due().map_err(failed)?;
+                    self.pin().map_err(failed)?;
+                }
+                message = reader.next() => {
+                    let mut taken = Taken::default();
+                    let mut next = message;
+                    // All that has arrived, within the limit of a batch.
+                    loop {
+                        let (number, message) = next?;
+                        self.take(number, &message, &mut taken)?;
+                        if taken.batch.bytes() >= CLUSTER_BATCH_BYTES {
+                            break;
+                        }
+                        match reader.next().now_or_never() {
+                            Some(more) => next = more,
+                            None => break,
+                        }
+                    }
+                    self.store(taken).await?;
+                }
+            }
+        }
+    }
+
+    /// Adds the entries of a message.
+    fn take(&mut self, number: u64, message: &Message, taken: &mut Taken) -> Result<(), String> {
+        let InboxParts {
+            cluster, metrics, ..
+        } = &self.parts;
+        let master = cluster
+            .subjects
+            .publisher_of_log(&message.subject, message.headers.as_ref());
+        metrics
+            .cluster_bytes_received
+            .add(message.payload.len() as u64);
+
+        let outcome = match &master {
+            Some(master) => self.take_of(master.as_str(), &message.payload, taken),
+            None => Err(Bad::Rejected(format!(
+                "the subject {} is no master's",
+                message.subject
+            ))),
+        };
+        let (peers, metrics) = (&self.parts.peers, &self.parts.metrics);
+        match outcome {
+            Ok(()) => {}
+            Err(Bad::Rejected(why)) => {
+                let master = master.as_ref().map(crate::model::MasterName::as_str);
+                peers.rejected(master, &why);
+                metrics.cluster_messages_rejected.add(1);
+                if self.log.is_due(why.clone(), self.parts.clock.monotonic()) {
+                    tracing::warn!(number, subject = %message.subject, why, "message of the stream rejected");
+                }
+            }
+            Err(Bad::Stop(why)) => {
+                let subject = &message.subject;
+                return Err(format!(
+                    "message {number} of the stream ({subject}) is {why}; replace this program by that release"
+                ));
+            }
+        }
+
+        // The place is behind a whole block.
+        if !self.open_block.is_open() {
+            taken.message = Some(number);
+        }
+        Ok(())
+    }
+
+    fn take_of(&mut self, master: &str, payload: &[u8], taken: &mut Taken) -> Result<(), Bad> {
+        let (header, part) = Header::read(payload)?;
+        if header.origin != master {
+            return Err(Bad::Rejected(format!(
+                "it claims to be of {:?} under the subject of {master:?}",
+                header.origin
+            )));
+        }
+
+        let line = (header.origin.clone(), header.epoch.clone());
+        let stored = taken.marks.get(&line).map_or_else(
+            || self.parts.peers.mark(&line.0, &line.1),
+            |(mark, _)| mark.number,
+        );
+        let is_own = master == self.parts.peers.own.as_str();
+        if header.last <= stored || (is_own && self.has_all(&header)) {
+            return Ok(());
+        }
+
+        let Some((header, bytes)) = self.open_block.add(header, part) else {
+            return Ok(());
+        };
+        let block = exchange::read(&bytes).map_err(|why| match why {
+            NoBlock::OtherVersion(_) => Bad::Stop(why.to_string()),
+            NoBlock::Damaged(what) => Bad::Rejected(what),
+        })?;
+        let rows = block.rows();
+        let last = rows.len() - 1;
+        if (rows.seq(0).0, rows.seq(last).0) != (header.first, header.last) {
+            return Err(Bad::Rejected("its block has other numbers".to_owned()));
+        }
+
+        // All of it is checked before any of it is taken.
+        for n in 0..rows.len() {
+            check(rows.kind(n), rows.origin(n), rows.number(n))?;
+        }
+
+        let known = stored.max(header.from.saturating_sub(1));
+        if header.before > known && !is_own {
+            self.note_gap(&header, known, taken);
+        }
+        let mut entries = 0;
+        for n in 0..rows.len() {
+            let number = rows.seq(n).0;
+            if number <= stored || self.stored.contains(&(header.origin.clone(), number)) {
+                continue;
+            }
+            if is_own && self.has(&header.epoch, number) {
+                continue;
+            }
+            let (tag, jid) = (rows.tag(n), rows.jid(n));
+            let body = rows.body(n).map_err(Bad::Rejected)?;
+            let entry = Entry {
+                origin: &header.origin,
+                number,
+                ..rows.entry(n, &tag, &jid, body)
+            };
+            self.push(&entry, taken);
+            entries += 1;
+        }
+
+        let mark = Mark {
+            number: header.last,
+            at: Micros(header.last_at),
+        };
+        let marked = taken.marks.entry(line).or_insert((mark.clone(), 0));
+        marked.0 = mark;
+        marked.1 += entries;
+        Ok(())
+    }
+
+    /// Adds an entry, unless the own policy drops it, as that of any source.
+    fn push(&self, entry: &Entry<'_>, taken: &mut Taken) {
+        let policy = &self.parts.policy;
+        let names = [entry.jid, entry.minion, entry.fun, entry.origin];
+        let is_short = names.iter().all(|name| name.len() <= NAME_BYTES_MAX);
+        if !is_short || policy.check_tag(entry.tag, entry.source).is_err() {
+            self.parts.metrics.cluster_entries_rejected.add(1);
+            return;
+        }
+
+        let accepted = match check_whole(entry.body) {
+            Ok(()) => policy.pass(entry, None),
+            // Its origin has mended what it could; this is another's work.
+            Err(why) => {
+                let Ok(body) = policy.mend(entry, why) else {
+                    self.parts.metrics.cluster_entries_rejected.add(1);
+                    return;
+                };
+                policy.pass_instead(entry, body)
+            }
+        };
+        if let Some(accepted) = accepted {
+            taken.batch.push(&accepted.entry(), accepted.fingerprints);
+        }
+    }
+
+    fn has(&self, epoch: &str, number: u64) -> bool {
+        let skipped = self.parts.store.skipped();
+        self.parts.numbering.get().has(epoch, number, skipped)
+    }
+
+    /// Whether this store has all entries of a block of its own master.
+    fn has_all(&self, header: &Header) -> bool {
+        self.has(&header.epoch, header.first) && self.has(&header.epoch, header.last)
+    }
+
+    /// Adds a record of entries that the stream does not have any more.
+    fn note_gap(&self, header: &Header, known: u64, taken: &mut Taken) {
+        let mut w = Writer::new();
+        w.map(5).str("cause").str("replication");
+        w.str("master").str(&header.origin);
+        w.str("epoch").str(&header.epoch);
+        w.str("first").uint(known + 1);
+        w.str("last").uint(header.before);
+        let body = w.into_bytes();
+        let gap = Entry {
+            origin: &header.origin,
+            number: header.before,
+            flags: Flags::ON_BUS,
+            tag: GAP_TAG,
+            ..Entry::new(Kind::Gap, Source::Bus, self.parts.clock.now(), &body)
+        };
+        if self
+            .stored
+            .contains(&(header.origin.clone(), header.before))
+        {
+            return;
+        }
+        taken.batch.push(&gap, None);
+        let count = header.before - known;
+        taken.missed.push((header.origin.clone(), count));
+        tracing::warn!(
+            master = header.origin,
+            first = known + 1,
+            last = header.before,
+            "the stream does not have these entries of a master any more, `saltcellar cluster join` copies them from another daemon"
+        );
+    }
+
+    /// Stores what was taken, and moves the marks.
+    async fn store(&mut self, taken: Taken) -> Result<(), String> {
+        let Taken {
+            batch,
+            marks,
+            missed,
+            message,
+        } = taken;
+        if !batch.is_empty() {
+            let entries = batch.len() as u64;
+            self.submit(batch).await?;
+            self.parts.metrics.cluster_entries_received.add(entries);
+        }
+
+        let failed = |error: StoreError| error.to_string();
+        let mut changes = Changes::default();
+        for (line, (mark, entries)) in marks {
+            let line = (line.0.as_str(), line.1.as_str());
+            self.parts
+                .peers
+                .have(line, mark, entries, &mut changes)
+                .map_err(failed)?;
+            self.is_saved = false;
+        }
+        for (origin, count) in missed {
+            self.parts.metrics.cluster_entries_missed.add(count);
+            self.parts.peers.missed(&origin, count);
+        }
+        if let Some(message) = message {
+            self.place.message = message;
+            self.is_saved = false;
+        }
+        if !self.is_saved {
+            // What the marks say is before this number of the log, whatever comes next.
+            self.place.upto = self.parts.store.durable();
+            changes.put("", &self.place).map_err(failed)?;
+            self.parts
+                .store
+                .settings()
+                .commit(changes, Save::Later)
+                .map_err(failed)?;
+            self.is_saved = true;
+        }
+        Ok(())
+    }
+
+    async fn submit(&self, batch: Batch) -> Result<(), String> {
+        let (done, stored) = tokio::sync::oneshot::channel();
+        let done = move |result| _ = done.send(result);
+        let mut offer = (batch, Some(Box::new(done) as crate::store::Done));
+        loop {
+            match self.parts.intake.try_submit(offer.0, offer.1) {
+                Ok(()) => break,
+                Err(crossbeam_channel::TrySendError::Full(back)) => offer = back,
+                Err(crossbeam_channel::TrySendError::Disconnected(_)) => {
+                    return Err("the store is stopping".to_owned());
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        match stored.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => Err(format!("the store refuses entries: {why}")),
+            Err(_) => Err("the store is stopping".to_owned()),
+        }
+    }
+
+    /// Saves the place if the log has grown much since: after a crash it is read from there on.
+    fn save_if_due(&mut self) -> Result<(), StoreError> {
+        let grown = self
+            .parts
+            .store
+            .durable()
+            .0
+            .saturating_sub(self.place.upto.0);
+        if grown > CLUSTER_SAVE_ENTRIES {
+            self.save(Save::Later)?;
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, save: Save) -> Result<(), StoreError> {
+        let mut place = self.place.clone();
+        place.upto = self.parts.store.durable();
+        self.parts.store.settings().put("", &place, save)?;
+        self.place = place;
+        Ok(())
+    }
+
+    /// Retention keeps what is not published yet, for as long as the stream would keep it.
+    fn pin(&mut self) -> Result<(), StoreError> {
+        let is_due = self
+            .pin_checked
+            .is_none_or(|last| last.elapsed() > CLUSTER_PIN_CHECK);
+        if !is_due {
+            return Ok(());
+        }
+        self.pin_checked = Some(Instant::now());
+        let store = &self.parts.store;
+        let all = store.consumer_states()?;
+        let Some(own) = all.iter().find(|one| one.record.name == self.parts.outbox) else {
+            return Ok(());
+        };
+        let pin = own.lag < self.parts.cluster.window;
+        if pin != own.record.pin {
+            store.pin_consumer(self.parts.outbox, pin)?;
+            if !pin {
+                tracing::warn!(lag = ?own.lag, "nothing was published for longer than cluster.window, retention may drop what was not");
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of peers that the log has from a number on.
+    fn stored_since(&self, upto: SeqNo) -> Result<HashSet<(String, u64)>, StoreError> {
+        let mut stored = HashSet::new();
+        let store = &self.parts.store;
+        let mut from = upto;
+        while from < store.durable() {
+            let any = |_: Kind, _: Flags| true;
+            from = store.follow(any, from, SCAN_BYTES_MAX, |entry| {
+                if entry.number != 0 {
+                    stored.insert((entry.origin.to_owned(), entry.number));
+                }
+            })?;
+        }
+        Ok(stored)
+    }
+}
+
+/// Whether a peer may share such an entry.
+fn check(kind: Kind, origin: &str, number: u64) -> Result<(), Bad> {
+    let is_shared = !matches!(
+        kind,
+        Kind::Setting | Kind::SeenOnBus | Kind::Register | Kind::Reaction
+    );
+    if !is_shared {
+        return Err(Bad::Rejected(
+            "it has entries that no master shares".to_owned(),
+        ));
+    }
+    if !origin.is_empty() || number != 0 {
+        return Err(Bad::Rejected("it has entries of another master".to_owned()));
+    }
+    Ok(())
+}
+
+/// Sends signs of life and hears those of the others, until an error.
+async fn beats(
+    parts: InboxParts,
+    connection: &Connection,
+) -> Result<impl Future<Output = Result<(), String>> + use<>, String> {
+    let client = connection.context.client();
+    let subjects = parts.cluster.subjects.clone();
+    let own = subjects.beat(&parts.cluster.name);
+    let mut heard = client
+        .subscribe(subjects.beats())
+        .await
+        .map_err(|error| format!("cannot hear other masters: {error}"))?;
+
+    Ok(async move {
+        let mut tick = tokio::time::interval(CLUSTER_BEAT);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {
+                    // Off this thread: it reads the log.
+                    let made = parts.clone();
+                    let beat = tokio::task::spawn_blocking(move || beat(&made)).await;
+                    let beat = beat.map_err(|error| error.to_string())?;
+                    let beat = beat.map_err(|error| error.to_string())?;
+                    let beat = serde_json::to_vec(&beat).map_err(|error| error.to_string())?;
+                    client
+                        .publish(own.clone(), beat.into())
+                        .await
+                        .map_err(|error| format!("cannot send a sign of life: {error}"))?;
+                }
+                message = heard.next() => {
+                    let Some(message) = message else {
+                        return Err("the server has ended the hearing of other masters".to_owned());
+                    };
+                    let sender = subjects.publisher_of_beat(&message.subject, message.headers.as_ref());
+                    match (sender, serde_json::from_slice::<Beat>(&message.payload)) {
+                        (Some(sender), Ok(beat)) => parts.peers.heard(&sender, beat),
+                        (sender, _) => {
+                            let name = sender.as_ref().map(crate::model::MasterName::as_str);
+                            parts.peers.rejected(name, "a sign of life that cannot be read");
+                        }
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// The sign of life of this daemon.
+fn beat(parts: &InboxParts) -> Result<Beat, StoreError> {
+    // In this order: what is stored after this moment is not claimed to be published.
+    let at = parts.clock.now();
+    let all = parts.store.consumer_states()?;
+    let own = all.iter().find(|one| one.record.name == parts.outbox);
+    let unpublished = own.map_or(Duration::ZERO, |one| {
+        if one.lag_entries > 0 {
+            one.lag
+        } else {
+            Duration::ZERO
+        }
+    });
+    let numbering = parts.numbering.get();
+
+    Ok(Beat {
+        name: parts.cluster.name.as_str().to_owned(),
+        epoch: numbering.epoch,
+        instance: parts.peers.instance().to_owned(),
+        published: numbering.published,
+        unpublished_us: u64::try_from(unpublished.as_micros()).unwrap_or(u64::MAX),
+        at: at.0,
+        slot: parts.peers.slot().map(str::to_owned),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
