@@ -42,7 +42,7 @@ SECONDS = {
         "test_runner.py": 8,
         "test_single_file.py": 30,
         "test_spool.py": 33,
-        "test_topologies.py": 60,
+        "test_topologies.py": 75,
         "test_zeromq.py": 11,
     },
     # One machine with a master serves both test_reactor.py and test_unit.py: these numbers keep them together.

@@ -139,6 +139,39 @@ def test_one_daemon_of_a_cluster_reacts_to_an_event(cluster):
             assert len(site.daemon.history(tag)) == (site is sender)
 
 
+def test_the_daemons_of_a_cluster_react_to_each_event_exactly_once(cluster):
+    """CLUSTER_EVENTS is the number of events; each makes a job of a minion."""
+    count = int(os.environ.get("CLUSTER_EVENTS", 30))
+    patience = 180 + count
+    run, sites = uuid.uuid4().hex, list(cluster.values())
+    by = {f"react/{run}/{number}": sites[number % len(sites)] for number in range(count)}
+    for tag, site in by.items():
+        site.lab.fire(tag, {"id": site.lab.minions[0]})
+
+    def reactions(site):
+        return site.daemon.json("reactor", "history", "--tag", f"react/{run}/*", "--limit", str(count + 1))["reactions"]
+    for site in sites:
+        own = sum(one is site for one in by.values())
+        eventually(f"the events at {site.name}",
+                   lambda site=site: len(site.daemon.events("--tag", f"react/{run}/*")) == count, patience)
+        eventually(f"the reactions of {site.name}", lambda site=site, own=own: len(reactions(site)) >= own, patience)
+    for site in sites:
+        # It has decided about all events when it has reacted to a later one.
+        later = f"react/{uuid.uuid4().hex}"
+        site.lab.fire(later, {"id": site.lab.minions[0]})
+        site.daemon.reaction(later)
+        made = [(row["tag"], row["reaction"]["state"], len(row["reaction"]["calls"])) for row in reactions(site)]
+        assert sorted(made) == sorted((tag, "done", 1) for tag, one in by.items() if one is site)
+
+    # What masters published: a job about each event, which names its tag.
+    for site in sites:
+        def published(site=site):
+            jobs = site.daemon.events("--tag", "salt/job/*/new", "--search", f"react/{run}/")
+            return sorted(tag for job in jobs for tag in job["data"]["arg"])
+        eventually(f"the jobs at {site.name}", lambda published=published: len(published()) >= count, patience)
+        assert published() == sorted(by)
+
+
 # ------------------------------------------------------------------- a minion of two masters
 def test_a_job_is_in_the_store_of_the_hot_master_that_published_it(pair):
     for publisher, other in (pair["a"], pair["b"]), (pair["b"], pair["a"]):
