@@ -794,6 +794,16 @@ fn a_minion_with_several_masters_shows_that_each_needs_a_slot_of_job_ids() {
     shop.put("c.yaml", &format!("{BUS}cluster: {{slot: 1/2}}\n"));
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 
+    // One master, of a daemon without a bus.
+    shop.put("c.yaml", "{}\n");
+    for (minion, is_shown) in [("master: [a, b]\n", true), ("master: [a]\n", false)] {
+        shop.put("salt/minion", minion);
+        let found = shop.doctor();
+        let shown = found.iter().any(|one| one.check == "masters");
+        assert_eq!(shown, is_shown, "{minion}: {found:?}");
+    }
+    shop.put("salt/minion", "master: [a, b]\n");
+
     // Two masters on this host.
     shop.put("c.yaml", "bus: [DIR/var/run/salt/master, /var/run/other]\n");
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());

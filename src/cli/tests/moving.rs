@@ -795,6 +795,14 @@ fn the_calls_of_a_peer_for_a_job_are_imported_once() {
         kinds.sort_unstable();
         kinds
     };
+    // A new daemon beside the same master takes the entries of that master for its own.
+    let new = beside_master("m2");
+    import(&new, &of_b);
+    for (master, count) in [(".", 1), ("m1", 2)] {
+        let counted = document(&run(&new, &["events", "count", "--master", master]));
+        assert_eq!(counted["count"], count, "{master}");
+    }
+
     // The return of the peer's minion twice: as its event, and as confirmed.
     assert_eq!(stored(&a), ["load", "new", "return", "return", "return"]);
     let of_b = ["load", "new", "return", "return", "return", "return_load"];

@@ -663,19 +663,39 @@ fn an_answer_is_one_of_a_peer_only_if_the_master_has_a_cluster() {
 
 #[test]
 fn an_authenticated_return_is_one_of_this_master_whatever_its_minion_wrote_into_it() {
-    let cellar = Cellar::start();
+    let mut cellar = Cellar::start();
+    let path = cellar.dir.path().join("master");
+    std::fs::write(path, "id: master1\ncluster_id: c\n").unwrap();
+    cellar.configure("ingest: {masters: [DIR/master]}\n");
+    cellar.restart();
     publish_to(&cellar, ["web1", "web2"]);
+
     let Value::Map(mut load) = answer("web1", 1.into()) else {
         unreachable!("a return is a map")
     };
     load.push(("__peer_id".into(), "master2".into()));
-    cellar.ask(
-        "returner",
-        vec![("load", Value::Map(load)), ("master", "master2".into())],
-    );
-    let job = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(job["returns"][0]["verified"], true.into());
-    assert!(job["returns"][0]["master"].is_nil(), "{job}");
+    cellar.ask("returner", vec![("load", Value::Map(load))]);
+    // Only imports and mirrored calls may state another master.
+    let stated = vec![
+        ("load", answer("web2", 1.into())),
+        ("master", "master2".into()),
+    ];
+    cellar.ask("returner", stated);
+
+    let of_job = || vec![("jid", JID.into())];
+    let job = cellar.ask("job_show", of_job());
+    for returned in job["returns"].as_array().unwrap() {
+        assert_eq!(returned["verified"], true.into());
+        assert!(returned["master"].is_nil(), "{job}");
+    }
+    let entries = cellar.ask("entries", of_job())["entries"].clone();
+    let masters: Vec<_> = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["master"].as_str().unwrap_or_default())
+        .collect();
+    assert_eq!(masters, ["master1"; 3]);
 }
 
 #[test]
@@ -707,6 +727,17 @@ fn a_mirrored_call_stores_no_load_and_its_minions_only_without_the_event_of_the_
         (&"test.ping".into(), &list(["web1"]))
     );
     assert_eq!(cellar.counter("entries_stored"), 2);
+
+    // Nor does it make the job one that this master stores, whose answers need a returner call.
+    on_bus(
+        &cellar,
+        &format!("salt/job/{JID}/ret/web1"),
+        answer("web1", true.into()),
+        None,
+    );
+    let job = cellar.ask("job_show", vec![of_job()]);
+    assert_eq!(job["returns"][0]["bus_only"], true.into(), "{job}");
+    assert_eq!(job["not_confirmed"], list([]), "{job}");
 }
 
 #[test]

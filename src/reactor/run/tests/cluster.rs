@@ -186,3 +186,27 @@ fn in_shadow_calls_of_another_masters_reactor_are_not_those_of_salts_reactor_her
     assert_eq!(metrics.shadow_only_salts.get(), 0);
     assert_eq!(harness.stop().1, [""; 0]);
 }
+
+#[test]
+fn a_runner_of_another_master_does_not_prove_a_call_of_ours_after_a_restart() {
+    for (origin, expected) in [("b", "unknown"), ("", "found")] {
+        let harness = Harness::start(runners(&["?"]), of_cluster(false), silent);
+        harness.fire_until_pause("1");
+        harness.runner_of_reactor(origin, "20260101000000000001", "1");
+        harness.wait_for("the start to be read", |harness| {
+            harness.status().behind == 0
+        });
+        let (dir, _) = harness.stop();
+
+        let harness = Harness::start_in(
+            dir,
+            NOW + SECOND,
+            runners(&["?"]),
+            of_cluster(false),
+            silent,
+        );
+        harness.wind_until_done();
+        assert_eq!(harness.outcomes(), [expected], "origin {origin:?}");
+        harness.stop();
+    }
+}

@@ -43,13 +43,13 @@ impl Harness {
     }
 
     /// Fires an event whose first try pauses.
-    fn fire_until_pause(&self, tag: &str) {
+    pub(super) fn fire_until_pause(&self, tag: &str) {
         self.fire_event(tag, "web1");
         assert_eq!(self.next(), tag);
         self.wait_for_the_pause();
     }
 
-    fn outcomes(&self) -> Vec<String> {
+    pub(super) fn outcomes(&self) -> Vec<String> {
         self.history()
             .into_iter()
             .flat_map(|(_, _, calls)| calls)
