@@ -9,16 +9,18 @@
 //! the block, or a part of it crates/store/src/log/exchange.rs
 //! ```
 //!
-//! A block that is larger than a message is split; its parts follow each other.
+//! A block that is larger than a message is split.
 //!
 //! # Invariant
 //!
 //! The blocks of an origin, in the order of the stream, have all its entries that are shared: `before` names the last one before the
 //! block, so that whoever misses some knows which. Whoever has the entries up to a number drops those up to it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::base::limits::CLUSTER_PARTS_MAX;
+use crate::base::limits::{CLUSTER_OPEN_MESSAGES_MAX, CLUSTER_PARTS_MAX, WIRE_FRAME_BYTES_MAX};
 
 /// The first bytes of a message of this release.
 const MAGIC: &str = "saltcellar block 1 ";
@@ -132,47 +134,75 @@ impl Header {
     }
 }
 
-/// Parts of a block on their way. They come one after another, because one connection sends them.
+/// Blocks of which a part is here, one for each origin: the parts of one origin follow each other, with messages of others between.
 #[derive(Debug, Default)]
-pub(crate) struct Parts(Option<(Header, Vec<u8>)>);
+pub(crate) struct OpenBlocks(BTreeMap<String, OpenBlock>);
 
-impl Parts {
-    /// Adds a part; returns the block when it is whole. A part that does not continue the last one begins anew, or is dropped if it is
-    /// not a first one.
-    pub(crate) fn add(&mut self, header: Header, part: &[u8]) -> Option<(Header, Vec<u8>)> {
-        let begun = self.0.take();
+#[derive(Debug)]
+struct OpenBlock {
+    /// The message with its first part.
+    begun: u64,
+    last: Header,
+    bytes: Vec<u8>,
+}
+
+impl OpenBlocks {
+    /// Adds the part in a message; returns the block when it is whole. A part that does not continue the last one begins anew, or is
+    /// dropped if it is not a first one.
+    pub(crate) fn add(
+        &mut self,
+        message: u64,
+        header: Header,
+        part: &[u8],
+    ) -> Option<(Header, Vec<u8>)> {
+        let begun = self.0.remove(&header.origin);
         if header.parts == 1 {
             return Some((header, part.to_vec()));
         }
 
-        let continued = begun.filter(|(before, bytes)| {
+        let continued = begun.filter(|open| {
             let next = Header {
-                part: before.part + 1,
-                ..before.clone()
+                part: open.last.part + 1,
+                ..open.last.clone()
             };
-            let room = crate::base::limits::WIRE_FRAME_BYTES_MAX * 2;
-            next == header && bytes.len() + part.len() <= room
+            next == header && open.bytes.len() + part.len() <= OPEN_BYTES_MAX
         });
-        let (header, bytes) = match continued {
-            Some((_, mut bytes)) => {
-                bytes.extend_from_slice(part);
-                (header, bytes)
-            }
-            None if header.part == 1 => (header, part.to_vec()),
+        let open = match continued {
+            Some(open) => OpenBlock {
+                bytes: [open.bytes.as_slice(), part].concat(),
+                last: header,
+                begun: open.begun,
+            },
+            None if header.part == 1 => OpenBlock {
+                begun: message,
+                bytes: part.to_vec(),
+                last: header,
+            },
             None => return None,
         };
-        if header.part == header.parts {
-            return Some((header, bytes));
+        if open.last.part == open.last.parts {
+            return Some((open.last, open.bytes));
         }
-        self.0 = Some((header, bytes));
+        self.0.insert(open.last.origin.clone(), open);
         None
     }
 
-    /// Whether a block has begun.
-    pub(crate) fn is_open(&self) -> bool {
-        self.0.is_some()
+    /// The last message that need not be read again, once all up to this one are read. A block whose sender is gone is given up at last.
+    pub(crate) fn read_up_to(&mut self, message: u64) -> u64 {
+        self.0
+            .retain(|_, open| message - open.begun <= CLUSTER_OPEN_MESSAGES_MAX);
+        let begun = self.0.values().map(|open| open.begun - 1).min();
+        begun.unwrap_or(message)
+    }
+
+    /// Forgets all parts.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }
+
+/// Bytes of a block in parts.
+const OPEN_BYTES_MAX: usize = 2 * WIRE_FRAME_BYTES_MAX;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -252,27 +282,39 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn parts_make_a_block_only_in_order() {
+    fn parts_make_a_block_only_in_order_whatever_others_send_between() {
         let part = |part, parts| Header {
             part,
             parts,
             ..header(4, 5, 9)
         };
-        let mut parts = Parts::default();
-        assert_eq!(parts.add(part(2, 3), b"b"), None);
-        assert_eq!(parts.add(part(1, 3), b"a"), None);
-        assert_eq!(parts.add(part(3, 3), b"c"), None);
-        assert!(!parts.is_open());
-        assert_eq!(parts.add(part(1, 3), b"a"), None);
-        assert_eq!(parts.add(part(2, 3), b"b"), None);
-        assert!(parts.is_open());
-        assert_eq!(
-            parts.add(part(3, 3), b"c"),
-            Some((part(3, 3), b"abc".to_vec()))
-        );
-        assert_eq!(
-            parts.add(part(1, 1), b"x"),
-            Some((part(1, 1), b"x".to_vec()))
-        );
+        let other = |header: Header| Header {
+            origin: "m2".to_owned(),
+            ..header
+        };
+        let mut open = OpenBlocks::default();
+        assert_eq!(open.add(1, part(2, 3), b"b"), None);
+        assert_eq!(open.add(2, part(1, 3), b"a"), None);
+        assert_eq!(open.add(3, part(3, 3), b"c"), None);
+        assert_eq!(open.read_up_to(3), 3, "nothing is open");
+
+        assert_eq!(open.add(4, part(1, 3), b"a"), None);
+        assert_eq!(open.add(5, other(part(1, 2)), b"x"), None);
+        assert_eq!(open.add(6, part(2, 3), b"b"), None);
+        assert_eq!(open.read_up_to(6), 3);
+        let whole = open.add(7, other(part(2, 2)), b"y");
+        assert_eq!(whole, Some((other(part(2, 2)), b"xy".to_vec())));
+        let whole = open.add(8, part(3, 3), b"c");
+        assert_eq!(whole, Some((part(3, 3), b"abc".to_vec())));
+        assert_eq!(open.read_up_to(8), 8);
+        let whole = open.add(9, part(1, 1), b"x");
+        assert_eq!(whole, Some((part(1, 1), b"x".to_vec())));
+
+        // Sent again from its first part on, and then never ended.
+        assert_eq!(open.add(10, part(1, 3), b"a"), None);
+        assert_eq!(open.add(11, part(1, 3), b"a"), None);
+        assert_eq!(open.read_up_to(11), 10);
+        let late = 11 + CLUSTER_OPEN_MESSAGES_MAX + 1;
+        assert_eq!(open.read_up_to(late), late);
     }
 }

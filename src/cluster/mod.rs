@@ -22,6 +22,9 @@ use self::subject::Subjects;
 use crate::config::{Config, ConfigError, Nats, Replicate};
 use crate::model::{MasterName, Slot};
 
+/// The name of the sink that publishes the own history, and of its position in the log.
+pub(crate) const OUTBOX: &str = "cluster";
+
 /// A master's part in the shared history.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {

@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 
-use super::Cluster;
 use super::envelope::Header;
+use super::{Cluster, OUTBOX};
 use crate::base::clock::Micros;
 use crate::client::nats::Connection;
-use crate::model::SeqNo;
+use crate::model::{Flags, Kind, SeqNo};
 use crate::store::settings::{Save, Setting, Settings};
-use crate::store::{SkippedNumbers, StoreError};
+use crate::store::{SkippedNumbers, Start, Store, StoreError};
 
 /// A numbering that is over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,15 +69,82 @@ impl OwnNumbering {
         self.current.lock().clone()
     }
 
-    /// Changes it.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Numbering) -> T) -> T {
-        change(&mut self.current.lock())
+    /// Notes that all entries up to a number are published.
+    pub(crate) fn published(&self, last: u64, settings: &Settings) -> Result<(), StoreError> {
+        self.current.lock().published(last, settings)
     }
+
+    /// Makes it agree with what the stream has of this master: before anything is published, and before messages of this master are taken
+    /// for those of this store.
+    pub(crate) fn agree(
+        &self,
+        cluster: &Cluster,
+        store: &Store,
+        newest: Option<Newest>,
+        created: Micros,
+    ) -> Result<(), StoreError> {
+        let settings = store.settings();
+        let mut own = self.current.lock();
+
+        if let Some(newest) = newest.filter(|newest| newest.epoch == own.epoch) {
+            if is_set_back(store, newest.last, newest.last_at)? {
+                // All before it was published before the store was set back.
+                let first = cursor(store)?.max(SeqNo(own.published + 1));
+                own.renew(first, settings)?;
+                tracing::warn!(
+                    last = newest.last,
+                    first = first.0,
+                    "the store was set back: the stream has later entries of this master, so a new numbering begins"
+                );
+            } else {
+                own.published(newest.last, settings)?;
+            }
+        }
+
+        if created == own.stream {
+            return Ok(());
+        }
+        if own.stream != Micros::default() {
+            let window = i64::try_from(cluster.window.as_micros()).unwrap_or(i64::MAX);
+            let since = Micros(store.now().0.saturating_sub(window));
+            store.consumers().seek(OUTBOX, Start::Time(since))?;
+            tracing::warn!(
+                stream = cluster.subjects.stream(),
+                "the stream is another one than before, publishing again what is not older than cluster.window"
+            );
+        }
+        // Last: after a crash before, all of it happens again.
+        own.is_in(created, settings)
+    }
+}
+
+/// The number of the next entry to be published.
+fn cursor(store: &Store) -> Result<SeqNo, StoreError> {
+    let all = store.consumer_states()?;
+    let outbox = all.into_iter().find(|one| one.record.name == OUTBOX);
+    // Not made yet: nothing was published.
+    Ok(outbox.map_or(SeqNo::FIRST, |one| one.record.cursor))
+}
+
+/// Whether the store was set back to an earlier state: the stream has a later entry of its own numbering, or another entry with that number.
+fn is_set_back(store: &Store, last: u64, last_at: Micros) -> Result<bool, StoreError> {
+    if last >= store.durable().0 {
+        return Ok(true);
+    }
+    let mut found = None;
+    let any = |_: Kind, _: Flags| true;
+    store.first_entry(any, SeqNo(last), |entry| {
+        found = Some((entry.seq.0, entry.at));
+    })?;
+    // Retention may have dropped it.
+    Ok(found.is_some_and(|(seq, at)| seq == last && at != last_at))
 }
 
 /// What the newest message of this master in the stream says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Newest {
+    /// Its number in the stream.
+    pub(crate) message: u64,
     pub(crate) epoch: String,
     pub(crate) last: u64,
     pub(crate) last_at: Micros,
@@ -184,10 +251,14 @@ impl Cluster {
         };
         // Another node with this name may publish what it wants; it is not this store's.
         let read = Header::read(&message.payload).ok();
-        Ok(read.map(|(header, _)| Newest {
-            epoch: header.epoch,
-            last: header.last,
-            last_at: Micros(header.last_at),
+        let (epoch, last, last_at) = read.map_or_else(Default::default, |(header, _)| {
+            (header.epoch, header.last, Micros(header.last_at))
+        });
+        Ok(Some(Newest {
+            message: message.sequence,
+            epoch,
+            last,
+            last_at,
         }))
     }
 }

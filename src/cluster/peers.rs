@@ -17,7 +17,7 @@ use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{CLUSTER_AWAY, CLUSTER_SKEW_MAX, CLUSTER_TWIN};
 use crate::model::{MasterName, SeqNo};
 use crate::store::StoreError;
-use crate::store::settings::{Changes, Setting, Settings};
+use crate::store::settings::{Changes, Save, Setting, Settings};
 
 /// How far this store has the history of an origin, under one of its numberings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub(crate) struct Place {
     pub(crate) message: u64,
     /// What the marks count is before this number of the own log.
     pub(crate) upto: SeqNo,
+    /// How often the store was restored from a backup before: a backup may have later marks than entries.
+    #[serde(default)]
+    pub(crate) restores: usize,
 }
 
 impl Setting for Place {
@@ -213,6 +216,20 @@ impl Peers {
         Ok(())
     }
 
+    /// Forgets all marks.
+    pub(crate) fn forget_marks(&self, settings: &Settings) -> Result<(), StoreError> {
+        let mut changes = Changes::default();
+        for name in settings.names::<Mark>() {
+            changes.remove::<Mark>(&name);
+        }
+        settings.commit(changes, Save::Durable)?;
+        for peer in self.state.lock().peers.values_mut() {
+            peer.marks.clear();
+            peer.complete = Micros::default();
+        }
+        Ok(())
+    }
+
     /// Notes that the stream did not have entries any more.
     pub(crate) fn missed(&self, origin: &str, entries: u64) {
         let mut state = self.state.lock();
@@ -373,7 +390,6 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::settings::Save;
     use std::sync::Arc;
 
     struct Rig {

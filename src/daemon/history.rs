@@ -14,7 +14,7 @@ use crate::cluster::peers::Peers;
 use crate::config::{Config, Replicate};
 use crate::engines::outbox::outbox;
 use crate::engines::settings::SinkSettings;
-use crate::engines::transport::cluster::{OUTBOX, OutboxParts};
+use crate::engines::transport::cluster::OutboxParts;
 use crate::ingest::cluster::{Inbox, InboxParts};
 use crate::model::word::Word;
 use crate::policy::Policy;
@@ -78,7 +78,6 @@ impl History {
             numbering: self.numbering.clone(),
             store: store.clone(),
             metrics: self.metrics.clone(),
-            clock: self.clock.clone(),
         };
         outbox(parts, entries, now)
     }
@@ -101,7 +100,6 @@ impl History {
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
             drain: drain.clone(),
-            outbox: OUTBOX,
         })
     }
 }

@@ -8,8 +8,9 @@ use super::encoder::{EncodeError, Encoder};
 use super::event::Event;
 use super::settings::{RetrySettings, SinkOrder, SinkSettings};
 use super::transport::Destination;
-use super::transport::cluster::{OUTBOX, Outbox, OutboxParts};
+use super::transport::cluster::{Outbox, OutboxParts};
 use crate::base::clock::Micros;
+use crate::cluster::OUTBOX;
 use crate::store::Start;
 use crate::wire::filter::{Entries, EntryFilter};
 

@@ -10,12 +10,12 @@ use super::encoder::{ENCODERS, Encoder};
 use super::framing::Framing;
 use super::kind::build;
 use super::preset;
-use super::transport::cluster::OUTBOX;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
 use crate::base::backoff::Backoff;
 use crate::base::limits::{
     SINK_BATCH_BYTES_MAX, SINK_BATCH_EVENTS_MAX, SINK_CONCURRENCY_MAX, SINKS_MAX,
 };
+use crate::cluster::OUTBOX;
 use crate::config::{Config, ConfigError, Invalid, name_redact_rules, read_options, within};
 use crate::model::word;
 use crate::model::{Rate, RedactRule};

@@ -13,7 +13,7 @@
 //! A message counts only under the subject of its origin, which no other master's user may publish to. Whatever else is in the stream is
 //! counted and passed over; a message of a newer release is not: reading stops until this program is replaced.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,11 +32,11 @@ use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::client::nats::Connection;
 use crate::client::secret::Revealed;
-use crate::cluster::Cluster;
-use crate::cluster::envelope::{self, Header, Parts};
+use crate::cluster::envelope::{self, Header, OpenBlocks};
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::{Beat, Mark, Peers, Place};
-use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
+use crate::cluster::{Cluster, OUTBOX};
+use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source, chained};
 use crate::policy::Policy;
 use crate::store::log::exchange::{self, NoBlock};
 use crate::store::settings::{Changes, Save};
@@ -56,8 +56,6 @@ pub(crate) struct InboxParts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clock: Clock,
     pub(crate) drain: Drain,
-    /// The name of the consumer by which the own history is published.
-    pub(crate) outbox: &'static str,
 }
 
 /// The tag of a gap in the history of a peer.
@@ -95,12 +93,47 @@ struct Taken {
     message: Option<u64>,
 }
 
+/// What the log has of peers.
+#[derive(Debug, Default)]
+struct Stored {
+    /// Hashes of origin, number and arrival. Two numberings may have the same number.
+    names: HashSet<u64>,
+    /// The greatest number of each origin.
+    last: HashMap<String, u64>,
+}
+
+fn name_of(origin: &str, number: u64, at: Micros) -> u64 {
+    chained(number, [origin.as_bytes(), &at.0.to_le_bytes()])
+}
+
+impl Stored {
+    fn add(&mut self, origin: &str, number: u64, at: Micros) {
+        self.names.insert(name_of(origin, number, at));
+        match self.last.get_mut(origin) {
+            Some(last) => *last = number.max(*last),
+            None => _ = self.last.insert(origin.to_owned(), number),
+        }
+    }
+
+    fn has(&self, entry: &Entry<'_>) -> bool {
+        // Nearly always, so nothing is hashed.
+        !self.names.is_empty()
+            && self
+                .names
+                .contains(&name_of(entry.origin, entry.number, entry.at))
+    }
+
+    fn last(&self, origin: &str) -> u64 {
+        self.last.get(origin).copied().unwrap_or(0)
+    }
+}
+
 pub(crate) struct Inbox {
     parts: InboxParts,
     place: Place,
-    /// Entries behind the marks that the log has: origin and number.
-    stored: HashSet<(String, u64)>,
-    open_block: Parts,
+    /// Entries behind the marks that the log has.
+    stored: Stored,
+    open_blocks: OpenBlocks,
     /// Whether the settings have the marks and the place.
     is_saved: bool,
     pin_checked: Option<Instant>,
@@ -114,8 +147,8 @@ impl Inbox {
         Self {
             place: place.unwrap_or_default(),
             parts,
-            stored: HashSet::new(),
-            open_block: Parts::default(),
+            stored: Stored::default(),
+            open_blocks: OpenBlocks::default(),
             is_saved: true,
             pin_checked: None,
             log: LogOnce::every(SOURCE_LOG_INTERVAL),
@@ -228,8 +261,30 @@ impl Inbox {
         }
         // The stream was purged, or made from an older copy.
         self.place.message = self.place.message.min(found.last);
-        self.open_block = Parts::default();
+        self.open_blocks.clear();
+
+        // First, because what the stream has of the own master may be of another state of this store.
+        let newest = cluster.newest_of_own(connection).await?;
         let failed = |error: StoreError| error.to_string();
+        let InboxParts {
+            store, numbering, ..
+        } = &self.parts;
+        numbering
+            .agree(&cluster, store, newest, found.created)
+            .map_err(failed)?;
+
+        let restores = self.parts.store.skipped().len();
+        if self.place.restores != restores {
+            // Everything that the stream has is compared with the log.
+            self.parts
+                .peers
+                .forget_marks(self.parts.store.settings())
+                .map_err(failed)?;
+            self.place.message = 0;
+            self.place.upto = SeqNo::FIRST;
+            self.place.restores = restores;
+            self.is_saved = false;
+        }
         self.stored = self.stored_since(self.place.upto).map_err(failed)?;
 
         let from = self.place.message + 1;
@@ -281,7 +336,7 @@ impl Inbox {
             .add(message.payload.len() as u64);
 
         let outcome = match &master {
-            Some(master) => self.take_of(master.as_str(), &message.payload, taken),
+            Some(master) => self.take_of(master.as_str(), number, &message.payload, taken),
             None => Err(Bad::Rejected(format!(
                 "the subject {} is no master's",
                 message.subject
@@ -306,14 +361,17 @@ impl Inbox {
             }
         }
 
-        // The place is behind a whole block.
-        if !self.open_block.is_open() {
-            taken.message = Some(number);
-        }
+        taken.message = Some(self.open_blocks.read_up_to(number));
         Ok(())
     }
 
-    fn take_of(&mut self, master: &str, payload: &[u8], taken: &mut Taken) -> Result<(), Bad> {
+    fn take_of(
+        &mut self,
+        master: &str,
+        message: u64,
+        payload: &[u8],
+        taken: &mut Taken,
+    ) -> Result<(), Bad> {
         let (header, part) = Header::read(payload)?;
         if header.origin != master {
             return Err(Bad::Rejected(format!(
@@ -332,7 +390,7 @@ impl Inbox {
             return Ok(());
         }
 
-        let Some((header, bytes)) = self.open_block.add(header, part) else {
+        let Some((header, bytes)) = self.open_blocks.add(message, header, part) else {
             return Ok(());
         };
         let block = exchange::read(&bytes).map_err(|why| match why {
@@ -350,17 +408,16 @@ impl Inbox {
             check(rows.kind(n), rows.origin(n), rows.number(n))?;
         }
 
-        let known = stored.max(header.from.saturating_sub(1));
+        let known = stored
+            .max(header.from.saturating_sub(1))
+            .max(self.stored.last(master));
         if header.before > known && !is_own {
             self.note_gap(&header, known, taken);
         }
         let mut entries = 0;
         for n in 0..rows.len() {
             let number = rows.seq(n).0;
-            if number <= stored || self.stored.contains(&(header.origin.clone(), number)) {
-                continue;
-            }
-            if is_own && self.has(&header.epoch, number) {
+            if number <= stored || (is_own && self.has(&header.epoch, number)) {
                 continue;
             }
             let (tag, jid) = (rows.tag(n), rows.jid(n));
@@ -370,6 +427,9 @@ impl Inbox {
                 number,
                 ..rows.entry(n, &tag, &jid, body)
             };
+            if self.stored.has(&entry) {
+                continue;
+            }
             self.push(&entry, taken);
             entries += 1;
         }
@@ -436,12 +496,6 @@ impl Inbox {
             tag: GAP_TAG,
             ..Entry::new(Kind::Gap, Source::Bus, self.parts.clock.now(), &body)
         };
-        if self
-            .stored
-            .contains(&(header.origin.clone(), header.before))
-        {
-            return;
-        }
         taken.batch.push(&gap, None);
         let count = header.before - known;
         taken.missed.push((header.origin.clone(), count));
@@ -553,12 +607,12 @@ impl Inbox {
         self.pin_checked = Some(Instant::now());
         let store = &self.parts.store;
         let all = store.consumer_states()?;
-        let Some(own) = all.iter().find(|one| one.record.name == self.parts.outbox) else {
+        let Some(own) = all.iter().find(|one| one.record.name == OUTBOX) else {
             return Ok(());
         };
         let pin = own.lag < self.parts.cluster.window;
         if pin != own.record.pin {
-            store.pin_consumer(self.parts.outbox, pin)?;
+            store.pin_consumer(OUTBOX, pin)?;
             if !pin {
                 tracing::warn!(lag = ?own.lag, "nothing was published for longer than cluster.window, retention may drop what was not");
             }
@@ -567,15 +621,15 @@ impl Inbox {
     }
 
     /// The entries of peers that the log has from a number on.
-    fn stored_since(&self, upto: SeqNo) -> Result<HashSet<(String, u64)>, StoreError> {
-        let mut stored = HashSet::new();
+    fn stored_since(&self, upto: SeqNo) -> Result<Stored, StoreError> {
+        let mut stored = Stored::default();
         let store = &self.parts.store;
         let mut from = upto;
         while from < store.durable() {
             let any = |_: Kind, _: Flags| true;
             from = store.follow(any, from, SCAN_BYTES_MAX, |entry| {
                 if entry.number != 0 {
-                    stored.insert((entry.origin.to_owned(), entry.number));
+                    stored.add(entry.origin, entry.number, entry.at);
                 }
             })?;
         }
@@ -652,7 +706,7 @@ fn beat(parts: &InboxParts) -> Result<Beat, StoreError> {
     // In this order: what is stored after this moment is not claimed to be published.
     let at = parts.clock.now();
     let all = parts.store.consumer_states()?;
-    let own = all.iter().find(|one| one.record.name == parts.outbox);
+    let own = all.iter().find(|one| one.record.name == OUTBOX);
     let unpublished = own.map_or(Duration::ZERO, |one| {
         if one.lag_entries > 0 {
             one.lag

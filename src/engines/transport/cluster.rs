@@ -11,32 +11,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::context::PublishAckFuture;
 use async_nats::jetstream::message::PublishMessage;
 
 use super::deliver::{
     DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript, Transport,
 };
 use super::item::Item;
-use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{CLUSTER_BATCH_BYTES, CLUSTER_PARTS_MAX, SINK_BATCH_EVENTS_MAX};
 use crate::base::metrics::Metrics;
 use crate::client::nats::Connection;
 use crate::client::secret::Revealed;
 use crate::client::thread::ClientThread;
-use crate::cluster::Cluster;
 use crate::cluster::envelope::Header;
-use crate::cluster::numbering::{Newest, Numbering, OwnNumbering};
+use crate::cluster::numbering::{Numbering, OwnNumbering};
 use crate::cluster::peers::Peers;
 use crate::cluster::stream::Difference;
+use crate::cluster::{Cluster, OUTBOX};
 use crate::engines::event::Event;
 use crate::model::{Kind, SeqNo};
 use crate::store::log::exchange::{TravelPacker, Travelling};
-use crate::store::{Start, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::wire::filter::Entries;
 use crate::wire::msgpack;
-
-/// The name of the sink that publishes the own history.
-pub(crate) const OUTBOX: &str = "cluster";
 
 /// What the outbox needs of the daemon.
 #[derive(Clone)]
@@ -46,7 +43,6 @@ pub(crate) struct OutboxParts {
     pub(crate) numbering: Arc<OwnNumbering>,
     pub(crate) store: Store,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) clock: Clock,
 }
 
 impl std::fmt::Debug for OutboxParts {
@@ -95,6 +91,8 @@ struct OutboxTransport {
 /// A connection on which the numbering is known to be the stream's.
 struct Open {
     connection: Connection,
+    /// The number of this master's last message in the stream; 0 without one.
+    last_message: u64,
     /// Bytes of a block in a message.
     payload_max: usize,
     packer: TravelPacker,
@@ -119,7 +117,7 @@ impl Transport for OutboxTransport {
         // After a failure the connection is made anew.
         let mut open = match self.open.take() {
             Some(open) => open,
-            None => match self.connect(items).map_err(DeliverError::retry)? {
+            None => match self.connect().map_err(DeliverError::retry)? {
                 Some(open) => open,
                 // These are not the next ones any more: the sink takes others.
                 None => return Ok(Vec::new()),
@@ -141,7 +139,7 @@ impl Transport for OutboxTransport {
     }
 
     fn check(&mut self) -> Result<String, String> {
-        self.open = self.connect(&[])?;
+        self.open = self.connect()?;
         let own = self.parts.cluster.subjects.log(&self.parts.cluster.name);
         Ok(format!("the stream keeps {own}"))
     }
@@ -153,8 +151,14 @@ impl Transport for OutboxTransport {
 
 impl OutboxTransport {
     /// Connects, and compares what the stream has of this master with the store. `None` if the sink has to go back to an earlier place.
-    fn connect(&self, items: &[Item]) -> Result<Option<Open>, String> {
-        let OutboxParts { cluster, peers, .. } = &self.parts;
+    fn connect(&self) -> Result<Option<Open>, String> {
+        let OutboxParts {
+            cluster,
+            peers,
+            store,
+            numbering,
+            ..
+        } = &self.parts;
 
         let thread = ClientThread::start("sc-outbox")?;
         let (connection, stream, newest) = thread.block_on(async {
@@ -169,9 +173,12 @@ impl OutboxTransport {
             return Err(format!("the stream {stream} cannot be used: {difference}"));
         }
 
-        let first = items.first().map(|item| item.event.seq);
-        let is_here = self.agree(newest, stream.created, first);
-        if !is_here.map_err(|error| error.to_string())? {
+        let last_message = newest.as_ref().map_or(0, |newest| newest.message);
+        let failed = |error: StoreError| error.to_string();
+        numbering
+            .agree(cluster, store, newest, stream.created)
+            .map_err(failed)?;
+        if store.consumers().is_moved(OUTBOX).map_err(failed)? {
             return Ok(None);
         }
         peers.found_stream(stream.differences.iter().map(ToString::to_string).collect());
@@ -181,61 +188,11 @@ impl OutboxTransport {
         let payload_max = most.saturating_sub(HEADER_ROOM).max(1);
         Ok(Some(Open {
             connection,
+            last_message,
             payload_max,
             packer: TravelPacker::new().map_err(|error| error.to_string())?,
             thread,
         }))
-    }
-
-    /// Makes the numbering agree with what the stream has. `first` is the number of the entry to be published next; false if there are
-    /// earlier ones, which the sink then finds.
-    fn agree(
-        &self,
-        newest: Option<Newest>,
-        created: Micros,
-        first: Option<SeqNo>,
-    ) -> Result<bool, StoreError> {
-        let OutboxParts {
-            cluster,
-            store,
-            numbering,
-            clock,
-            ..
-        } = &self.parts;
-        let settings = store.settings();
-        let known = numbering.get();
-
-        let of_own = newest.filter(|newest| newest.epoch == known.epoch);
-        match (&of_own, first) {
-            (Some(newest), Some(first)) if is_set_back(store, newest.last, newest.last_at)? => {
-                // Everything before it was published before the store was set back.
-                numbering.change(|own| own.renew(first, settings))?;
-                tracing::warn!(
-                    last = newest.last,
-                    first = first.0,
-                    "the store was set back: the stream has later entries of this master, so a new numbering begins"
-                );
-            }
-            (Some(newest), _) => numbering.change(|own| own.published(newest.last, settings))?,
-            (None, _) => {}
-        }
-
-        if created == known.stream {
-            return Ok(true);
-        }
-        let is_first = known.stream == Micros::default();
-        if !is_first {
-            let window = i64::try_from(cluster.window.as_micros()).unwrap_or(i64::MAX);
-            let since = Start::Time(Micros(clock.now().0.saturating_sub(window)));
-            store.consumers().seek(OUTBOX, since)?;
-            tracing::warn!(
-                stream = cluster.subjects.stream(),
-                "the stream is another one than before, publishing again what is not older than cluster.window"
-            );
-        }
-        // Last: after a crash before, all of it happens again.
-        numbering.change(|own| own.is_in(created, settings))?;
-        Ok(is_first)
     }
 
     /// Publishes entries, and returns the number of messages once all are stored.
@@ -269,41 +226,69 @@ impl OutboxTransport {
             metrics.cluster_raw_bytes_sent.add(block.raw_bytes);
         }
 
-        let subject = cluster.subjects.log(&cluster.name);
-        let stream = cluster.subjects.stream();
-        let context = &open.connection.context;
         let count = messages.len();
-        let work = async {
-            // All are sent before the first acknowledgement is awaited, so a batch takes one round trip.
-            let mut waiting = Vec::with_capacity(messages.len());
-            for (id, payload) in messages {
-                let message = PublishMessage::build()
-                    .payload(payload.into())
-                    .message_id(id)
-                    .expected_stream(stream);
-                let sent = context.send_publish(subject.clone(), message).await;
-                waiting.push(sent.map_err(|error| error.to_string())?);
-            }
-            for acknowledgement in waiting {
-                acknowledgement.await.map_err(|error| error.to_string())?;
-            }
-            Ok::<_, String>(())
-        };
-        let published = open.thread.wait(cluster.nats.timeout, work);
-        published.and_then(|done| done).map_err(|why| {
+        let work = self.send(&open.connection, open.last_message, messages);
+        let sent = open.thread.wait(cluster.nats.timeout, work);
+        let sent = sent.and_then(|sent| sent).map_err(|why| {
             // A right that the user lacks is reported beside the request, which then ends late.
             match open.connection.last_error() {
                 Some(reported) => format!("{reported} ({why})"),
                 None => why,
             }
-        })?;
+        });
+        open.last_message = sent?;
 
         metrics.cluster_entries_sent.add(shared.len() as u64);
         metrics.cluster_bytes_sent.add(bytes);
         numbering
-            .change(|numbering| numbering.published(own.published, store.settings()))
+            .published(own.published, store.settings())
             .map_err(|error| error.to_string())?;
         Ok(count)
+    }
+
+    /// Sends messages, and waits until all are stored. Returns the number of the last one.
+    async fn send(
+        &self,
+        connection: &Connection,
+        mut last: u64,
+        messages: Vec<(String, Vec<u8>)>,
+    ) -> Result<u64, String> {
+        let cluster = &self.parts.cluster;
+        let subject = cluster.subjects.log(&cluster.name);
+        let stream = cluster.subjects.stream();
+        let message = |(id, payload): (String, Vec<u8>)| {
+            PublishMessage::build()
+                .payload(payload.into())
+                .message_id(id)
+                .expected_stream(stream)
+        };
+
+        // Only behind the last message that is known of this master: the stream may have been made anew meanwhile, and what was published
+        // before is published again first; or another node has this name.
+        let mut messages = messages.into_iter().map(message);
+        if let Some(first) = messages.next() {
+            let first = first.expected_last_subject_sequence(last);
+            let sent = connection
+                .context
+                .send_publish(subject.clone(), first)
+                .await
+                .map_err(|error| error.to_string())?;
+            last = stored(sent).await?;
+        }
+
+        // All others are sent before their first acknowledgement is awaited, so a batch takes two round trips.
+        let mut waiting = Vec::new();
+        for message in messages {
+            let sent = connection
+                .context
+                .send_publish(subject.clone(), message)
+                .await;
+            waiting.push(sent.map_err(|error| error.to_string())?);
+        }
+        for acknowledgement in waiting {
+            last = stored(acknowledgement).await?;
+        }
+        Ok(last)
     }
 
     /// Whether an entry without a function belongs to a job that is not shared.
@@ -360,18 +345,10 @@ impl OutboxTransport {
 /// Room for the header of a message and those of NATS.
 const HEADER_ROOM: usize = 4 * 1024;
 
-/// Whether the store was set back to an earlier state: the stream has a later entry of its own numbering, or another entry with that number.
-fn is_set_back(store: &Store, last: u64, last_at: Micros) -> Result<bool, StoreError> {
-    if last >= store.durable().0 {
-        return Ok(true);
-    }
-    let mut found = None;
-    let any = |_: Kind, _: crate::model::Flags| true;
-    store.first_entry(any, SeqNo(last), |entry| {
-        found = Some((entry.seq.0, entry.at));
-    })?;
-    // Retention may have dropped it.
-    Ok(found.is_some_and(|(seq, at)| seq == last && at != last_at))
+/// The number of a message once it is stored.
+async fn stored(acknowledgement: PublishAckFuture) -> Result<u64, String> {
+    let stored = acknowledgement.await.map_err(|error| error.to_string())?;
+    Ok(stored.sequence)
 }
 
 /// What a batch consists of.

@@ -32,3 +32,6 @@ pub const CLUSTER_PIN_CHECK: Duration = Duration::from_secs(30);
 
 /// Entries of the own log after which the place is saved again, although nothing was received: so many are read at a start.
 pub const CLUSTER_SAVE_ENTRIES: u64 = 200_000;
+
+/// Messages of the stream after which the rest of a block is not waited for any more: its sender is gone, and sends it anew if it returns.
+pub const CLUSTER_OPEN_MESSAGES_MAX: u64 = 10_000;

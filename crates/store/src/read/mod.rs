@@ -93,6 +93,11 @@ pub struct LogReader {
 }
 
 impl LogReader {
+    /// The time, by the clock of the store.
+    pub fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
     /// Sequence numbers that were left out after a restore: entries of a lost store may have had them.
     pub fn skipped(&self) -> &[SkippedNumbers] {
         &self.skipped

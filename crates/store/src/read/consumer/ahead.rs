@@ -54,6 +54,11 @@ impl Consumers {
         Ok(is_usual.then_some(record.cursor))
     }
 
+    /// Whether the cursor was moved by a seek since the last batch was taken.
+    pub fn is_moved(&self, name: &str) -> Result<bool, StoreError> {
+        Ok(self.state.lock().of(name)?.moved)
+    }
+
     /// Makes what was read the holder's batch, as [`Consumers::next_batch`] does. False if it must be
     /// read again: the consumer was moved, paused or given another filter, or retention has dropped
     /// entries of it.
