@@ -41,7 +41,7 @@ pub mod client;
 pub mod bus;
 #[allow(
     dead_code,
-    reason = "the parts that publish and receive are not here yet"
+    reason = "what status and reactors need of it is not used yet"
 )]
 pub mod cluster;
 pub mod policy;

@@ -12,7 +12,8 @@ import tempfile
 import time
 
 import pytest
-from conftest import end, eventually, free_port, is_open, program
+import yaml
+from conftest import Cellar, end, eventually, free_port, is_open, program
 from test_nats import server
 
 STREAM = "saltcellar"
@@ -333,6 +334,34 @@ def test_doctor_connects_as_the_daemon_does_and_finds_what_is_wrong(setting):
 
     verdicts, said = doctor(setting, section, "master-m1", window="30d")
     assert ("cluster.stream", "warning") in verdicts and "it keeps messages for" in said, said
+
+
+def test_daemons_with_the_sections_share_what_their_masters_store(setting, run, place):
+    def daemon(name):
+        # They read the same file, each when it connects.
+        shutil.copy(setting.dir / f"master-{name}.password", setting.etc / "nats.password")
+        (place / name).mkdir()
+        cluster = yaml.safe_load((setting.dir / f"saltcellar-{name}.yaml").read_text())["cluster"]
+        return Cellar(run, place / name, {}, cluster={**cluster, "replicate": "all"})
+
+    def count(client):
+        found = client.api(f"STREAM.INFO.{STREAM}", subjects_filter=f"{STREAM}.log.m1")
+        return found["state"].get("subjects", {}).get(f"{STREAM}.log.m1", 0)
+
+    admin = setting.admin()
+    before = count(admin)
+    m1 = daemon("m1")
+    m1.fire(("from/m1", {"n": 1}))
+    eventually("the entry in the stream", lambda: count(admin) > before)
+
+    m2 = daemon("m2")
+    m2.fire(("from/m2", {"n": 2}))
+    for one, tag, master in [(m2, "from/m1", "m1"), (m1, "from/m2", "m2")]:
+        def rows(one=one, tag=tag):
+            return json.loads(one.verb("events", "list", "--tag", tag, "--output", "json"))["events"]
+
+        (row,) = eventually(f"{tag} on the other master", rows)
+        assert row["master"] == master, row
 
 
 def test_a_wrong_password_is_rejected(setting):
