@@ -155,9 +155,12 @@ pub(crate) struct Peers {
     state: Mutex<State>,
 }
 
-fn name_of(origin: &str, epoch: &str) -> String {
-    // An origin may have a slash, an epoch has none.
-    format!("{epoch}/{origin}")
+impl Mark {
+    /// The name of its setting.
+    pub(crate) fn name_of(origin: &str, epoch: &str) -> String {
+        // An origin may have a slash, an epoch has none.
+        format!("{epoch}/{origin}")
+    }
 }
 
 impl Peers {
@@ -206,7 +209,7 @@ impl Peers {
         entries: u64,
         changes: &mut Changes,
     ) -> Result<(), StoreError> {
-        changes.put(&name_of(origin, epoch), &mark)?;
+        changes.put(&Mark::name_of(origin, epoch), &mark)?;
         let mut state = self.state.lock();
         let peer = state.peers.entry(origin.to_owned()).or_default();
         peer.entries += entries;

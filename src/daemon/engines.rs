@@ -50,7 +50,7 @@ pub(super) fn start_scripts(
 }
 
 /// The id of the first configured master that exists on this machine.
-pub(super) fn master_id(config: &Config) -> String {
+pub(crate) fn master_id(config: &Config) -> String {
     // Empty on a host without a master.
     config
         .own_master()

@@ -26,6 +26,8 @@ mod tests;
 mod watchdog;
 pub(crate) mod zeromq;
 
+pub(crate) use self::engines::master_id;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -518,7 +520,7 @@ impl Daemon {
 }
 
 /// What entries must be, and the keys of masters that none may have.
-fn policy(
+pub(crate) fn policy(
     config: &Config,
     clock: &Clock,
     metrics: &Arc<Metrics>,

@@ -8,12 +8,12 @@
 //!
 //! An entry of a peer is stored once, whatever is repeated: it has a name, which is its origin, its numbering and its number. The marks in
 //! the settings may be older than the log after a crash. So at the start, and after a batch that failed, the log is read from the
-//! place on that was saved with them ([`Inbox::stored_since`]).
+//! place on that was saved with them ([`Stored::since`]).
 //!
 //! A message counts only under the subject of its origin, which no other master's user may publish to. Whatever else is in the stream is
 //! counted and passed over; a message of a newer release is not: reading stops until this program is replaced.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::base::backoff::Backoff;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
     CLUSTER_BATCH_BYTES, CLUSTER_BEAT, CLUSTER_PIN_CHECK, CLUSTER_RETRY_MAX, CLUSTER_SAVE_ENTRIES,
-    NAME_BYTES_MAX, SCAN_BYTES_MAX, SOURCE_LOG_INTERVAL, STOP_CHECK,
+    SOURCE_LOG_INTERVAL, STOP_CHECK,
 };
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
@@ -36,13 +36,13 @@ use crate::cluster::envelope::{self, Header, OpenBlocks};
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::{Beat, Mark, Peers, Place};
 use crate::cluster::{Cluster, OUTBOX};
-use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source, chained};
+use crate::ingest::of_peers::{Stored, accept, is_shared};
+use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
 use crate::policy::Policy;
 use crate::store::log::exchange::{self, NoBlock};
 use crate::store::settings::{Changes, Save};
 use crate::store::{Intake, Store, StoreError};
 use crate::wire::msgpack::Writer;
-use crate::wire::salt_codec::check_whole;
 
 /// What the inbox needs of the daemon.
 #[derive(Clone)]
@@ -91,41 +91,6 @@ struct Taken {
     missed: Vec<(String, u64)>,
     /// The last message that is part of it.
     message: Option<u64>,
-}
-
-/// What the log has of peers.
-#[derive(Debug, Default)]
-struct Stored {
-    /// Hashes of origin, number and arrival. Two numberings may have the same number.
-    names: HashSet<u64>,
-    /// The greatest number of each origin.
-    last: HashMap<String, u64>,
-}
-
-fn name_of(origin: &str, number: u64, at: Micros) -> u64 {
-    chained(number, [origin.as_bytes(), &at.0.to_le_bytes()])
-}
-
-impl Stored {
-    fn add(&mut self, origin: &str, number: u64, at: Micros) {
-        self.names.insert(name_of(origin, number, at));
-        match self.last.get_mut(origin) {
-            Some(last) => *last = number.max(*last),
-            None => _ = self.last.insert(origin.to_owned(), number),
-        }
-    }
-
-    fn has(&self, entry: &Entry<'_>) -> bool {
-        // Nearly always, so nothing is hashed.
-        !self.names.is_empty()
-            && self
-                .names
-                .contains(&name_of(entry.origin, entry.number, entry.at))
-    }
-
-    fn last(&self, origin: &str) -> u64 {
-        self.last.get(origin).copied().unwrap_or(0)
-    }
 }
 
 pub(crate) struct Inbox {
@@ -285,7 +250,7 @@ impl Inbox {
             self.place.restores = restores;
             self.is_saved = false;
         }
-        self.stored = self.stored_since(self.place.upto).map_err(failed)?;
+        self.stored = Stored::since(&self.parts.store, self.place.upto).map_err(failed)?;
 
         let from = self.place.message + 1;
         let mut reader = cluster.reader(connection, from).await?;
@@ -430,7 +395,10 @@ impl Inbox {
             if self.stored.has(&entry) {
                 continue;
             }
-            self.push(&entry, taken);
+            let InboxParts {
+                policy, metrics, ..
+            } = &self.parts;
+            accept(policy, metrics, &entry, &mut taken.batch);
             entries += 1;
         }
 
@@ -442,32 +410,6 @@ impl Inbox {
         marked.0 = mark;
         marked.1 += entries;
         Ok(())
-    }
-
-    /// Adds an entry, unless the own policy drops it, as that of any source.
-    fn push(&self, entry: &Entry<'_>, taken: &mut Taken) {
-        let policy = &self.parts.policy;
-        let names = [entry.jid, entry.minion, entry.fun, entry.origin];
-        let is_short = names.iter().all(|name| name.len() <= NAME_BYTES_MAX);
-        if !is_short || policy.check_tag(entry.tag, entry.source).is_err() {
-            self.parts.metrics.cluster_entries_rejected.add(1);
-            return;
-        }
-
-        let accepted = match check_whole(entry.body) {
-            Ok(()) => policy.pass(entry, None),
-            // Its origin has mended what it could; this is another's work.
-            Err(why) => {
-                let Ok(body) = policy.mend(entry, why) else {
-                    self.parts.metrics.cluster_entries_rejected.add(1);
-                    return;
-                };
-                policy.pass_instead(entry, body)
-            }
-        };
-        if let Some(accepted) = accepted {
-            taken.batch.push(&accepted.entry(), accepted.fingerprints);
-        }
     }
 
     fn has(&self, epoch: &str, number: u64) -> bool {
@@ -619,31 +561,11 @@ impl Inbox {
         }
         Ok(())
     }
-
-    /// The entries of peers that the log has from a number on.
-    fn stored_since(&self, upto: SeqNo) -> Result<Stored, StoreError> {
-        let mut stored = Stored::default();
-        let store = &self.parts.store;
-        let mut from = upto;
-        while from < store.durable() {
-            let any = |_: Kind, _: Flags| true;
-            from = store.follow(any, from, SCAN_BYTES_MAX, |entry| {
-                if entry.number != 0 {
-                    stored.add(entry.origin, entry.number, entry.at);
-                }
-            })?;
-        }
-        Ok(stored)
-    }
 }
 
 /// Whether a peer may share such an entry.
 fn check(kind: Kind, origin: &str, number: u64) -> Result<(), Bad> {
-    let is_shared = !matches!(
-        kind,
-        Kind::Setting | Kind::SeenOnBus | Kind::Register | Kind::Reaction
-    );
-    if !is_shared {
+    if !is_shared(kind) {
         return Err(Bad::Rejected(
             "it has entries that no master shares".to_owned(),
         ));

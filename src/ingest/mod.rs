@@ -4,5 +4,7 @@ pub mod bus;
 pub mod cluster;
 pub mod gap;
 pub mod gather;
+pub mod join;
+mod of_peers;
 pub mod spill;
 pub mod spool;

@@ -9,7 +9,7 @@ mod restore;
 mod salvage;
 mod state_files;
 mod stats;
-mod tool;
+pub(in crate::cli) mod tool;
 mod verify;
 
 use crate::cli::Global;

@@ -12,7 +12,7 @@ use crate::config::{Config, Environment, Origin};
 use crate::store::SkippedNumbers;
 use crate::wire::msgpack::Time;
 
-pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
+pub(in crate::cli) fn config(global: &Global) -> anyhow::Result<Config> {
     Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")
 }
 
@@ -58,7 +58,7 @@ pub(super) fn numbers(skipped: SkippedNumbers) -> String {
 const COLUMNS: usize = 80;
 
 /// Prints a name with its value, wrapped to the line width.
-pub(super) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), OutputError> {
+pub(in crate::cli) fn field(out: &mut Output, name: &str, text: &str) -> Result<(), OutputError> {
     const NAME_CHARS: usize = 11;
 
     let width = out.width.unwrap_or(COLUMNS).max(40);
@@ -91,7 +91,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// `1 entry`, `2 entries`, `1,234 segments`
-pub(super) fn count(n: u64, one: &str, many: &str) -> String {
+pub(in crate::cli) fn count(n: u64, one: &str, many: &str) -> String {
     let digits = n.to_string();
     let mut text = String::new();
 
