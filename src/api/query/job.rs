@@ -438,12 +438,13 @@ impl Job {
 /// The order in which entries are folded: that of the calls and events, wherever they happened. The number is that of the origin, so
 /// that all masters of one history have the same order.
 pub(super) fn order(entry: &StoredEntry) -> impl Ord {
-    let number = if entry.number == 0 {
-        entry.seq.0
-    } else {
-        entry.number
+    let number = match entry.number {
+        // The others know an entry of the own master by its number here.
+        0 if entry.origin.is_empty() => entry.seq.0,
+        // None for one that came by a bus, whose number here tells only when it arrived.
+        known => known,
     };
-    (entry.at, number, &entry.origin)
+    (entry.at, number, &entry.origin, entry.seq)
 }
 
 /// True if the entry is a publish or the event about one, with all values that identify the job.
