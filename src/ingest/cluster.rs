@@ -41,7 +41,7 @@ use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
 use crate::policy::Policy;
 use crate::store::log::exchange::{self, NoBlock};
 use crate::store::settings::{Changes, Save};
-use crate::store::{Intake, Store, StoreError};
+use crate::store::{Intake, SkippedNumbers, Store, StoreError};
 use crate::wire::msgpack::Writer;
 
 /// What the inbox needs of the daemon.
@@ -69,10 +69,18 @@ enum Bad {
     Stop(String),
 }
 
+impl Bad {
+    fn of_other_release(why: &dyn std::fmt::Display) -> Self {
+        Self::Stop(format!(
+            "{why}; all masters of a history need releases that read each other"
+        ))
+    }
+}
+
 impl From<envelope::Rejected> for Bad {
     fn from(why: envelope::Rejected) -> Self {
         match why {
-            envelope::Rejected::Newer(_) => Self::Stop(why.to_string()),
+            envelope::Rejected::Newer(_) => Self::of_other_release(&why),
             _ => Self::Rejected(why.to_string()),
         }
     }
@@ -321,7 +329,7 @@ impl Inbox {
             Err(Bad::Stop(why)) => {
                 let subject = &message.subject;
                 return Err(format!(
-                    "message {number} of the stream ({subject}) is {why}; replace this program by that release"
+                    "cannot take message {number} of the stream ({subject}): {why}"
                 ));
             }
         }
@@ -359,7 +367,7 @@ impl Inbox {
             return Ok(());
         };
         let block = exchange::read(&bytes).map_err(|why| match why {
-            NoBlock::OtherVersion(_) => Bad::Stop(why.to_string()),
+            NoBlock::OtherVersion(_) => Bad::of_other_release(&why),
             NoBlock::Damaged(what) => Bad::Rejected(what),
         })?;
         let rows = block.rows();
@@ -382,7 +390,15 @@ impl Inbox {
         let mut entries = 0;
         for n in 0..rows.len() {
             let number = rows.seq(n).0;
-            if number <= stored || (is_own && self.has(&header.epoch, number)) {
+            if number <= stored {
+                continue;
+            }
+            let failed = |error: StoreError| Bad::Stop(error.to_string());
+            if is_own
+                && self
+                    .has(&header.epoch, number, rows.at(n))
+                    .map_err(failed)?
+            {
                 continue;
             }
             let (tag, jid) = (rows.tag(n), rows.jid(n));
@@ -412,14 +428,33 @@ impl Inbox {
         Ok(())
     }
 
-    fn has(&self, epoch: &str, number: u64) -> bool {
+    /// Whether this store has all entries of a block of its own master, so that it need not be looked at.
+    fn has_all(&self, header: &Header) -> bool {
         let skipped = self.parts.store.skipped();
-        self.parts.numbering.get().has(epoch, number, skipped)
+        let own = self.parts.numbering.get();
+        header.first >= restored_below(skipped)
+            && own.has(&header.epoch, header.first, skipped)
+            && own.has(&header.epoch, header.last, skipped)
     }
 
-    /// Whether this store has all entries of a block of its own master.
-    fn has_all(&self, header: &Header) -> bool {
-        self.has(&header.epoch, header.first) && self.has(&header.epoch, header.last)
+    /// Whether this store has an entry of its own master.
+    fn has(&self, epoch: &str, number: u64, at: Micros) -> Result<bool, StoreError> {
+        let store = &self.parts.store;
+        let skipped = store.skipped();
+        if !self.parts.numbering.get().has(epoch, number, skipped) {
+            return Ok(false);
+        }
+        if number >= restored_below(skipped) {
+            return Ok(true);
+        }
+
+        // The classes of a backup end at different numbers, so only the log knows.
+        let mut found = false;
+        let any = |_: Kind, _: Flags| true;
+        store.first_entry(any, SeqNo(number), |own| {
+            found = own.seq.0 == number && own.at == at;
+        })?;
+        Ok(found)
     }
 
     /// Adds a record of entries that the stream does not have any more.
@@ -561,6 +596,11 @@ impl Inbox {
         }
         Ok(())
     }
+}
+
+/// Numbers below this one are of the time before the last restore.
+fn restored_below(skipped: &[SkippedNumbers]) -> u64 {
+    skipped.iter().map(|range| range.end.0).max().unwrap_or(0)
 }
 
 /// Whether a peer may share such an entry.
