@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -121,6 +121,15 @@ sinks-libs:
 
 test-sinks: test-binary sinks-libs ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
 	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
+
+test-cluster: test-binary sinks-libs ## share one history between daemons over real nats-servers: outages, kills, bad input, three rounds of cluster-faults
+	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv --no-extension -- python tests/lab/shards.py tests/cluster $(PYTEST_ARGS)
+
+cluster-faults: ## share a history between three daemons during ROUNDS random faults of them, of three nats-servers and of their links (SEED=n repeats a run)
+	@ROUNDS="$(or $(ROUNDS),200)" SEED="$(SEED)" $(MAKE) --no-print-directory test-cluster PYTEST_ARGS="-s tests/cluster/test_faults.py"
+
+cluster: test-binary sinks-libs ## run a Salt cluster of three masters with daemons and nats-servers, kill one machine's processes while jobs run, and compare all masters' answers
+	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- python tests/cluster/salt_cluster.py
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --all --check

@@ -73,6 +73,7 @@ def stages():
         Stage("python", "the extension", program),
         # These wait for most of their time.
         Stage("sinks", "real destinations of sinks", program, 0.5),
+        Stage("cluster", "one history of several daemons", program, 0.5),
         Stage("page", "the page in Chromium", program, 0.5),
         Stage("http", "a real Prometheus", program, 0),
         Stage("sls", "files of the reactor, as Salt renders them", ("build", "salt")),

@@ -19,6 +19,12 @@ import procs  # noqa: E402
 
 #: Approximate seconds of each file in a directory, beside the other shard, for balance only. A file that is not listed counts as 5.
 SECONDS = {
+    "cluster": {
+        "test_bad_input.py": 75,
+        "test_faults.py": 12,
+        "test_history.py": 55,
+        "test_servers.py": 10,
+    },
     "integration": {
         "test_cli.py": 8,
         "test_consumer.py": 15,

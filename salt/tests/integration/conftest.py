@@ -256,19 +256,19 @@ class Lab:
 
 
 class Reactor(Daemon):
-    """A daemon with a reactor."""
+    """A daemon with a reactor. `others` are the other parts of its configuration."""
 
-    def __init__(self, root, bus, **reactor):
+    def __init__(self, root, bus, others=None, **reactor):
         os.makedirs(root)
         super().__init__(root, bus)
-        self.settings = {}
+        self.settings, self.others = {}, others or {}
         self.configure(**reactor)
         self.flags = ["--config", f"{root}/c.yaml"]
 
     def configure(self, **reactor):
         """Adds to its configuration; the daemon reloads the changed file."""
         self.settings |= reactor
-        salt_lab.write(f"{self.root}/c.yaml", json.dumps({"reactor": self.settings}))
+        salt_lab.write(f"{self.root}/c.yaml", json.dumps({"reactor": self.settings, **self.others}))
 
     def log_count(self, words):
         """Number of log lines that contain these words."""
@@ -420,18 +420,20 @@ class Site:
 
 
 @contextlib.contextmanager
-def several_masters(path, addresses, minions=1, master_conf=None, ports=None, rules=None, **conditions):
+def several_masters(path, addresses, minions=1, master_conf=None, ports=None, rules=None, daemon_conf=None, **conditions):
     """Masters on addresses of the loopback network, each with a daemon and minions: `{"a": Site, "b": Site, ...}`.
 
     All have the same ports. The minions of a are a1, a2 and so on. `master_conf` is a function of the number and the directory of a
-    site, for its master's options. Each daemon's reactor has the same rules. `conditions` are those of `salt_lab.start_together`.
+    site, for its master's options, `daemon_conf` one for its daemon's. Each daemon's reactor has the same rules. `conditions` are those of
+    `salt_lab.start_together`.
     """
     names = "abc"[:len(addresses)]
     ports = ports or salt_lab.free_ports(2, addresses)
     settings, daemons = [], {}
     for number, (name, address) in enumerate(zip(names, addresses)):
         root = f"{path}/{name}"
-        one = daemons[name] = Reactor(f"{root}/sc", f"{root}/master/run", master=f"{root}/conf/master", rules=rules or [])
+        one = daemons[name] = Reactor(f"{root}/sc", f"{root}/master/run", daemon_conf(number, root) if daemon_conf else None,
+                                      master=f"{root}/conf/master", rules=rules or [])
         settings.append({
             "directory": root, "prefix": name, "minions": minions, "ports": ports, "minion_conf": CACHED,
             "master_conf": {**FEW, **CACHED, "interface": address, "master_job_cache": "saltcellar", "saltcellar.socket": one.socket,

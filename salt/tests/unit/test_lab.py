@@ -165,7 +165,7 @@ def test_by_hand_one_long_stage_starts_beside_the_build_of_the_tests_and_the_cra
     assert stages["build"].room + stages["systemd"].room == 5
     assert names.index("integration") < names.index("rust") < names.index("python")
     assert sum(stages[name].room for name in ("systemd", "integration", "rust")) <= 5
-    for name in ("systemd", "integration", "python", "sinks", "page", "http"):
+    for name in ("systemd", "integration", "python", "sinks", "cluster", "page", "http"):
         assert stages[name].needs == ("program", "salt"), name
 
     monkeypatch.setattr(run, "CI", True)
