@@ -209,6 +209,25 @@ def published(site, node):
     return writer
 
 
+def test_a_restored_backup_learns_again_what_it_had_and_publishes_what_is_new(site):
+    site = site().start()
+    node = site.nodes[0]
+    site.write()
+    site.stored()
+    backup = site.place / "backup"
+    node.backup(backup)
+    site.stored()
+    writer = published(site, node)
+    site.history.keep(node)
+    node.kill()
+    node.restore(backup)
+    site.history.forget(node)
+    node.start()
+    writer.resume()
+    site.stored()
+    site.is_complete()
+
+
 def test_a_copy_of_the_state_directory_is_recognised_as_older(site):
     """As a snapshot of a virtual machine that is put back: nobody says that it is one."""
     site = site().start()

@@ -1,0 +1,230 @@
+"""What sharing costs and reaches, beside a plain JetStream publisher of the same run (``make cluster-bench``). Prints; asserts no time.
+
+``ENTRIES`` is the number of entries of a rate, ``BEHIND`` that by which a node is behind, ``LIVE`` the seconds at 2,000 entries/s, ``ONLY`` a
+part: rate, delay, ingest, behind.
+"""
+import json
+import os
+import pathlib
+import statistics
+import struct
+import threading
+import time
+
+import msgpack
+import pytest
+from conftest import STREAM
+from nodes import Wire, job_calls
+from procs import eventually, poll
+
+ENTRIES = int(os.environ.get("ENTRIES", "200000"))
+BEHIND = int(os.environ.get("BEHIND", "1000000"))
+LIVE = int(os.environ.get("LIVE", "20"))
+#: Entries per second of the measurement of the delay.
+LIVE_RATE = 2_000
+#: Messages of the plain publisher whose acknowledgements are awaited, and calls of a client of the daemon.
+WINDOW = 64
+BATCH = 512
+#: Seconds until a measurement is given up.
+GIVEN_UP = 1800
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def part(name):
+    return pytest.mark.skipif(os.environ.get("ONLY", name) != name, reason="not asked for")
+
+
+def cpu(process):
+    """Seconds of processor time of a process."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def frames(name, entries):
+    """Requests of jobs with about so many entries, packed: lists of (count, bytes, last id)."""
+    made, calls, number = [], [], 0
+    per_job = 20
+    for _ in range(entries // (per_job + 2)):
+        calls += job_calls(name, minions=per_job, size=200)[1]
+        if len(calls) >= BATCH:
+            made.append(packed(calls, number))
+            number, calls = number + len(calls), []
+    return made
+
+
+def packed(calls, number):
+    out = []
+    for n, (call, args) in enumerate(calls):
+        frame = msgpack.packb([number + n + 1, call, args])
+        out.append(struct.pack(">I", len(frame)) + frame)
+    return len(calls), b"".join(out)
+
+
+def store(node, batches):
+    """Stores packed requests as fast as the daemon takes them; returns the seconds until the last answer."""
+    began = time.monotonic()
+    with Wire(node.socket) as wire:
+        def read():
+            for _ in range(sum(count for count, _ in batches)):
+                size, = struct.unpack(">I", wire._exactly(4))
+                wire._exactly(size)
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _, data in batches:
+            wire.socket.sendall(data)
+        reader.join()
+    return time.monotonic() - began
+
+
+def last_number(node):
+    return node.ask("status")["durable"]
+
+
+def jobs_of(node):
+    """Entries of jobs that are on the disk of a node."""
+    return sum(one["entries"] for one in node.ask("status")["classes"] if one["class"] == "jobs")
+
+
+def warm(sender, receiver):
+    """Waits until an entry gets through: the stream is made, both are connected."""
+    jid, calls = job_calls("warm")
+    with Wire(sender.socket) as wire:
+        wire.ask_all(calls)
+    eventually("the first job", lambda: (receiver.job(jid) or {}).get("endtime"))
+
+
+def stream_bytes(site):
+    with site.servers.client() as client:
+        state = client.api(f"STREAM.INFO.{STREAM}")["state"]
+    return state["messages"], state["bytes"]
+
+
+def plain_rate(site, sizes):
+    """Seconds of a publisher that sends messages of these sizes to a stream of the same kind, with `WINDOW` of them under way."""
+    with site.servers.client() as client:
+        made = client.api("STREAM.CREATE.plain", name="plain", subjects=["plain.*"], storage="file", num_replicas=len(site.servers.all), duplicate_window=120_000_000_000)
+        assert "error" not in made, made
+        data = os.urandom(max(sizes))
+        began, under_way = time.monotonic(), 0
+        for number, size in enumerate(sizes):
+            client.publish("plain.a", data[:size], f"{client.inbox}.ack", {"Nats-Msg-Id": str(number)})
+            under_way += 1
+            if under_way >= WINDOW:
+                assert b"seq" in client.next(60)[2]
+                under_way -= 1
+        for _ in range(under_way):
+            assert b"seq" in client.next(60)[2]
+        seconds = time.monotonic() - began
+        client.api("STREAM.DELETE.plain")
+    return seconds
+
+
+@part("rate")
+def test_rate(site):
+    site = site(nodes=2, servers=3).start()
+    sender, receiver = site.nodes
+    warm(sender, receiver)
+    before = eventually("the whole first job", lambda: jobs_of(receiver) == jobs_of(sender) and jobs_of(receiver))
+    batches = frames("m1", ENTRIES)
+    entries = sum(count for count, _ in batches)
+    used, began = [cpu(node.process) for node in site.nodes], time.monotonic()
+    own = store(sender, batches)
+    assert poll(lambda: jobs_of(receiver) - before >= entries, GIVEN_UP, pause=0.02), receiver.reasons()
+    seconds = time.monotonic() - began
+    used = [cpu(node.process) - one for node, one in zip(site.nodes, used)]
+
+    raw = next(one for one in sender.ask("status")["classes"] if one["class"] == "jobs")["raw_bytes"]
+    with site.servers.client() as client:
+        sizes = [len(head) + len(body) for _, _, head, body in client.messages(STREAM, f"{STREAM}.log.m1")]
+    plain = plain_rate(site, sizes)
+    print(f"\nrate: {entries / seconds:,.0f} entries/s stored, published and received ({entries:,} entries, stored within {own:.1f} s), "
+          f"{1e6 * used[0] / entries:.1f} and {1e6 * used[1] / entries:.1f} us CPU per entry of sender and receiver\n"
+          f"  {len(sizes)} messages of {statistics.mean(sizes):,.0f} bytes; a plain publisher of them: {plain:.2f} s, {entries / plain:,.0f} entries/s; ratio {plain / seconds:.2f}\n"
+          f"  wire bytes over raw bytes: {sum(sizes) / raw:.3f} ({sum(sizes):,} of {raw:,})")
+
+
+@part("delay")
+def test_delay(site):
+    site = site(nodes=2, servers=3).start()
+    sender, receiver = site.nodes
+    warm(sender, receiver)
+    arrived, stopping = {}, threading.Event()
+
+    def read():
+        since = last_number(receiver)
+        with Wire(receiver.socket) as wire:
+            while not stopping.is_set():
+                page = wire.ask("entries", **{"from": since})
+                now = time.monotonic()
+                for entry in page["entries"]:
+                    since = entry["seq"] + 1
+                    arrived[entry.get("jid"), entry.get("minion"), entry["kind"]] = now
+                if not page["entries"]:
+                    time.sleep(0.002)
+    threading.Thread(target=read, daemon=True).start()
+    acked, sent = {}, 0
+    began = time.monotonic()
+    with Wire(sender.socket) as wire:
+        while time.monotonic() - began < LIVE:
+            jid, calls = job_calls("m1", minions=18, size=200)
+            wire.ask_all(calls)
+            now = time.monotonic()
+            for call, args in calls:
+                kind = {"save_load": "load", "returner": "return", "update_endtime": "endtime"}[call]
+                acked[jid, args.get("load", {}).get("id"), kind] = now
+            sent += len(calls)
+            time.sleep(max(0, began + sent / LIVE_RATE - time.monotonic()))
+    seconds = time.monotonic() - began
+    assert poll(lambda: len(arrived) >= len(acked), 60), (len(arrived), len(acked))
+    stopping.set()
+    delays = sorted(arrived[one] - at for one, at in acked.items())
+
+    def share(part):
+        return f"{1000 * delays[min(int(len(delays) * part), len(delays) - 1)]:.0f} ms"
+    print(f"\ndelay at {sent / seconds:,.0f} entries/s, from the acknowledgement on one node to the reading on another: median {share(0.5)}, p99 {share(0.99)}, longest {share(1)}")
+
+
+@part("ingest")
+def test_own_ingest(site):
+    """With its peer away, so that only the outbox is beside it; the servers share the processors."""
+    rates = {"with": [], "without": []}
+    whole = site(nodes=1, servers=3)
+    whole.servers.start()
+    (node,) = whole.nodes
+    nats = node.nats
+    for _ in range(3):
+        for kind in rates:
+            node.nats = nats if kind == "with" else None
+            node.start()
+            if kind == "with":
+                eventually("the node is well", lambda: not any("cluster" in one for one in node.reasons()))
+            batches = frames("m1", ENTRIES)
+            rates[kind].append(sum(count for count, _ in batches) / store(node, batches))
+            node.stop()
+    best = {kind: max(found) for kind, found in rates.items()}
+    print(f"\nown ingest: {best['without']:,.0f} entries/s without a cluster, {best['with']:,.0f} with; ratio {best['with'] / best['without']:.3f} (all: {json.dumps({k: [round(r) for r in v] for k, v in rates.items()})})")
+
+
+@part("behind")
+def test_catching_up(site):
+    site = site(nodes=2, servers=3)
+    site.servers.start()
+    sender, late = site.nodes
+    sender.start()
+    left = BEHIND
+    while left > 0:
+        part_of_it = min(left, 200_000)
+        store(sender, frames("m1", part_of_it))
+        left -= part_of_it
+    entries, seen = jobs_of(sender), []
+
+    def is_published():
+        # The stream does not grow any more.
+        seen.append(stream_bytes(site)[0])
+        return len(seen) > 10 and len(set(seen[-10:])) == 1
+    assert poll(is_published, GIVEN_UP, pause=0.5)
+    began = time.monotonic()
+    late.start()
+    assert poll(lambda: jobs_of(late) >= entries, GIVEN_UP, pause=0.05), late.reasons()
+    seconds = time.monotonic() - began
+    print(f"\ncatching up: {entries:,} entries in {seconds:.1f} s, {entries / seconds:,.0f} entries/s, {1e6 * cpu(late.process) / entries:.1f} us CPU per entry")
