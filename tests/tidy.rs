@@ -1972,8 +1972,12 @@ fn the_page_of_doctor_has_every_check_reason_of_status_and_counter() {
     check_page("docs/DOCTOR.md", &expected);
     let source = read("src/api/call/status/health.rs");
     let (_, rules) = source.split_once("fn health(").unwrap();
+    let source = read("src/api/call/status/cluster.rs");
+    let (_, of_cluster) = source.split_once("fn reasons(").unwrap();
+    let (of_cluster, _) = of_cluster.split_once("#[cfg(test)]").unwrap();
     // Messages are sentences; of a format string, the longest fixed part.
-    let messages: Vec<_> = literals(rules)
+    let messages: Vec<_> = [literals(rules), literals(of_cluster)]
+        .concat()
         .into_iter()
         .filter(|text| text.trim().contains(' '))
         .map(|text| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
+use crate::api::call::SharedHistory;
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -27,7 +28,7 @@ pub(super) struct History {
     numbering: Arc<OwnNumbering>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    pub(super) peers: Arc<Peers>,
+    peers: Arc<Peers>,
 }
 
 impl History {
@@ -64,6 +65,14 @@ impl History {
             clock: clock.clone(),
             peers: Arc::new(peers),
         }))
+    }
+
+    /// What calls read of it.
+    pub(super) fn shared(&self) -> SharedHistory {
+        let Cluster {
+            subjects, window, ..
+        } = &*self.cluster;
+        SharedHistory::new(self.peers.clone(), subjects.stream(), *window)
     }
 
     /// The sink that publishes the own history.

@@ -287,6 +287,7 @@ impl Running {
             reactor: None,
             engines,
             zeromq: Vec::new(),
+            shared: None,
         };
         let ctx = Arc::new(made.into_ctx(config).unwrap());
 

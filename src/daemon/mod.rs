@@ -41,7 +41,9 @@ use tokio::sync::watch;
 
 use self::history::History;
 use crate::api::call::running::RunningConfig;
-use crate::api::call::{Acceptor, Archive, Ctx, JidMaker, OwnMaster, Process, Reacting, Rights};
+use crate::api::call::{
+    Acceptor, Archive, Ctx, JidMaker, OwnMaster, Process, Reacting, Rights, SharedHistory,
+};
 use crate::api::http;
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
 use crate::api::sign_in::SignIn;
@@ -107,6 +109,7 @@ struct Made<'a> {
     reactor: Option<&'a ReactorService>,
     engines: Arc<Engines>,
     zeromq: Vec<ZmqSocketStatus>,
+    shared: Option<SharedHistory>,
 }
 
 impl Made<'_> {
@@ -118,6 +121,7 @@ impl Made<'_> {
             clock: self.clock,
             metrics: self.metrics,
             master: OwnMaster::new(&engines::master_id(config)),
+            shared: self.shared,
         };
 
         // New job ids continue after the newest stored one even if the clock was set back.
@@ -373,6 +377,7 @@ impl Daemon {
             reactor: reactor.as_ref(),
             engines: engines.clone(),
             zeromq: zeromq.statuses(),
+            shared: history.as_ref().map(History::shared),
         };
         let ctx = Arc::new(made.into_ctx(config)?);
         let running = ctx.process.config.clone();

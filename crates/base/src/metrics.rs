@@ -498,11 +498,11 @@ counters! {
     /// Bytes of messages received, also of those that were known.
     cluster_bytes_received: Harmless,
     /// Messages of the stream, and signs of life, that were passed over: not the work of a master, damaged, or of another master than they claim.
-    cluster_messages_rejected: Warning("messages of the shared history were rejected: `saltcellar status` names their masters"),
+    cluster_messages_rejected: ShownBy("cluster"),
     /// Entries of other masters that cannot be stored: a name or tag too long, or data that cannot be read.
     cluster_entries_rejected: Warning("entries of other masters could not be read and were not stored"),
     /// Entries of other masters that the stream did not have any more, at most. A gap record describes each time.
-    cluster_entries_missed: Loss("entries of other masters are missing: `saltcellar cluster join` copies them from another daemon"),
+    cluster_entries_missed: ShownBy("cluster"),
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::shared::SharedHistory;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::store::Store;
@@ -15,6 +16,8 @@ pub(crate) struct Archive {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) master: OwnMaster,
+    /// With `cluster.nats`.
+    pub(crate) shared: Option<SharedHistory>,
 }
 
 /// The id of this machine's master; empty if there is none.

@@ -30,6 +30,7 @@ mod reading;
 mod rights;
 pub(crate) mod running;
 pub(crate) mod send;
+mod shared;
 pub(crate) mod sinks;
 pub(crate) mod status;
 pub(crate) mod store;
@@ -54,6 +55,7 @@ pub(crate) use read_ctx::ReadCtx;
 use read_ctx::{OF_EVENTS, OF_JOBS, OF_MINIONS};
 pub(crate) use rights::Rights;
 pub(in crate::api) use rights::unapplied;
+pub(crate) use shared::SharedHistory;
 pub(in crate::api) use store_error::failed;
 pub(in crate::api) use writes::signed_return;
 

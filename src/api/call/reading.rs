@@ -6,6 +6,7 @@ use std::path::Path;
 use super::archive::{Archive, OwnMaster};
 use super::parts::{Ctx, Part, Process, Reacting};
 use super::running::RunningConfig;
+use super::shared::SharedHistory;
 use crate::api::sign_in::SignIn;
 use crate::api::sign_in::tokens::Token;
 use crate::base::clock::Clock;
@@ -34,6 +35,7 @@ pub(crate) struct ReadArchive<'a> {
     pub(crate) clock: &'a Clock,
     pub(crate) metrics: &'a Metrics,
     pub(crate) master: &'a OwnMaster,
+    pub(crate) shared: Option<&'a SharedHistory>,
 }
 
 impl ReadPart for Archive {
@@ -46,6 +48,7 @@ impl ReadPart for Archive {
             clock: &self.clock,
             metrics: &self.metrics,
             master: &self.master,
+            shared: self.shared.as_ref(),
         }
     }
 }

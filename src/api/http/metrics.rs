@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! Labels are bounded: names from the configuration, of consumers and of classes, never a job id or
+//! Labels are bounded: names from the configuration, of consumers, of classes and of masters, never a job id or
 //! a minion id. Only `http.minion_metrics` adds series per minion.
 
 use std::collections::HashMap;
@@ -109,6 +109,9 @@ families! {
     REACTOR_WAITING = gauge("reactor_waiting_reactions", "Reactions that wait to be carried out");
     REACTOR_OPEN = gauge("reactor_open_events", "Matched events without a complete record");
     MASTER_UNREACHABLE = gauge("reactor_master_unreachable", "1 while the reactor's master is unreachable");
+    CLUSTER_READING = gauge("cluster_reading", "1 while the histories of the other masters are read; only with `cluster.nats`, as the next two");
+    CLUSTER_BEHIND = gauge("cluster_behind_seconds", "Time by which the history of another master is behind here, by `master`. One that is not heard of is further behind each second");
+    CLUSTER_HEARD = gauge("cluster_heard_seconds", "Time since another master was heard of, by `master`; absent if it was not since the start");
     JOBS = counter("jobs", "Jobs stored as published, by `function_class`: the module of the function, or `other`");
     RETURNS = counter(
         "returns",
@@ -356,6 +359,8 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
 
     sinks(ctx, of);
 
+    cluster(ctx, of);
+
     if let Some(reactor) = &ctx.reacting.handle {
         let status = reactor.status();
         of.gauge(&REACTOR_BEHIND, &[], status.behind as f64);
@@ -435,6 +440,26 @@ fn store(ctx: &Ctx, of: &mut Snapshot) -> Result<(), StoreError> {
     }
 
     Ok(())
+}
+
+fn cluster(ctx: &Ctx, of: &mut Snapshot) {
+    let Some(shared) = &ctx.archive.shared else {
+        return;
+    };
+    let is_reading = shared.links().inbox.is_none();
+    of.gauge(&CLUSTER_READING, &[], flag(is_reading));
+
+    for master in shared.others() {
+        let label = [("master", master.name.as_str())];
+        // Whoever may publish to the stream can make up names of which nothing else is known.
+        let Some(behind) = master.behind else {
+            continue;
+        };
+        of.gauge(&CLUSTER_BEHIND, &label, behind.as_secs_f64());
+        if let Some(ago) = master.heard_ago {
+            of.gauge(&CLUSTER_HEARD, &label, ago.as_secs_f64());
+        }
+    }
 }
 
 fn sinks(ctx: &Ctx, of: &mut Snapshot) {

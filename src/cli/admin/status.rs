@@ -1,7 +1,10 @@
 //! `saltcellar status`: shows on one screen whether all is well.
 
-use crate::api::call::status::{ClassRow, Level, Reason, ScriptState, Status};
+use crate::api::call::status::{
+    ClassRow, ClusterRow, Level, MasterRow, Reason, ScriptState, Status,
+};
 use crate::api::call::{self as calls, NoArgs};
+use crate::base::limits::CLUSTER_AWAY;
 use crate::base::units::{bytes, rate, span};
 use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short_at, show};
 use crate::engines::runtime::Phase;
@@ -266,7 +269,16 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
         ("keeps", keeps(status)),
         ("failure", last),
     ];
-    facts.into_iter().chain(slot).collect()
+    let cluster = status.cluster.as_ref().map(|row| {
+        let text = format!(
+            "{} of the history on stream {}, with {} other masters",
+            row.name,
+            row.stream,
+            row.masters.len()
+        );
+        ("cluster", text)
+    });
+    facts.into_iter().chain(slot).chain(cluster).collect()
 }
 
 /// For how long each class keeps its entries.
@@ -415,6 +427,24 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
         );
     }
 
+    if let Some(cluster) = &status.cluster {
+        let state = if cluster.not_reading.is_some() {
+            "not reading"
+        } else {
+            "reading"
+        };
+        let is_bad = cluster.not_reading.is_some();
+        add(is_bad, "cluster", &cluster.stream, state, "-".to_owned());
+
+        for master in &cluster.masters {
+            let state = state_of(master, cluster);
+            let lag = master.behind_s.map_or("-".to_owned(), |behind_s| {
+                format!("{} behind", span(behind_s))
+            });
+            add(!master.complete, "master", &master.name, state, lag);
+        }
+    }
+
     for script in &status.scripts {
         add(
             script.failures > 0 || script.state == ScriptState::Failed,
@@ -440,6 +470,17 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     // The sort is stable: rows keep the order above among their kind.
     rows.sort_by_key(|(is_well, _)| *is_well);
     rows.into_iter().map(|(_, row)| row).collect()
+}
+
+/// What is known of another master of the shared history.
+fn state_of(master: &MasterRow, cluster: &ClusterRow) -> &'static str {
+    let is_gone = master.behind_s.is_none_or(|s| s > cluster.window_s);
+    match master.heard_s {
+        _ if master.complete => "complete",
+        _ if is_gone => "gone",
+        Some(heard_s) if heard_s <= CLUSTER_AWAY.as_secs() => "behind",
+        _ => "not heard",
+    }
 }
 
 /// The counters that are not zero, grouped by the first word of their names.
@@ -609,6 +650,52 @@ mod tests {
         assert_eq!(
             shown(&status).as_deref(),
             Some("slot     2/3, of the job ids of this master")
+        );
+    }
+
+    #[test]
+    fn the_other_masters_of_a_shared_history_are_rows_those_behind_first() {
+        let master = |name: &str, heard_s: u64, behind_s: u64| MasterRow {
+            name: name.to_owned(),
+            complete: behind_s <= 10,
+            heard_s: Some(heard_s),
+            behind_s: Some(behind_s),
+            ..MasterRow::default()
+        };
+        let cluster = ClusterRow {
+            name: "a".to_owned(),
+            stream: "s".to_owned(),
+            window_s: 9_000,
+            masters: vec![
+                master("b", 1, 2),
+                master("c", 1, 240),
+                master("d", 60, 60),
+                master("e", 9_001, 9_001),
+            ],
+            ..ClusterRow::default()
+        };
+        let status = Status {
+            cluster: Some(cluster),
+            ..Status::default()
+        };
+        let rows: Vec<String> = parts(&status).iter().map(|row| row.join(" ")).collect();
+        assert_eq!(
+            rows,
+            [
+                "master c behind 4m behind",
+                "master d not heard 60s behind",
+                "master e gone 2h behind",
+                "cluster s reading -",
+                "master b complete 2s behind",
+            ]
+        );
+        let facts = facts(&status);
+        assert_eq!(
+            facts.last(),
+            Some(&(
+                "cluster",
+                "a of the history on stream s, with 4 other masters".to_owned()
+            ))
         );
     }
 

@@ -24,6 +24,8 @@ answers! {
         socket: String,
         /// The slot of the job ids that it makes: `k/n`, number k of n masters.
         slot: Option<String>,
+        /// The history that several masters share, with `cluster.nats`.
+        cluster: Option<ClusterRow>,
         /// All entries below are readable.
         head: u64,
         /// All entries below survive a power loss.
@@ -179,6 +181,57 @@ answers! {
         /// The last error; remains after a success.
         error: Option<String>,
         dead_letters: u64,
+    }
+    /// The history that several masters share. The sink `cluster` publishes the own part of it.
+    ClusterRow {
+        /// The name of this master in it.
+        name: String,
+        /// The stream of NATS that has it.
+        stream: String,
+        /// The slot that the other masters know of this one: `k/n`.
+        slot: Option<String>,
+        /// Why the histories of the other masters are not read; absent while they are.
+        not_reading: Option<String>,
+        /// Stored entries that are not published at most, whether they are shared or not.
+        unpublished_entries: u64,
+        /// The age of the first of them, in seconds.
+        unpublished_s: u64,
+        /// What the stream keeps less than the settings say.
+        differences: Vec<String>,
+        /// Another node with the name of this master: a random number of its process.
+        name_twin: Option<String>,
+        /// Another master with the slot of this one.
+        slot_twin: Option<String>,
+        /// Messages of the stream since the start that are of no master.
+        foreign: u64,
+        /// Seconds for which the stream keeps messages. A master that was away for longer is taken for one that is gone.
+        window_s: u64,
+        /// The other masters.
+        masters: Vec<MasterRow>,
+    }
+    /// Another master of the shared history.
+    MasterRow {
+        name: String,
+        /// Whether all that it has published is here, and it was heard of within 10 s.
+        complete: bool,
+        /// How far its history here is behind it, in seconds; absent if nothing is known of it.
+        behind_s: Option<u64>,
+        /// Its history is here up to this time of its clock.
+        complete_until: Option<Time>,
+        /// Seconds since it was heard of; absent if it was not since the start.
+        heard_s: Option<u64>,
+        /// The time of this machine minus that of the master, in seconds, if they differ by more than 5.
+        skew_s: Option<i64>,
+        slot: Option<String>,
+        version: Option<String>,
+        /// Entries received since the start.
+        entries: u64,
+        /// Messages rejected since the start.
+        rejected: u64,
+        /// Why the last of them was.
+        rejection: Option<String>,
+        /// Entries since the start that the stream did not have any more, at most.
+        missing: u64,
     }
     /// A script.
     ScriptRow {

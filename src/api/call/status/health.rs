@@ -7,12 +7,14 @@ use super::answer::{
     BusRow, ClassRow, ConsumerRow, DamageRow, ListenerPhase, ListenerRow, ReactorRow, ReloadRow,
     ScriptRow, ScriptState, SinkRow, SpoolRow, Status,
 };
+use super::cluster;
 use super::level::Level::{Problem, Warning};
-use super::level::{Health, Level, Reason};
+use super::level::{Health, LAG_S_MAX, Level, Reasons};
 use crate::base::clock::Micros;
 use crate::base::metrics::{CounterDefinition, Metrics, Severity};
 use crate::base::units::{bytes, span};
 use crate::engines::runtime::Phase;
+use crate::engines::transport::cluster::OUTBOX;
 use crate::model::OVERFLOW;
 use crate::store::free_space::SpaceLevel;
 
@@ -54,27 +56,12 @@ pub fn loss_counters() -> Vec<LossCounter> {
 pub(crate) const SPOOL_WAITS_MAX: i64 = 300;
 /// Seconds without an iteration after which the appender counts as blocked.
 const APPENDER_BLOCKED_S: u64 = 10;
-/// Lag of a consumer or sink that needs attention, in seconds.
-const LAG_S_MAX: u64 = 600;
 /// Lag of the reactor that needs attention, in entries.
 const REACTOR_BEHIND_MAX: u64 = 10_000;
 /// Validity of the certificate below which it must be renewed.
 const CERTIFICATE_LEFT_US: i64 = 14 * 86_400 * 1_000_000;
 /// Days of disk space below which it needs attention.
 const DAYS_LEFT_MIN: u64 = 7;
-
-#[derive(Default)]
-struct Reasons(Vec<Reason>);
-
-impl Reasons {
-    fn add(&mut self, level: Level, part: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Reason {
-            level,
-            part: part.into(),
-            message: message.into(),
-        });
-    }
-}
 
 /// Decides whether all is well. The field `health` of the status is not read.
 pub(crate) fn health(status: &Status, now: Micros) -> Health {
@@ -134,7 +121,13 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .reactions
         .iter()
         .for_each(|row| reactor(&mut found, row));
-    status.sinks.iter().for_each(|row| sink(&mut found, row));
+    cluster::reasons(&mut found, status);
+    status
+        .sinks
+        .iter()
+        // Part of the shared history.
+        .filter(|row| !(status.cluster.is_some() && row.name == OUTBOX))
+        .for_each(|row| sink(&mut found, row));
     status
         .scripts
         .iter()

@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Lag of a consumer, a sink or a master that needs attention, in seconds.
+pub(super) const LAG_S_MAX: u64 = 600;
+
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -32,5 +35,24 @@ answers! {
         part: String,
         /// The problem and the remedy.
         message: String,
+    }
+}
+
+/// Reasons as they are found.
+#[derive(Default)]
+pub(super) struct Reasons(pub(super) Vec<Reason>);
+
+impl Reasons {
+    pub(super) fn add(
+        &mut self,
+        level: Level,
+        part: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.0.push(Reason {
+            level,
+            part: part.into(),
+            message: message.into(),
+        });
     }
 }

@@ -4,14 +4,15 @@
 //! are numbers per 1000 s, because answers contain no floats.
 
 mod answer;
+mod cluster;
 mod growth;
 mod health;
 mod level;
 
 pub(crate) use answer::{
-    BusRow, ClassRow, ClockStep, ConsumerRow, DamageRow, Disk, FileRow, LastFailure, ListenerPhase,
-    ListenerRow, MasterKeys, Rates, ReactorRow, ReloadRow, RuleRow, ScriptRow, ScriptState,
-    ShareRow, SinkRow, SpoolRow, Status, ZeromqRow,
+    BusRow, ClassRow, ClockStep, ClusterRow, ConsumerRow, DamageRow, Disk, FileRow, LastFailure,
+    ListenerPhase, ListenerRow, MasterKeys, MasterRow, Rates, ReactorRow, ReloadRow, RuleRow,
+    ScriptRow, ScriptState, ShareRow, SinkRow, SpoolRow, Status, ZeromqRow,
 };
 pub use health::loss_counters;
 pub(crate) use health::{LossCounter, SPOOL_WAITS_MAX, health};
@@ -19,6 +20,7 @@ pub(crate) use level::{Health, Level, Reason};
 
 use std::path::Path;
 
+use self::cluster::cluster;
 use self::growth::{ClassGrowth, days_left};
 use super::reading::{ReadArchive, ReadCtxParts, ReadEngines, ReadReacting, ReadTokens};
 use super::running::Reload;
@@ -82,6 +84,7 @@ pub(crate) fn status(ctx: &ReadCtxParts<'_>) -> Result<Status, StoreError> {
         state_dir: archive.state_dir.to_string_lossy().into_owned(),
         socket: process.socket.to_string_lossy().into_owned(),
         slot: process.slot.show(),
+        cluster: None,
         head: stats.head.0,
         durable: stats.durable.0,
         appender_seen_s: store.appender_seen_ago().as_secs(),
@@ -132,6 +135,8 @@ pub(crate) fn status(ctx: &ReadCtxParts<'_>) -> Result<Status, StoreError> {
         shares: shares(store),
         minion_share: store.share_percent(),
     };
+
+    status.cluster = archive.shared.map(|shared| cluster(shared, &status.sinks));
 
     // Last, from the fields above: nothing is looked up twice, so the health fits the rest.
     status.health = health(&status, now);
