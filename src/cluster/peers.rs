@@ -114,6 +114,12 @@ pub(crate) struct PeerView {
 }
 
 impl PeerView {
+    /// It was away for longer than the stream keeps messages, so it is taken for one that does not exist any more.
+    pub(crate) fn is_gone(&self, window: Duration) -> bool {
+        let is_long = |time: Duration| time > window;
+        self.heard_ago.is_none_or(is_long) && self.behind.is_none_or(is_long)
+    }
+
     /// Everything that it had published when it was last heard of is here, and that was just now.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_heard && self.behind.is_some_and(|behind| behind <= CLUSTER_AWAY)

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{Made, engines, policy, runtime, store_options};
-use crate::api::call::Ctx;
+use crate::api::call::{Ctx, SharedHistory};
 use crate::api::client::{Client, ClientError};
 pub(crate) use crate::api::http::in_process::Answer;
 use crate::api::http::in_process::{HOST, Visitor, open, routes, visit};
@@ -27,6 +27,8 @@ use crate::base::clock::Clock;
 use crate::base::limits::SOCKET_CALLS_MAX;
 use crate::base::metrics::Metrics;
 use crate::bus::fire::Firer;
+use crate::cluster::Cluster;
+use crate::cluster::peers::Peers;
 use crate::config::{CliOverrides, Config, Environment};
 use crate::engines::settings::of_config;
 use crate::model::Batch;
@@ -45,6 +47,8 @@ pub(crate) struct Cellar {
 
 struct Running {
     ctx: Arc<Ctx>,
+    /// With `cluster.nats`. Nothing connects to it.
+    peers: Option<Arc<Peers>>,
     intake: Intake,
     pairs: Pairs,
     routes: axum::Router,
@@ -148,6 +152,12 @@ impl Cellar {
         let done = Box::new(move |result| sender.send(result).unwrap());
         self.running().intake.submit(batch, Some(done)).unwrap();
         receive(&stored).unwrap();
+    }
+
+    /// What it knows of the other masters, on a daemon with `cluster.nats`.
+    pub(crate) fn peers(&self) -> &Peers {
+        let peers = self.running().peers.as_deref();
+        peers.expect("cluster.nats is configured")
     }
 
     pub(crate) fn counter(&self, name: &str) -> u64 {
@@ -276,6 +286,18 @@ impl Running {
         let sinks = of_config(config).unwrap();
         let engines = engines::start(config, sinks, &store, &options.fs, &clock, None);
 
+        let cluster = Cluster::of(config, "").unwrap();
+        let shared = cluster.map(|cluster| {
+            let (name, settings) = (cluster.name, store.settings());
+            let peers = Peers::new(name, None, "test".to_owned(), settings, clock.clone());
+            peers.receives(None);
+            let peers = Arc::new(peers);
+            let shared =
+                SharedHistory::new(peers.clone(), cluster.subjects.stream(), cluster.window);
+            (peers, shared)
+        });
+        let (peers, shared) = shared.unzip();
+
         let made = Made {
             store,
             clock,
@@ -287,7 +309,7 @@ impl Running {
             reactor: None,
             engines,
             zeromq: Vec::new(),
-            shared: None,
+            shared,
         };
         let ctx = Arc::new(made.into_ctx(config).unwrap());
 
@@ -299,6 +321,7 @@ impl Running {
             pairs: Pairs::new(ctx.clone(), intake.clone(), stopping.clone()),
             routes: routes(config, ctx.clone(), stopping),
             ctx,
+            peers,
             intake,
             stop,
             runtime,
@@ -310,6 +333,7 @@ impl Running {
     fn stop(self) {
         let Self {
             ctx,
+            peers: _,
             intake,
             pairs,
             routes,

@@ -80,6 +80,7 @@ fn job_of(ctx: &ReadCtx<'_>, jid: &str, confirmed: bool) -> Result<Job, CallErro
     let mut job = Job::read(&ctx.store, jid)
         .map_err(failed)?
         .unwrap_or_default();
+    ctx.others.settle(&mut job);
     if confirmed {
         job.keep_confirmed();
     }

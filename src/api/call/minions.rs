@@ -46,7 +46,7 @@ impl Run for List {
                 .unwrap_or(MINIONS_ROWS_MAX)
                 .clamp(1, MINIONS_ROWS_MAX),
         };
-        minions_list(&ctx.store, &filter).map_err(failed)
+        minions_list(&ctx.store, &ctx.others, &filter).map_err(failed)
     }
 }
 
@@ -71,6 +71,6 @@ impl Call for Show {
 
 impl Run for Show {
     fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<Option<Minion>, CallError> {
-        minion(&ctx.store, &args.minion).map_err(failed)
+        minion(&ctx.store, &ctx.others, &args.minion).map_err(failed)
     }
 }

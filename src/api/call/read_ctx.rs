@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::archive::{Archive, OwnMaster};
+use crate::api::query::Others;
 use crate::base::metrics::Metrics;
 use crate::model::{Limit, ReadLimits};
 use crate::store::StoreView;
@@ -14,6 +15,8 @@ pub(crate) struct ReadCtx<'a> {
     pub(crate) store: StoreView,
     pub(crate) metrics: &'a Metrics,
     pub(crate) master: &'a OwnMaster,
+    /// The other masters of a shared history, as known when the call began.
+    pub(crate) others: Others,
     pub(super) limits: Arc<ReadLimits>,
 }
 
@@ -23,6 +26,12 @@ impl<'a> ReadCtx<'a> {
             store: archive.store.view(limits.clone()),
             metrics: &archive.metrics,
             master: &archive.master,
+            others: archive
+                .shared
+                .as_ref()
+                .map_or_else(Others::default, |shared| {
+                    Others::of(shared.others(), shared.window())
+                }),
             limits: limits.clone(),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::base::clock::Micros;
 use crate::cluster::peers::{Links, PeerView, Peers};
 
 /// The shared history, on a daemon with `cluster.nats`. Clones share it.
@@ -42,7 +43,14 @@ impl SharedHistory {
 
     /// The other masters, by name.
     pub(crate) fn others(&self) -> Vec<PeerView> {
-        self.peers.all()
+        let mut others = self.peers.all();
+        for other in &mut others {
+            // Nothing of it is here yet, and no more than this is to come.
+            if other.complete == Micros::default() && other.behind.is_some() {
+                other.behind = Some(self.window);
+            }
+        }
+        others
     }
 
     pub(crate) fn links(&self) -> Links {

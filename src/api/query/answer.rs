@@ -16,6 +16,8 @@ pub(crate) struct Answer {
     pub(crate) duplicates: u64,
     /// The first differing answers, in the order of the log.
     pub(crate) others: Vec<StoredEntry>,
+    /// It came from a peer whose history is here, in which no call confirmed it: see [`Answer::peer`].
+    pub(super) is_settled: bool,
 }
 
 /// True if the entry is the result of a runner or wheel function. Its body is always read: it may
@@ -30,6 +32,7 @@ impl Answer {
             entry,
             duplicates: 0,
             others: Vec::new(),
+            is_settled: false,
         }
     }
 
@@ -43,9 +46,10 @@ impl Answer {
         is_bus_only(&self.entry)
     }
 
-    /// The peer of the cluster on whose bus it was seen, if no returner call of this master brought it.
+    /// The peer of the cluster on whose bus it was seen, if no returner call of this master brought it, and it is not known here whether one
+    /// of the peer did.
     pub(crate) fn peer(&self) -> Option<&str> {
-        is_of_peer(&self.entry).then_some(self.entry.origin.as_str())
+        (is_of_peer(&self.entry) && !self.is_settled).then_some(self.entry.origin.as_str())
     }
 
     pub(crate) fn outcome(&self) -> Outcome<'_> {

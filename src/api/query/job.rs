@@ -24,6 +24,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use memchr::memmem;
 
@@ -37,6 +38,13 @@ use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
 use crate::wire::outcome::Outcome;
 use crate::wire::salt_event::stamp_of;
+
+/// A master whose history is not here up to now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Behind {
+    pub(crate) master: String,
+    pub(crate) behind: Duration,
+}
 
 /// A job, assembled from its entries.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +63,8 @@ pub(crate) struct Job {
     /// A publish or a syndic named minions.
     targets_known: bool,
     pub(crate) answers: BTreeMap<String, Answer>,
+    /// Expected minions without an answer that may have answered: by the master that may have it.
+    pub(crate) unknown: BTreeMap<String, Behind>,
     /// Minions whose returns were seen on a bus only and are not answers, because no returner call
     /// confirmed them.
     pub(crate) bus_only: BTreeSet<String>,
@@ -78,8 +88,10 @@ pub(crate) struct Totals {
     /// Those of them that came from peers.
     pub(crate) unverified: usize,
     pub(crate) failed: usize,
-    /// Expected minions without an answer, if known.
+    /// Expected minions that have not answered, if known.
     pub(crate) missing: Option<usize>,
+    /// Those without an answer that may have answered.
+    pub(crate) unknown: usize,
     pub(crate) first: Option<Micros>,
     pub(crate) last: Option<Micros>,
     pub(crate) retcodes: BTreeMap<i64, u64>,
@@ -151,6 +163,18 @@ impl Job {
             job.set_aside(|answer| answer.is_bus_only() && answer.peer().is_none());
         }
         Some(job)
+    }
+
+    /// Takes the answers of peers for what they are on their own masters, if `is_here` says of the peer that its history is here up to the
+    /// time of the answer.
+    pub(super) fn settle_peers(&mut self, is_here: impl Fn(&str, Micros) -> bool) {
+        for answer in self.answers.values_mut() {
+            let at = answer.entry.at;
+            answer.is_settled = answer.peer().is_some_and(|peer| is_here(peer, at));
+        }
+        if self.confirmed_only {
+            self.set_aside(|answer| answer.is_settled);
+        }
     }
 
     /// Keeps only the answers that a returner call of this master confirmed.
@@ -386,13 +410,13 @@ impl Job {
         self.targets_known && (!named || self.self_named.contains(minion))
     }
 
-    /// Expected minions without an answer.
+    /// Expected minions that have not answered.
     pub(crate) fn missing(&self) -> Vec<&str> {
         // Both are sorted and traversed in parallel.
         let mut answered = self.answers.keys().peekable();
         let is_missing = |id: &&String| {
             while answered.next_if(|known| known < id).is_some() {}
-            answered.peek() != Some(id)
+            answered.peek() != Some(id) && !self.unknown.contains_key(*id)
         };
         self.minions
             .iter()
@@ -412,6 +436,7 @@ impl Job {
             expected: self.minions.as_ref().map(BTreeSet::len),
             returned: self.answers.len(),
             missing: self.minions.as_ref().map(|_| self.missing().len()),
+            unknown: self.unknown.len(),
             first: times().min(),
             last: times().max(),
             ..Totals::default()
@@ -864,6 +889,37 @@ mod tests {
             origin: "master2".to_owned(),
             ..forged(seq, minion, text)
         }
+    }
+
+    #[test]
+    fn a_return_of_a_peer_is_what_it_is_there_once_its_history_is_here() {
+        let settled = |entries: Vec<StoredEntry>, is_here: bool| {
+            let mut job = Job::of(entries).unwrap();
+            job.settle_peers(|peer, _| {
+                assert_eq!(peer, "master2");
+                is_here
+            });
+            job
+        };
+        let published = || {
+            let minions = names(&["web1", "web2"]);
+            let load = entry(1, Kind::Load, "", load("test.ping", &minions));
+            vec![load, of_peer(2, "web1", "seen")]
+        };
+        let job = settled(published(), false);
+        assert_eq!(job.answers["web1"].peer(), Some("master2"));
+        assert_eq!(job.missing(), ["web2"]);
+        let job = settled(published(), true);
+        assert_eq!(
+            (job.answers.len(), job.missing()),
+            (0, vec!["web1", "web2"])
+        );
+        assert!(job.bus_only.contains("web1"));
+
+        // In a job that nothing confirms it is an answer, as on its own master.
+        let job = settled(vec![of_peer(2, "web1", "seen")], true);
+        assert_eq!(job.answers["web1"].peer(), None);
+        assert!(job.answers["web1"].is_bus_only());
     }
 
     #[test]

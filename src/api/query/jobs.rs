@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use salt_sls::Glob;
 
 use super::job::Job;
+use super::others::Others;
 use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
 use crate::base::named::named;
@@ -41,6 +42,8 @@ pub(crate) struct JobFilter {
     pub(crate) until: Option<Micros>,
     /// Include `saltutil.find_job`, with which Salt polls running jobs.
     pub(crate) find_job: bool,
+    /// The other masters of a shared history.
+    pub(crate) others: Others,
 }
 
 /// What became of a job.
@@ -48,7 +51,7 @@ pub(crate) struct JobFilter {
 pub(crate) enum JobResult {
     /// An answer failed.
     Failed,
-    /// Some answers, none failed, and no expected minion is missing.
+    /// Some answers, none failed, and no expected minion without one.
     Succeeded,
     /// An expected minion has not answered.
     Missing,
@@ -66,7 +69,12 @@ named! {
 }
 
 impl JobResult {
-    fn is_of(self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
+    fn is_of(
+        self,
+        store: &StoreView,
+        others: &Others,
+        row: &JobSummary,
+    ) -> Result<bool, StoreError> {
         if self == Self::Changed {
             // Only states report changes, so jobs of other functions are not read.
             let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
@@ -84,16 +92,17 @@ impl JobResult {
             return Ok(job.is_some_and(|job| changed(&job)));
         }
 
-        let Some(job) = Job::read_load(store, &row.jid)? else {
+        let Some(mut job) = Job::read_load(store, &row.jid)? else {
             return Ok(false);
         };
+        others.judge(store, &mut job)?;
 
         let missing = || !job.missing().is_empty();
         let failed = || job.answers.values().any(super::answer::Answer::failed);
         Ok(match self {
             Self::Failed => failed(),
             Self::Missing => missing(),
-            _ => !job.answers.is_empty() && !missing() && !failed(),
+            _ => !job.answers.is_empty() && !missing() && job.unknown.is_empty() && !failed(),
         })
     }
 }
@@ -300,7 +309,7 @@ pub(crate) fn each_job_before(
                 passes = answered_by(store, filter, &listed)?
                     && filter.allows_origin(store, &listed.row)?
                     && match filter.result {
-                        Some(result) => result.is_of(store, &listed.row)?,
+                        Some(result) => result.is_of(store, &filter.others, &listed.row)?,
                         None => true,
                     };
             }

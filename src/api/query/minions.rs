@@ -10,13 +10,13 @@ use salt_sls::Glob;
 
 use super::answer::Answer;
 use super::job::Job;
-use crate::base::clock::Micros;
+use super::others::Others;
 use crate::base::limits::{
     LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
 use crate::model::{EventFilter, Flags};
-use crate::store::{HIGHSTATE, LastSeen, LatestJob, StoreError, StoreView};
+use crate::store::{HIGHSTATE, LastSeen, LatestJob, Seen, StoreError, StoreView};
 use crate::wire::msgpack::{self, Time, as_text};
 use crate::wire::outcome::states::StateRow;
 
@@ -222,6 +222,7 @@ struct MissingReturns {
 
 fn missing_returns(
     store: &StoreView,
+    others: &Others,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<MissingReturns, StoreError> {
     let mut found = MissingReturns::default();
@@ -242,9 +243,10 @@ fn missing_returns(
             continue;
         }
 
-        let Some(job) = Job::read_load(store, &row.jid)? else {
+        let Some(mut job) = Job::read_load(store, &row.jid)? else {
             continue;
         };
+        others.judge(store, &mut job)?;
         entries += job.answers.len() + job.minions.as_ref().map_or(0, BTreeSet::len);
 
         for id in job.missing() {
@@ -331,10 +333,10 @@ fn highstates(minions: &mut [MinionRow]) -> Vec<(String, &mut MinionRun)> {
         .collect()
 }
 
-fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&MinionRun>) -> Option<Moment> {
+fn seen(id: &str, events: &HashMap<String, Seen>, last: Option<&MinionRun>) -> Option<Moment> {
     // The time in a jid may be later than the events that were examined.
     let of_jid = last.and_then(|last| last.time);
-    let time = events.get(id).copied().map(Time).max(of_jid)?;
+    let time = events.get(id).map(|seen| Time(seen.at)).max(of_jid)?;
     Some(Moment { time })
 }
 
@@ -379,10 +381,11 @@ fn failed_highstates(
 /// A page of the minions that the archive knows.
 pub(crate) fn minions_list(
     store: &StoreView,
+    others: &Others,
     filter: &MinionsFilter,
 ) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
-    let missing = missing_returns(store, wanted)?;
+    let missing = missing_returns(store, others, wanted)?;
 
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
     let mut events = LastSeen::default();
@@ -448,12 +451,16 @@ pub(crate) fn minions_list(
 }
 
 /// One minion; `None` if the archive does not know it.
-pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, StoreError> {
+pub(crate) fn minion(
+    store: &StoreView,
+    others: &Others,
+    id: &str,
+) -> Result<Option<Minion>, StoreError> {
     let runs = runs(store, |_, known| known == id)?
         .remove(id)
         .unwrap_or_default();
 
-    let missing = missing_returns(store, |known| known == id)?;
+    let missing = missing_returns(store, others, |known| known == id)?;
 
     let filter = EventFilter {
         minion: Some(id.to_owned()),
@@ -467,7 +474,13 @@ pub(crate) fn minion(store: &StoreView, id: &str) -> Result<Option<Minion>, Stor
     }
 
     let last = newest(&runs).map(|(fun, run)| last_run(fun, run));
-    let latest = events.first().map(|event| (id.to_owned(), event.at));
+    let latest = events.first().map(|event| {
+        let seen = Seen {
+            at: event.at,
+            origin: event.origin.clone(),
+        };
+        (id.to_owned(), seen)
+    });
     let mut highstate = last_highstate(&runs);
     let (mut failed_states, mut changed_states) = (Vec::new(), Vec::new());
 

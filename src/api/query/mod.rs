@@ -9,11 +9,12 @@ mod job;
 mod jobs;
 mod links;
 mod minions;
+mod others;
 mod progress;
 
 pub(crate) use answer::Answer;
 pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
-pub(crate) use job::{Job, load_of};
+pub(crate) use job::{Behind, Job, load_of};
 pub(crate) use jobs::{
     JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
     settled,
@@ -23,4 +24,5 @@ pub(crate) use minions::{
     Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead,
     StateCounts, minion, minions_list,
 };
+pub(crate) use others::Others;
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};

@@ -269,16 +269,18 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
         ("keeps", keeps(status)),
         ("failure", last),
     ];
-    let cluster = status.cluster.as_ref().map(|row| {
-        let text = format!(
-            "{} of the history on stream {}, with {} other masters",
-            row.name,
-            row.stream,
-            row.masters.len()
-        );
-        ("cluster", text)
-    });
+    let cluster = status.cluster.as_ref().map(|row| ("cluster", part_of(row)));
     facts.into_iter().chain(slot).chain(cluster).collect()
+}
+
+/// The part of this master in a shared history.
+fn part_of(row: &ClusterRow) -> String {
+    format!(
+        "{} of the history on stream {}, with {} other masters",
+        row.name,
+        row.stream,
+        row.masters.len()
+    )
 }
 
 /// For how long each class keeps its entries.
@@ -437,7 +439,7 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
         add(is_bad, "cluster", &cluster.stream, state, "-".to_owned());
 
         for master in &cluster.masters {
-            let state = state_of(master, cluster);
+            let state = state_of(master);
             let lag = master.behind_s.map_or("-".to_owned(), |behind_s| {
                 format!("{} behind", span(behind_s))
             });
@@ -473,11 +475,10 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
 }
 
 /// What is known of another master of the shared history.
-fn state_of(master: &MasterRow, cluster: &ClusterRow) -> &'static str {
-    let is_gone = master.behind_s.is_none_or(|s| s > cluster.window_s);
+fn state_of(master: &MasterRow) -> &'static str {
     match master.heard_s {
         _ if master.complete => "complete",
-        _ if is_gone => "gone",
+        _ if master.gone => "gone",
         Some(heard_s) if heard_s <= CLUSTER_AWAY.as_secs() => "behind",
         _ => "not heard",
     }
@@ -658,6 +659,7 @@ mod tests {
         let master = |name: &str, heard_s: u64, behind_s: u64| MasterRow {
             name: name.to_owned(),
             complete: behind_s <= 10,
+            gone: heard_s > 9_000,
             heard_s: Some(heard_s),
             behind_s: Some(behind_s),
             ..MasterRow::default()
@@ -665,7 +667,6 @@ mod tests {
         let cluster = ClusterRow {
             name: "a".to_owned(),
             stream: "s".to_owned(),
-            window_s: 9_000,
             masters: vec![
                 master("b", 1, 2),
                 master("c", 1, 240),

@@ -7,8 +7,13 @@ use crate::cli::{joined, leaf, line_of, plain, short_at, value};
 use crate::wire::msgpack::Stored;
 
 pub(super) fn returned(job: &JobRow) -> String {
+    // Of minions whose masters are behind.
+    let unknown = match job.unknown_count {
+        0 => String::new(),
+        count => format!(" ({count} unknown)"),
+    };
     match job.expected {
-        Some(expected) => format!("{}/{expected}", job.returned),
+        Some(expected) => format!("{}/{expected}{unknown}", job.returned),
         None => job.returned.to_string(),
     }
 }

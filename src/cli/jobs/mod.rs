@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use self::job_rows::{returned, row};
 use self::show::unknown;
-use crate::api::call::jobs::answers::{JobAnswer, JobRow};
+use crate::api::call::jobs::answers::{JobAnswer, JobRow, UnknownReturn};
 use crate::api::call::{self as calls, Cursor};
 use crate::api::client::Client;
 use crate::api::query::JobResult;
@@ -225,6 +225,7 @@ struct MissingOf<'a> {
     expected: Option<u64>,
     returned: u64,
     missing: &'a [String],
+    unknown: &'a [UnknownReturn],
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
@@ -236,6 +237,7 @@ fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
         expected: job.row.expected,
         returned: job.row.returned,
         missing: &job.missing,
+        unknown: &job.unknown,
     };
 
     show_answer(global.output, &answer, |out| {

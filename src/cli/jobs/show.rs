@@ -11,9 +11,10 @@ use serde_json::Value as Json;
 use super::super::format::outputter;
 use super::job_rows::{arg, args};
 use crate::api::call as calls;
-use crate::api::call::jobs::answers::{JobAnswer, Publish, Return};
+use crate::api::call::jobs::answers::{JobAnswer, Publish, Return, UnknownReturn};
 use crate::api::call::jobs::{ReturnResult, ShowArgs};
 use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
+use crate::base::units::span;
 use crate::cli::{
     Column, Form, Global, Output, Paged, Table, ask, joined, line_of, nested, plain, short_at,
     short_at_in_zone, value,
@@ -357,6 +358,16 @@ fn one_return(out: &mut Output, job: &JobAnswer, answer: &Return) -> anyhow::Res
     Ok(())
 }
 
+/// `web1: unknown (master b is 4m behind)`
+pub(super) fn unknown_return(row: &UnknownReturn) -> String {
+    format!(
+        "{}: unknown (master {} is {} behind)",
+        plain(&row.minion),
+        plain(&row.master),
+        span(row.behind_s)
+    )
+}
+
 fn foot(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
     let mut started = Vec::new();
 
@@ -383,9 +394,11 @@ fn foot(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
     let names =
         |ids: &mut dyn Iterator<Item = &String>| ids.map(|id| plain(id).into_owned()).collect();
 
-    let lists: [(&str, Vec<String>); 3] = [
+    let unknown = job.unknown.iter().map(unknown_return).collect();
+    let lists: [(&str, Vec<String>); 4] = [
         ("started:", started),
         ("missing:", names(&mut job.missing.iter())),
+        ("not known to have answered:", unknown),
         (
             "seen on the bus only, not confirmed by the master:",
             names(&mut job.not_confirmed.iter()),

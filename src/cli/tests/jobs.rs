@@ -1,8 +1,12 @@
 //! Queries of jobs: verbs and calls against a running daemon, with entries in Salt's format.
 
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::LIST_BYTES_MAX;
 use crate::cli::in_process::{LISTENER, cli, document, stderr, stdout, text, token};
+use crate::cluster::peers::{Beat, Mark};
 use crate::daemon::in_process::{Cellar, address, get, map, wait_for};
+use crate::model::MasterName;
+use crate::store::settings::Changes;
 use crate::testkit::entries::{Asks as _, value};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
@@ -39,6 +43,66 @@ fn listed(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
         .iter()
         .map(|job| job["jid"].as_str().unwrap().to_owned())
         .collect()
+}
+
+#[test]
+fn a_minion_whose_master_is_behind_is_unknown_and_not_missing() {
+    let cellar =
+        Cellar::start_configured("cluster: {name: a, nats: {servers: ['nats://n1:4222']}}\n");
+    let load = json!({"fun": "test.ping", "jid": JID, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": []});
+    cellar.save_load(JID, &load, &["web1", "web2"]);
+    let now = || Clock::real().now().0;
+    let heard = |published| {
+        let beat = Beat {
+            name: "b".to_owned(),
+            epoch: "e".to_owned(),
+            instance: "x".to_owned(),
+            published,
+            unpublished_us: 0,
+            at: now(),
+            slot: None,
+            version: "1".to_owned(),
+        };
+        let sender = MasterName::new("b").unwrap();
+        cellar.peers().heard(&sender, beat);
+    };
+    let have = |number, at| {
+        let mark = Mark {
+            number,
+            at: Micros(at),
+        };
+        let mut changes = Changes::default();
+        let peers = cellar.peers();
+        peers.have(("b", "e"), mark, 1, &mut changes).unwrap();
+    };
+    let counts = |shown: &Json| {
+        let minions = |key: &str| shown[key].as_array().unwrap().len();
+        let counted = &shown["unknown_count"];
+        assert_eq!(*counted, minions("unknown"), "{shown}");
+        (minions("missing"), minions("unknown"))
+    };
+
+    assert_eq!(counts(&show(&cellar, JID)), (2, 0), "there is no other");
+    have(1, now() - 250_000_000);
+    heard(2);
+    let shown = show(&cellar, JID);
+    assert_eq!(counts(&shown), (0, 2));
+    assert_eq!(shown["unknown"][0]["minion"], "web1");
+    assert_eq!(shown["unknown"][0]["master"], "b");
+    assert_eq!(shown["missing_count"], 0);
+    let lines = text(&cellar, &["jobs", "show", JID]);
+    assert!(
+        lines.contains("\n    web1: unknown (master b is 4m behind)\n"),
+        "{lines}"
+    );
+    let rows = text(&cellar, &["jobs", "list"]);
+    assert!(rows.contains("0/2 (2 unknown)"), "{rows}");
+    assert!(listed(&cellar, &["--result", "missing"]).is_empty());
+
+    // All of it is here.
+    have(2, now());
+    assert_eq!(counts(&show(&cellar, JID)), (2, 0));
+    assert_eq!(listed(&cellar, &["--result", "missing"]), [JID]);
 }
 
 #[test]

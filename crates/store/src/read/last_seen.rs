@@ -12,11 +12,20 @@ use crate::segment::with_same_numbers;
 use saltcellar_base::clock::Micros;
 use saltcellar_model::Kind;
 
+/// The latest entry of a minion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// When it was stored here, or at that master.
+    pub at: Micros,
+    /// The master that it came from; empty for the own one.
+    pub origin: String,
+}
+
 /// The latest entries of minions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LastSeen {
-    /// Time of the latest event or return of each minion.
-    pub minions: HashMap<String, Micros>,
+    /// The latest event or return of each minion.
+    pub minions: HashMap<String, Seen>,
     /// Earlier entries were not examined; `None` if all were.
     pub since: Option<Micros>,
 }
@@ -53,7 +62,7 @@ impl LogReader {
         class: Class,
         entries_max: usize,
         wanted: Option<&BTreeSet<&str>>,
-        minions: &mut HashMap<String, Micros>,
+        minions: &mut HashMap<String, Seen>,
     ) -> Result<Option<Micros>, StoreError> {
         let mut left = entries_max;
         // A block that ends before this time adds nothing.
@@ -102,9 +111,14 @@ impl LogReader {
                     if wanted.is_some_and(|wanted| !wanted.contains(minion)) {
                         continue;
                     }
+                    let seen = || Seen {
+                        at,
+                        origin: rows.origin(row).to_owned(),
+                    };
                     match minions.get_mut(minion) {
-                        Some(known) => *known = (*known).max(at),
-                        None => drop(minions.insert(minion.to_owned(), at)),
+                        Some(known) if known.at >= at => {}
+                        Some(known) => *known = seen(),
+                        None => drop(minions.insert(minion.to_owned(), seen())),
                     }
                 }
 
@@ -114,7 +128,7 @@ impl LogReader {
                 // seen.
                 newer = wanted
                     .filter(|wanted| wanted.len() == minions.len())
-                    .and_then(|_| minions.values().min().copied());
+                    .and_then(|_| minions.values().map(|seen| seen.at).min());
             }
         }
         Ok(None)

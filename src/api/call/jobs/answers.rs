@@ -23,6 +23,17 @@ answers! {
         returned: u64,
         missing_count: Option<u64>,
         missing: Vec<String>,
+        /// Minions that may have answered a master whose history is not here up to now. They are not `missing`.
+        #[serde(serialize_with = "or_absent")]
+        unknown: Vec<UnknownReturn>,
+    }
+    /// A minion of which it is unknown whether it answered.
+    UnknownReturn {
+        minion: String,
+        /// The master that may have its answer.
+        master: String,
+        /// By which that master's history is behind here.
+        behind_s: u64,
     }
     /// A job in a list.
     JobRow {
@@ -42,6 +53,9 @@ answers! {
         failed: u64,
         succeeded: u64,
         missing_count: Option<u64>,
+        /// Number of minions of which it is unknown whether they answered, because a master of the shared history is behind.
+        #[serde(serialize_with = "or_absent")]
+        unknown_count: u64,
         /// Number of returns that are known from a bus only.
         bus_only: u64,
         /// Number of those that came from peers of the cluster: they are answers, not verified here.
@@ -71,6 +85,9 @@ answers! {
         load: Stored,
         minions: BTreeSet<String>,
         missing: Vec<String>,
+        /// Minions that may have answered a master whose history is not here up to now. They are not `missing`.
+        #[serde(serialize_with = "or_absent")]
+        unknown: Vec<UnknownReturn>,
         not_confirmed: BTreeSet<String>,
         nocache: bool,
         /// With a conflict the different jobs that were published under this id, the one that counts first.

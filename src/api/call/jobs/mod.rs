@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::answers::{
     Awaited, JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn,
-    Publish, Return, RunOutcome, State, StateDiff, StatesPage, Step,
+    Publish, Return, RunOutcome, State, StateDiff, StatesPage, Step, UnknownReturn,
 };
 use super::cache::load_with_minions;
 use super::events::LIST_ROWS;
@@ -21,7 +21,7 @@ use super::page_rows::PageRows;
 use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
-    self, Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
+    self, Answer, Behind, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
     ProgressEvent, children, diff, job_changes, jobs_before, load_of, parent, previous_run,
     row_load, settled,
 };
@@ -96,6 +96,7 @@ impl Run for List {
             since: args.since.map(|Time(at)| at),
             until: args.until.map(|Time(at)| at),
             find_job: args.find_job,
+            others: ctx.others.clone(),
         };
 
         let store = ctx.store.id();
@@ -116,9 +117,10 @@ impl Run for List {
                 break;
             }
 
-            let job = Job::read_load(&ctx.store, &listed.row.jid)
+            let mut job = Job::read_load(&ctx.store, &listed.row.jid)
                 .map_err(failed)?
                 .unwrap_or_default();
+            ctx.others.judge(&ctx.store, &mut job).map_err(failed)?;
             let row = job_row(ctx, listed, &job)?;
             let bytes = row.size();
             jobs.add([row], bytes);
@@ -179,6 +181,7 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
         failed: totals.failed as u64,
         succeeded: totals.returned.saturating_sub(totals.failed) as u64,
         missing_count: totals.missing.map(|count| count as u64),
+        unknown_count: totals.unknown as u64,
         bus_only: totals.bus_only as u64,
         unverified: totals.unverified as u64,
         retcodes: totals
@@ -220,9 +223,10 @@ fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallEr
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
 
     // Both or none: retention may drop a job between the two reads.
-    let Some((row, job)) = row.zip(job) else {
+    let Some((row, mut job)) = row.zip(job) else {
         return Ok(None);
     };
+    ctx.others.judge(&ctx.store, &mut job).map_err(failed)?;
 
     let row = settled(&ctx.store, row).map_err(failed)?;
     let at = started(&row);
@@ -399,6 +403,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         row: job_row(ctx, &listed, &job)?,
         load: Stored::of(Some(&load.into_bytes())),
         missing: job.missing().into_iter().map(str::to_owned).collect(),
+        unknown: unknown(&job),
         children: children(&job),
         nocache: job.nocache,
         publishes,
@@ -444,8 +449,19 @@ impl Run for Missing {
             returned: totals.returned as u64,
             missing_count: totals.missing.map(|count| count as u64),
             missing: job.missing().into_iter().map(str::to_owned).collect(),
+            unknown: unknown(&job),
         }))
     }
+}
+
+/// The minions of which it is unknown whether they answered.
+fn unknown(job: &Job) -> Vec<UnknownReturn> {
+    let row = |(minion, behind): (&String, &Behind)| UnknownReturn {
+        minion: minion.clone(),
+        master: behind.master.clone(),
+        behind_s: behind.behind.as_secs(),
+    };
+    job.unknown.iter().map(row).collect()
 }
 
 fn read_of(
@@ -453,7 +469,12 @@ fn read_of(
     jid: &str,
     wanted: &BTreeSet<&str>,
 ) -> Result<Option<Job>, CallError> {
-    Job::read_of(&ctx.store, jid, |minion| wanted.contains(minion)).map_err(failed)
+    let mut job =
+        Job::read_of(&ctx.store, jid, |minion| wanted.contains(minion)).map_err(failed)?;
+    if let Some(job) = &mut job {
+        ctx.others.settle(job);
+    }
+    Ok(job)
 }
 
 /// A minion's answer for display: the keys of the return, and derived values.

@@ -204,8 +204,6 @@ answers! {
         slot_twin: Option<String>,
         /// Messages of the stream since the start that are of no master.
         foreign: u64,
-        /// Seconds for which the stream keeps messages. A master that was away for longer is taken for one that is gone.
-        window_s: u64,
         /// The other masters.
         masters: Vec<MasterRow>,
     }
@@ -214,6 +212,8 @@ answers! {
         name: String,
         /// Whether all that it has published is here, and it was heard of within 10 s.
         complete: bool,
+        /// Whether it was away for longer than `cluster.window`, and is taken for one that does not exist any more.
+        gone: bool,
         /// How far its history here is behind it, in seconds; absent if nothing is known of it.
         behind_s: Option<u64>,
         /// Its history is here up to this time of its clock.

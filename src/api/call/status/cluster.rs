@@ -4,14 +4,16 @@
 //!
 //! A cause is one reason. While this master's own connection does not work, nothing is said of what follows from it.
 
+use std::time::Duration;
+
 use super::answer::{ClusterRow, MasterRow, SinkRow, Status};
 use super::level::Level::{Problem, Warning};
 use super::level::{LAG_S_MAX, Reasons};
 use crate::api::call::SharedHistory;
 use crate::base::units::span;
+use crate::cluster::OUTBOX;
 use crate::cluster::peers::{Links, PeerView};
 use crate::engines::runtime::Phase;
-use crate::engines::transport::cluster::OUTBOX;
 use crate::wire::msgpack::Time;
 
 /// Seconds without a sign of life of another master that need attention: a restart takes less.
@@ -38,8 +40,11 @@ pub(super) fn cluster(shared: &SharedHistory, sinks: &[SinkRow]) -> ClusterRow {
         name_twin: twin,
         slot_twin,
         foreign: shared.foreign(),
-        window_s: shared.window().as_secs(),
-        masters: shared.others().into_iter().map(master).collect(),
+        masters: shared
+            .others()
+            .into_iter()
+            .map(|view| master(view, shared.window()))
+            .collect(),
     }
 }
 
@@ -47,8 +52,9 @@ fn outbox(sinks: &[SinkRow]) -> Option<&SinkRow> {
     sinks.iter().find(|row| row.name == OUTBOX)
 }
 
-fn master(view: PeerView) -> MasterRow {
+fn master(view: PeerView, window: Duration) -> MasterRow {
     MasterRow {
+        gone: view.is_gone(window),
         complete: view.is_complete(),
         behind_s: view.behind.map(|behind| behind.as_secs()),
         complete_until: (view.complete.0 > 0).then_some(Time(view.complete)),
@@ -126,9 +132,9 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
     let overdue = |lag_s: u64| {
         if lag_s > LAG_S_MAX { Problem } else { Warning }
     };
-    let behind_s = row.masters.iter().filter_map(|master| master.behind_s);
-    let behind_s = behind_s
-        .filter(|behind_s| *behind_s <= row.window_s)
+    let known = row.masters.iter().filter(|master| !master.gone);
+    let behind_s = known
+        .filter_map(|master| master.behind_s)
         .max()
         .unwrap_or(0);
 
@@ -187,8 +193,7 @@ fn unpublished(sink: &SinkRow) -> Option<String> {
 
 fn of_master(found: &mut Reasons, master: &MasterRow, row: &ClusterRow, status: &Status) {
     let name = &master.name;
-    // A master that was away for longer is taken for one that is gone.
-    let behind_s = master.behind_s.filter(|behind_s| *behind_s <= row.window_s);
+    let behind_s = master.behind_s.filter(|_| !master.gone);
     // Nobody is heard without a connection, nor right after the start.
     if let Some(behind_s) = behind_s.filter(|_| row.not_reading.is_none()) {
         let silent_s = master.heard_s.unwrap_or(status.uptime_s);
@@ -237,7 +242,7 @@ fn of_master(found: &mut Reasons, master: &MasterRow, row: &ClusterRow, status: 
 
     if master.missing > 0 {
         let message = format!(
-            "at most {} entries of master {name} are missing here, the stream did not have them any more: import them from another daemon, `saltcellar export jsonl` there and `saltcellar import jsonl` here",
+            "at most {} entries of master {name} are missing here, the stream did not have them any more: `saltcellar cluster join` copies them from a backup of another daemon",
             master.missing
         );
         found.add(Warning, "cluster", message);
@@ -247,7 +252,6 @@ fn of_master(found: &mut Reasons, master: &MasterRow, row: &ClusterRow, status: 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::*;
     use crate::api::call::status::{Disk, Level, health};
@@ -507,7 +511,7 @@ mod tests {
             ),
             (
                 Warning,
-                "at most 4 entries of master b are missing here, the stream did not have them any more: import them from another daemon, `saltcellar export jsonl` there and `saltcellar import jsonl` here",
+                "at most 4 entries of master b are missing here, the stream did not have them any more: `saltcellar cluster join` copies them from a backup of another daemon",
             ),
             (
                 Warning,

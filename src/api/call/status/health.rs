@@ -13,8 +13,8 @@ use super::level::{Health, LAG_S_MAX, Level, Reasons};
 use crate::base::clock::Micros;
 use crate::base::metrics::{CounterDefinition, Metrics, Severity};
 use crate::base::units::{bytes, span};
+use crate::cluster::OUTBOX;
 use crate::engines::runtime::Phase;
-use crate::engines::transport::cluster::OUTBOX;
 use crate::model::OVERFLOW;
 use crate::store::free_space::SpaceLevel;
 

@@ -17,7 +17,7 @@ use crate::api::budget::Room;
 use crate::api::call::consumers::ConsumersPage;
 use crate::api::call::events::{EventRow, EventsPage};
 use crate::api::call::jobs::answers::{
-    JobAnswer, JobDiff, JobRow, JobsPage, Publish, Return, State, StatesPage,
+    JobAnswer, JobDiff, JobRow, JobsPage, Publish, Return, State, StatesPage, UnknownReturn,
 };
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
@@ -409,6 +409,7 @@ struct JobView {
     row: JobRow,
     load: Stored,
     missing: Vec<String>,
+    unknown: Vec<UnknownReturn>,
     not_confirmed: Vec<String>,
     publishes: Vec<Publish>,
     parent: Option<String>,
@@ -487,6 +488,7 @@ async fn job(ask: &Ask<'_>) -> Result<JobView, HttpError> {
         row: job.row,
         load: job.load,
         missing: job.missing,
+        unknown: job.unknown,
         not_confirmed: job.not_confirmed.into_iter().collect(),
         publishes: job.publishes,
         parent: job.parent,

@@ -198,8 +198,13 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let jobs = view.shown();
 
     let row = |job: &&JobRow| {
+        // Of minions whose masters are behind.
+        let unknown = match job.unknown_count {
+            0 => String::new(),
+            count => format!(" ({count} unknown)"),
+        };
         let returned = match job.expected {
-            Some(expected) => format!("{}/{expected}", job.returned),
+            Some(expected) => format!("{}/{expected}{unknown}", job.returned),
             None => job.returned.to_string(),
         };
 
@@ -454,6 +459,7 @@ mod tests {
         };
         view.open("1".to_owned(), Some(&job)).unwrap();
         // To the returns, which follow what the job is.
+        view.press(KeyEvent::from(KeyCode::PageDown));
         view.press(KeyEvent::from(KeyCode::PageDown));
         let lines = screen(&view, 80, 24);
         assert!(
