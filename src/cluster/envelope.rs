@@ -88,7 +88,8 @@ impl Header {
     /// Reads a message: what it says, and its part of the block.
     pub(crate) fn read(message: &[u8]) -> Result<(Self, &[u8]), Rejected> {
         let Some(rest) = message.strip_prefix(MAGIC.as_bytes()) else {
-            let is_ours = message.starts_with(MAGIC_OF_ALL.as_bytes());
+            let number = message.strip_prefix(MAGIC_OF_ALL.as_bytes());
+            let is_ours = number.is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_digit));
             let begin = message.get(..MAGIC.len()).unwrap_or(message);
             return Err(if is_ours {
                 Rejected::Newer(String::from_utf8_lossy(begin).into_owned())
@@ -278,7 +279,9 @@ pub(crate) mod tests {
         }
         let newer = Header::read(b"saltcellar block 2 \xff").map(drop);
         assert!(matches!(newer, Err(Rejected::Newer(_))), "{newer:?}");
-        assert_eq!(Header::read(b"hello").map(drop), Err(Rejected::Foreign));
+        for foreign in [&b"hello"[..], b"saltcellar block ! ", b"saltcellar block "] {
+            assert_eq!(Header::read(foreign).map(drop), Err(Rejected::Foreign));
+        }
     }
 
     #[test]

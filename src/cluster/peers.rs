@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::{CLUSTER_AWAY, CLUSTER_SKEW_MAX, CLUSTER_TWIN};
+use crate::base::limits::{
+    CLUSTER_AWAY, CLUSTER_NUMBERINGS_MAX, CLUSTER_PEERS_MAX, CLUSTER_SKEW_MAX, CLUSTER_TWIN,
+};
 use crate::model::{MasterName, SeqNo};
 use crate::store::StoreError;
 use crate::store::settings::{Changes, Save, Setting, Settings};
@@ -44,6 +46,9 @@ pub(crate) struct Place {
     /// How often the store was restored from a backup before: a backup may have later marks than entries.
     #[serde(default)]
     pub(crate) restores: usize,
+    /// Up to this message the stream may have entries that the log has behind the marks, at any place: those of a backup.
+    #[serde(default)]
+    pub(crate) compared_upto: u64,
 }
 
 impl Setting for Place {
@@ -149,6 +154,13 @@ struct State {
     foreign: u64,
 }
 
+impl State {
+    /// False for a new master if there are too many: names cost nothing where NATS has no users.
+    fn may_know(&self, name: &str) -> bool {
+        self.peers.contains_key(name) || self.peers.len() < CLUSTER_PEERS_MAX
+    }
+}
+
 /// All masters of the shared history.
 #[derive(Debug)]
 pub(crate) struct Peers {
@@ -221,6 +233,13 @@ impl Peers {
         peer.entries += entries;
         peer.complete = peer.complete.max(mark.at);
         peer.marks.insert(epoch.to_owned(), mark);
+        // A master has few numberings, and none can make this store keep many.
+        if peer.marks.len() > CLUSTER_NUMBERINGS_MAX
+            && let Some(oldest) = peer.oldest_mark()
+        {
+            peer.marks.remove(&oldest);
+            changes.remove::<Mark>(&Mark::name_of(origin, &oldest));
+        }
         peer.update();
         Ok(())
     }
@@ -248,6 +267,7 @@ impl Peers {
     /// Counts a message that was rejected. Without a master its subject is none of a master's.
     pub(crate) fn rejected(&self, master: Option<&str>, why: &str) {
         let mut state = self.state.lock();
+        let master = master.filter(|master| state.may_know(master));
         let Some(master) = master else {
             state.foreign += 1;
             return;
@@ -276,6 +296,10 @@ impl Peers {
             return;
         }
 
+        if !state.may_know(&beat.name) {
+            state.foreign += 1;
+            return;
+        }
         if beat.slot.is_some() && beat.slot == self.slot {
             state.links.slot_twin = Some(beat.name.clone());
             state.slot_twin_heard = Some(now);
@@ -351,6 +375,12 @@ impl Peers {
 }
 
 impl Peer {
+    /// The numbering whose last entry is the oldest.
+    fn oldest_mark(&self) -> Option<String> {
+        let oldest = self.marks.iter().min_by_key(|(_, mark)| mark.at);
+        oldest.map(|(epoch, _)| epoch.clone())
+    }
+
     /// Learns from the last sign of life whether everything that the peer has published is here.
     fn update(&mut self) {
         let Some((beat, _)) = &self.beat else {
@@ -528,6 +558,31 @@ mod tests {
         rig.clock.wind(11_000_000);
         assert_eq!(rig.peers.twin(), None);
         assert_eq!(rig.peers.links().slot_twin, None);
+    }
+
+    #[test]
+    fn no_master_makes_the_store_keep_many_numberings_and_no_stranger_many_masters() {
+        let rig = rig();
+        for n in 0..=CLUSTER_NUMBERINGS_MAX {
+            let at = Micros(i64::try_from(n).unwrap());
+            let mark = Mark { number: 9, at };
+            let mut changes = Changes::default();
+            let epoch = format!("{n:016x}");
+            rig.peers
+                .have(("m2", &epoch), mark, 1, &mut changes)
+                .unwrap();
+            rig.settings.commit(changes, Save::Durable).unwrap();
+        }
+        let kept = rig.settings.names::<Mark>();
+        assert_eq!(kept.len(), CLUSTER_NUMBERINGS_MAX);
+        assert!(!kept.contains(&Mark::name_of("m2", "0000000000000000")));
+
+        for n in 0..2 * CLUSTER_PEERS_MAX {
+            let name = format!("x{n}");
+            rig.heard(&name, beat(&name, 0, 100_000_000));
+        }
+        assert_eq!(rig.peers.all().len(), CLUSTER_PEERS_MAX);
+        assert!(rig.peers.foreign() > 0);
     }
 
     #[test]

@@ -79,6 +79,14 @@ pub(crate) enum Difference {
 }
 
 impl Difference {
+    /// The daemons make up for it: a larger entry is split, and repetitions are recognised by their numbers.
+    pub(crate) fn is_made_up_for(&self) -> bool {
+        matches!(
+            self,
+            Self::MessageSize { .. } | Self::DuplicateWindow { .. }
+        )
+    }
+
     /// What is published there does not reach the other masters, or may be of another one than it seems.
     pub(crate) fn is_unusable(&self) -> bool {
         matches!(
@@ -90,6 +98,15 @@ impl Difference {
                 | Self::Retention { .. }
                 | Self::NoAcknowledgements
         )
+    }
+}
+
+impl FoundStream {
+    /// In which it keeps less than the settings say, as far as it matters.
+    pub(crate) fn shortcomings(&self) -> Vec<String> {
+        let all = self.differences.iter();
+        let matter = all.filter(|difference| !difference.is_made_up_for());
+        matter.map(ToString::to_string).collect()
     }
 }
 

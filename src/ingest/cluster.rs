@@ -11,7 +11,8 @@
 //! place on that was saved with them ([`Stored::since`]).
 //!
 //! A message counts only under the subject of its origin, which no other master's user may publish to. Whatever else is in the stream is
-//! counted and passed over; a message of a newer release is not: reading stops until this program is replaced.
+//! counted and passed over. A message of a newer release is not: nothing of its origin is read until this program is replaced, and then
+//! the stream is read from there on.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -65,13 +66,15 @@ const GAP_TAG: &[u8] = b"saltcellar/gap/replication";
 enum Bad {
     /// It is passed over and counted: the reason.
     Rejected(String),
-    /// Nothing behind it may be read before it: the reason.
+    /// Nothing of its origin may be read before it: the reason.
+    Wait(String),
+    /// Nothing at all can be read now: the reason.
     Stop(String),
 }
 
 impl Bad {
     fn of_other_release(why: &dyn std::fmt::Display) -> Self {
-        Self::Stop(format!(
+        Self::Wait(format!(
             "{why}; all masters of a history need releases that read each other"
         ))
     }
@@ -107,6 +110,8 @@ pub(crate) struct Inbox {
     /// Entries behind the marks that the log has.
     stored: Stored,
     open_blocks: OpenBlocks,
+    /// Origins with a message of another release, and its number: they wait for that release.
+    waiting: BTreeMap<String, u64>,
     /// Whether the settings have the marks and the place.
     is_saved: bool,
     pin_checked: Option<Instant>,
@@ -122,6 +127,7 @@ impl Inbox {
             parts,
             stored: Stored::default(),
             open_blocks: OpenBlocks::default(),
+            waiting: BTreeMap::new(),
             is_saved: true,
             pin_checked: None,
             log: LogOnce::every(SOURCE_LOG_INTERVAL),
@@ -218,8 +224,7 @@ impl Inbox {
     async fn read(&mut self, connection: &Connection) -> Result<(), String> {
         let cluster = self.parts.cluster.clone();
         let found = cluster.ensure_stream(connection).await?;
-        let differences = found.differences.iter().map(ToString::to_string);
-        self.parts.peers.found_stream(differences.collect());
+        self.parts.peers.found_stream(found.shortcomings());
         if let Some(unusable) = found.differences.iter().find(|one| one.is_unusable()) {
             return Err(format!(
                 "the stream {} cannot be used: {unusable}",
@@ -235,6 +240,7 @@ impl Inbox {
         // The stream was purged, or made from an older copy.
         self.place.message = self.place.message.min(found.last);
         self.open_blocks.clear();
+        self.waiting.clear();
 
         // First, because what the stream has of the own master may be of another state of this store.
         let newest = cluster.newest_of_own(connection).await?;
@@ -256,9 +262,17 @@ impl Inbox {
             self.place.message = 0;
             self.place.upto = SeqNo::FIRST;
             self.place.restores = restores;
+            self.place.compared_upto = found.last;
             self.is_saved = false;
         }
-        self.stored = Stored::since(&self.parts.store, self.place.upto).map_err(failed)?;
+        if self.place.message < self.place.compared_upto {
+            self.place.compared_upto = found.last;
+        }
+        let (store, upto) = (self.parts.store.clone(), self.place.upto);
+        // Off this thread, which sends signs of life: after a restore it is the whole log.
+        let stored = tokio::task::spawn_blocking(move || Stored::since(&store, upto)).await;
+        let stored = stored.map_err(|error| error.to_string())?;
+        self.stored = stored.map_err(failed)?;
 
         let from = self.place.message + 1;
         let mut reader = cluster.reader(connection, from).await?;
@@ -291,6 +305,10 @@ impl Inbox {
                         }
                     }
                     self.store(taken).await?;
+                    // What was in the stream at the start is read, so nothing comes a second time.
+                    if self.place.message >= found.last {
+                        self.stored = Stored::default();
+                    }
                 }
             }
         }
@@ -326,6 +344,19 @@ impl Inbox {
                     tracing::warn!(number, subject = %message.subject, why, "message of the stream rejected");
                 }
             }
+            Err(Bad::Wait(why)) => {
+                let name = master.as_ref().map(crate::model::MasterName::as_str);
+                peers.rejected(name, &why);
+                metrics.cluster_messages_rejected.add(1);
+                self.waiting
+                    .insert(name.unwrap_or_default().to_owned(), number);
+                tracing::error!(
+                    number,
+                    master = name,
+                    why,
+                    "the history of a master is not read on"
+                );
+            }
             Err(Bad::Stop(why)) => {
                 let subject = &message.subject;
                 return Err(format!(
@@ -334,7 +365,10 @@ impl Inbox {
             }
         }
 
-        taken.message = Some(self.open_blocks.read_up_to(number));
+        // What waits is read again by the next start.
+        let read = self.open_blocks.read_up_to(number);
+        let waits = self.waiting.values().map(|first| first - 1).min();
+        taken.message = Some(waits.map_or(read, |waits| read.min(waits)));
         Ok(())
     }
 
@@ -345,6 +379,9 @@ impl Inbox {
         payload: &[u8],
         taken: &mut Taken,
     ) -> Result<(), Bad> {
+        if self.waiting.contains_key(master) {
+            return Ok(());
+        }
         let (header, part) = Header::read(payload)?;
         if header.origin != master {
             return Err(Bad::Rejected(format!(
@@ -517,8 +554,7 @@ impl Inbox {
             self.is_saved = false;
         }
         if !self.is_saved {
-            // What the marks say is before this number of the log, whatever comes next.
-            self.place.upto = self.parts.store.durable();
+            self.count_upto_end();
             changes.put("", &self.place).map_err(failed)?;
             self.parts
                 .store
@@ -559,18 +595,23 @@ impl Inbox {
             .durable()
             .0
             .saturating_sub(self.place.upto.0);
-        if grown > CLUSTER_SAVE_ENTRIES {
+        let is_compared = self.place.message >= self.place.compared_upto;
+        if is_compared && grown > CLUSTER_SAVE_ENTRIES {
             self.save(Save::Later)?;
         }
         Ok(())
     }
 
     fn save(&mut self, save: Save) -> Result<(), StoreError> {
-        let mut place = self.place.clone();
-        place.upto = self.parts.store.durable();
-        self.parts.store.settings().put("", &place, save)?;
-        self.place = place;
-        Ok(())
+        self.count_upto_end();
+        self.parts.store.settings().put("", &self.place, save)
+    }
+
+    /// What the marks say is before the end of the log, whatever comes next; but not while the log of a backup has what they do not say.
+    fn count_upto_end(&mut self) {
+        if self.place.message >= self.place.compared_upto {
+            self.place.upto = self.parts.store.durable();
+        }
     }
 
     /// Retention keeps what is not published yet, for as long as the stream would keep it.

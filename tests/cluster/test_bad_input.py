@@ -54,6 +54,41 @@ def test_a_message_of_another_origin_and_garbage_are_rejected_and_counted(site):
         node.says("cluster", "reject")
 
 
+def test_a_message_of_a_newer_release_holds_up_its_master_only(site):
+    site = site().start()
+    site.write()
+    site.stored()
+    for writer in site.writers:
+        writer.hold()
+    site.history.is_complete()
+    with site.servers.client() as client:
+        client.store(f"{STREAM}.log.m2", b"saltcellar block 2 what nobody knows yet")
+    for writer in site.writers:
+        writer.resume()
+    one, two, three = site.nodes
+    for node in (one, three):
+        node.says("cluster", "m2", "newer release")
+    # The others go on.
+    site.stored()
+    first, second, third = site.writers
+    for writer in site.writers:
+        writer.hold()
+    for node, writer in ((three, first), (one, third)):
+        own = writer.node
+        eventually("jobs of the others", lambda: len(site.history.of(node, writer)) == len(site.history.of(own, writer)))
+    # Of m2 they lack what came later, and have it once that message is gone, as if this were that release.
+    assert len(site.history.of(one, second)) < len(site.history.of(two, second))
+    with site.servers.client() as client:
+        number = next(number for number, _, _, body in client.messages(STREAM, f"{STREAM}.log.m2") if body.startswith(b"saltcellar block 2"))
+        client.api(f"STREAM.MSG.DELETE.{STREAM}", seq=number)
+    for node in (one, three):
+        node.stop()
+        node.start()
+    for writer in site.writers:
+        writer.resume()
+    site.is_complete()
+
+
 def test_a_message_that_comes_again_is_stored_once(site):
     site = site().start()
     site.write()

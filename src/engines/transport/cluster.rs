@@ -181,7 +181,7 @@ impl OutboxTransport {
         if store.consumers().is_moved(OUTBOX).map_err(failed)? {
             return Ok(None);
         }
-        peers.found_stream(stream.differences.iter().map(ToString::to_string).collect());
+        peers.found_stream(stream.shortcomings());
 
         // The rest is for the header, which has names of limited length.
         let most = usize::try_from(stream.message_bytes_max).unwrap_or(usize::MAX);

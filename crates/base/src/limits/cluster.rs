@@ -35,3 +35,9 @@ pub const CLUSTER_SAVE_ENTRIES: u64 = 200_000;
 
 /// Messages of the stream after which the rest of a block is not waited for any more: its sender is gone, and sends it anew if it returns.
 pub const CLUSTER_OPEN_MESSAGES_MAX: u64 = 10_000;
+
+/// Masters that are known by their messages; a slot is one of 64.
+pub const CLUSTER_PEERS_MAX: usize = 256;
+
+/// Numberings of one master whose marks are kept. A new one begins when a store is lost or set back.
+pub const CLUSTER_NUMBERINGS_MAX: usize = 16;

@@ -1,0 +1,64 @@
+"""Backups: a node copies from one of another node what the stream does not have, and learns from the stream what its own one lacks."""
+import json
+import subprocess
+
+import procs
+from procs import WAIT_MAX, eventually
+
+
+def joined(node, backup, peer):
+    """Joins offline, from the backup of the daemon of `peer`."""
+    done = procs.run([node.program, "cluster", "join", str(backup), "--peer", peer, "--output", "json", "--config",
+                      str(node.place / "saltcellar.yaml"), "--state-dir", str(node.state)], stdin=subprocess.DEVNULL, timeout=WAIT_MAX,
+                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_new_node_copies_what_is_older_than_the_stream(site):
+    site = site()
+    site.servers.start()
+    one, two, late = site.nodes
+    for node in (one, two):
+        node.start()
+    site.write(one, two)
+    site.stored()
+    for writer in site.writers:
+        writer.hold()
+    eventually("both have all", lambda: len(one.entries()) == len(two.entries()))
+    with site.servers.client() as client:
+        client.api("STREAM.PURGE.saltcellar")
+    one.backup(site.place / "backup")
+    # It must have a configuration, and a numbering of its own, before it joins.
+    late.start()
+    late.stop()
+    found = joined(late, site.place / "backup", "m1")
+    assert found["stored"] > 0 and found["masters"] == ["m1", "m2"], found
+    assert joined(late, site.place / "backup", "m1")["stored"] == 0
+    late.start()
+    for writer in site.writers:
+        writer.resume()
+    site.stored()
+    site.is_complete()
+    assert not [line for line in late.reasons() if "missing" in line], late.reasons()
+
+
+def test_a_restored_backup_learns_again_what_it_had_and_publishes_what_is_new(site):
+    site = site().start()
+    node = site.nodes[0]
+    site.write()
+    site.stored()
+    # While all write: each class of the backup ends at another number.
+    node.backup(site.place / "backup")
+    site.stored()
+    writer = site.writers[0]
+    writer.hold()
+    eventually("all is shared", lambda: len({len(site.history.of(one, writer)) for one in site.nodes}) == 1)
+    site.history.keep(node)
+    node.kill()
+    node.restore(site.place / "backup")
+    site.history.forget(node)
+    node.start()
+    writer.resume()
+    site.stored()
+    site.is_complete()
