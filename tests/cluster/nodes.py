@@ -384,7 +384,11 @@ class History:
             found = {node.name: self.of(node, writer) for node in self.nodes}
             own = found[writer.node.name]
             for name, entries in found.items():
-                doubles = [one[:3] for one, count in collections.Counter(entries).items() if count > 1]
+                # A call that is repeated after a kill stores an end time once more: the last one counts. The copies are as many.
+                doubles = [
+                    one[:3] for one, count in collections.Counter(entries).items()
+                    if count > (own.count(one) if one[0] == "endtime" else 1)
+                ]
                 if doubles:
                     return f"{name} has {len(doubles)} entries of {writer.node.name} more than once: {doubles[:3]}"
                 if lacks := self.lacks(writer, entries):

@@ -228,6 +228,8 @@ use Place::{Help, Live, Stopped};
 const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("check", Live, "", &[]),
     ("cluster init", Live, "--masters a,b,c", &[]),
+    // Without a shared history.
+    ("cluster join", Live, "{dir}/backup --peer m2", &[64]),
     ("completions", Live, "bash", &[]),
     ("consumers create", Live, "audit", &[]),
     ("consumers delete", Live, "{consumer}", &[]),
@@ -266,6 +268,7 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("setup", Live, "--salt-config {dir} --dry-run", &[1]),
     ("sinks dead-letters list", Live, "hook", &[]),
     ("sinks dead-letters retry", Live, "hook --all", &[]),
+    ("sinks resume", Live, "hook", &[]),
     ("sinks show", Live, "hook", &[]),
     ("sinks test", Live, "file", &[]),
     ("status", Live, "", &[1]),

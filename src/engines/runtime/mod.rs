@@ -62,6 +62,10 @@ pub(crate) struct Dependencies {
 pub(crate) enum SinkError {
     #[error("no sink {name:?} is configured; configured are: {known}")]
     Unknown { name: String, known: String },
+    #[error(
+        "the sink {0:?} is the daemon's own, made of the keys under `cluster`: it can be paused, and neither moved nor tested"
+    )]
+    Own(String),
     #[error("the sink could not start: {0}")]
     NotStarted(String),
     #[error(transparent)]
@@ -297,6 +301,14 @@ impl Engines {
         Ok((settings, state, parts.map_err(SinkError::NotStarted)?))
     }
 
+    /// Fails for a sink of the daemon itself: what it delivers must be whole.
+    fn not_own(&self, name: &str) -> Result<(), SinkError> {
+        if self.own.iter().any(|own| own.name == name) {
+            return Err(SinkError::Own(name.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Pauses a sink, or resumes it. Durable.
     pub(crate) fn pause(&self, name: &str, paused: bool) -> Result<(), SinkError> {
         let (_, state, parts) = self.find(name)?;
@@ -309,6 +321,7 @@ impl Engines {
 
     /// Moves the position of a sink. Deliveries in progress are abandoned.
     pub(crate) fn seek(&self, name: &str, to: Position) -> Result<Progress, SinkError> {
+        self.not_own(name)?;
         let (_, state, parts) = self.find(name)?;
         // The consumer first: what the thread fetches after the interruption must come from the new
         // position.
@@ -320,6 +333,7 @@ impl Engines {
 
     /// Delivers the newest matching event over a connection of its own, in any state of the sink.
     pub(crate) fn test(&self, name: &str) -> Result<TestResult, SinkError> {
+        self.not_own(name)?;
         let (settings, _, parts) = self.find(name)?;
         let newest = parts.feed.newest()?;
 

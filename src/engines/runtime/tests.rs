@@ -891,6 +891,25 @@ fn a_seek_a_pause_and_a_stop_end_the_wait_for_events() {
 }
 
 #[test]
+fn a_sink_of_the_daemon_itself_is_neither_moved_nor_tested() {
+    let destination = destination(accept);
+    let settings = settings("one", "", &destination);
+    let idle = Duration::from_secs(3_600);
+    let mut rig = Rig::start_on(Arc::default(), idle, destination, vec![settings.clone()]);
+    rig.engines.own.push(settings);
+    rig.add(2);
+    rig.wait_until_delivered(2);
+
+    let moved = rig.engines.seek("one", Position::Oldest);
+    assert!(matches!(moved, Err(SinkError::Own(_))), "{moved:?}");
+    let tested = rig.engines.test("one").map(drop);
+    assert!(matches!(tested, Err(SinkError::Own(_))), "{tested:?}");
+    rig.engines.pause("one", true).unwrap();
+    rig.wait_for_phase(Phase::Paused);
+    assert_eq!(rig.accepted(), [1, 2]);
+}
+
+#[test]
 fn a_stop_abandons_a_delivery_to_a_stalled_destination() {
     let rig = Rig::start("", accept);
     rig.destination.is_stalled.store(true, Ordering::SeqCst);

@@ -75,7 +75,7 @@ fn a_frame_of_another_version_is_never_truncated() {
     let mut bytes = fs::read(path).unwrap();
     // The newest frame as a later release would write it: another version, a valid checksum.
     let id = log_id(dir.path(), path);
-    bytes[80 + 4] = 5;
+    bytes[80 + 4] = 6;
     frame::place_frame(&mut bytes[80..], id, frame::Position::in_new_log(80));
     fs::write(path, &bytes).unwrap();
     let error = Store::open(&options(dir.path(), Limits::default()))
@@ -83,7 +83,7 @@ fn a_frame_of_another_version_is_never_truncated() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("byte 80") && error.contains("version 5"),
+        error.contains("byte 80") && error.contains("version 6"),
         "{error}"
     );
     assert_eq!(fs::read(path).unwrap(), bytes);
