@@ -131,9 +131,9 @@ cluster-faults: ## share a history between three daemons during ROUNDS random fa
 cluster: test-binary sinks-libs ## run a Salt cluster of three masters with daemons and nats-servers, kill one machine's processes while jobs run, and compare all masters' answers
 	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- python tests/cluster/salt_cluster.py
 
-cluster-bench: bench-build sinks-libs ## measure the shared history beside a plain JetStream publisher: rate, delay, own ingest, catching up (ENTRIES, LIVE, BEHIND, ONLY=rate)
+cluster-bench: bench-build sinks-libs ## compare the shared history with a plain JetStream publisher: rate, delay, own ingest, catching up (ENTRIES, LIVE, BEHIND, ONLY=rate)
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" SINKS_LIBS="$(SINKS_LIBS)" \
-	  $(LAB) in-venv --no-extension -- pytest -q -s -rs -p no:cacheprovider tests/cluster/measure.py $(PYTEST_ARGS)
+	  $(LAB) in-venv --no-extension -- pytest -q -s -p no:cacheprovider tests/cluster/measure.py $(if $(ONLY),-k $(ONLY)) $(PYTEST_ARGS)
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --all --check

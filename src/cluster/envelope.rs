@@ -13,8 +13,8 @@
 //!
 //! # Invariant
 //!
-//! The blocks of an origin, in the order of the stream, have all its entries that are shared: `before` names the last one before the
-//! block, so that whoever misses some knows which. Whoever has the entries up to a number drops those up to it.
+//! The blocks of an origin, in the order of the stream, have all its entries that are shared. `before` names the last entry before the
+//! block: a receiver that lacks entries knows which. A receiver drops the entries up to its mark.
 
 use std::collections::BTreeMap;
 

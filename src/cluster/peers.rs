@@ -46,7 +46,7 @@ pub(crate) struct Place {
     /// How often the store was restored from a backup before: a backup may have later marks than entries.
     #[serde(default)]
     pub(crate) restores: usize,
-    /// Up to this message the stream may have entries that the log has behind the marks, at any place: those of a backup.
+    /// Up to this message the stream may have entries that a restored log contains beyond the marks, at any place.
     #[serde(default)]
     pub(crate) compared_upto: u64,
 }

@@ -1,7 +1,7 @@
 """What sharing costs and reaches, beside a plain JetStream publisher of the same run (``make cluster-bench``). Prints; asserts no time.
 
-``ENTRIES`` is the number of entries of a rate, ``BEHIND`` that by which a node is behind, ``LIVE`` the seconds at 2,000 entries/s, ``ONLY`` a
-part: rate, delay, ingest, behind.
+``ENTRIES`` is the number of entries of a rate, ``BEHIND`` that by which a node is behind, ``LIVE`` the seconds at 2,000 entries/s, ``ONLY`` (of
+`make cluster-bench`) a part of a test's name: rate, delay, ingest, catching.
 """
 import json
 import os
@@ -12,7 +12,6 @@ import threading
 import time
 
 import msgpack
-import pytest
 from conftest import STREAM
 from nodes import Wire, job_calls
 from procs import eventually, poll
@@ -28,10 +27,6 @@ BATCH = 512
 #: Seconds until a measurement is given up.
 GIVEN_UP = 1800
 TICK = os.sysconf("SC_CLK_TCK")
-
-
-def part(name):
-    return pytest.mark.skipif(os.environ.get("ONLY", name) != name, reason="not asked for")
 
 
 def cpu(process):
@@ -119,7 +114,6 @@ def plain_rate(site, sizes):
     return seconds
 
 
-@part("rate")
 def test_rate(site):
     site = site(nodes=2, servers=3).start()
     sender, receiver = site.nodes
@@ -143,7 +137,6 @@ def test_rate(site):
           f"  wire bytes over raw bytes: {sum(sizes) / raw:.3f} ({sum(sizes):,} of {raw:,})")
 
 
-@part("delay")
 def test_delay(site):
     site = site(nodes=2, servers=3).start()
     sender, receiver = site.nodes
@@ -184,7 +177,6 @@ def test_delay(site):
     print(f"\ndelay at {sent / seconds:,.0f} entries/s, from the acknowledgement on one node to the reading on another: median {share(0.5)}, p99 {share(0.99)}, longest {share(1)}")
 
 
-@part("ingest")
 def test_own_ingest(site):
     """With its peer away, so that only the outbox is beside it; the servers share the processors."""
     rates = {"with": [], "without": []}
@@ -205,7 +197,6 @@ def test_own_ingest(site):
     print(f"\nown ingest: {best['without']:,.0f} entries/s without a cluster, {best['with']:,.0f} with; ratio {best['with'] / best['without']:.3f} (all: {json.dumps({k: [round(r) for r in v] for k, v in rates.items()})})")
 
 
-@part("behind")
 def test_catching_up(site):
     site = site(nodes=2, servers=3)
     site.servers.start()

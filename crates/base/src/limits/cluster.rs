@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes of entries that are published, or received, together: some ten blocks, so that a batch of small entries costs one
-/// acknowledgement.
+/// Bytes of entries that are published, or received, together: about ten blocks. A batch of small entries then costs two
+/// round trips.
 pub const CLUSTER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// Messages of one block. The largest entry has 64 MiB, and a server of NATS accepts 1 MiB by default.

@@ -365,8 +365,8 @@ fn a_change_that_fails_is_not_in_effect_and_the_next_one_succeeds() {
     }
 }
 
-/// Seeds with which a change that was not durable is reported as lost, the careful side: a record that reaches into a third sector, so that
-/// neither copy shows that the gap was not synced. To be made exact.
+/// Seeds with which a change that was not durable is reported as lost, the careful side: a record reaches into a third sector, and
+/// neither copy shows that the gap was not synced. An open defect.
 const REPORTED: [u64; 2] = [3, 139];
 
 /// Durable changes survive, and what was not durable is no loss.
