@@ -1,6 +1,7 @@
 //! The running reactor with a real store, test rules and a fake master.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::{Condvar, Mutex};
@@ -75,12 +76,18 @@ fn store_options(dir: &std::path::Path, clock: Clock, metrics: Arc<Metrics>) -> 
 
 /// Blocks threads while it is shut.
 #[derive(Default)]
-struct Barrier(Mutex<bool>, Condvar);
+struct Barrier(Mutex<bool>, Condvar, AtomicUsize);
 
 impl Barrier {
     fn wait(&self) {
+        self.2.fetch_add(1, Ordering::SeqCst);
         self.1
             .wait_while_for(&mut self.0.lock(), |shut| *shut, TIMEOUT);
+    }
+
+    /// How many have come to it.
+    fn reached(&self) -> usize {
+        self.2.load(Ordering::SeqCst)
     }
 
     fn shut(&self, whether: bool) {
