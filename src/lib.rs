@@ -39,10 +39,6 @@ pub mod client;
 
 // gates
 pub mod bus;
-#[allow(
-    dead_code,
-    reason = "what status and reactors need of it is not used yet"
-)]
 pub mod cluster;
 pub mod policy;
 

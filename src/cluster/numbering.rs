@@ -220,11 +220,6 @@ impl Numbering {
         let of_earlier = self.earlier.iter().find(|earlier| earlier.epoch == epoch);
         of_earlier.is_some_and(|earlier| (earlier.from..=earlier.last).contains(&number))
     }
-
-    /// Whether a numbering is or was this store's.
-    pub(crate) fn knows(&self, epoch: &str) -> bool {
-        epoch == self.epoch || self.earlier.iter().any(|earlier| earlier.epoch == epoch)
-    }
 }
 
 impl Cluster {
@@ -295,7 +290,6 @@ mod tests {
         // Set back to number 300, while the stream has more.
         numbering.renew(SeqNo(301), &settings).unwrap();
         assert_ne!(numbering.epoch, first);
-        assert!(numbering.knows(&first));
         assert!(numbering.has(&first, 300, &[]));
         assert!(!numbering.has(&first, 301, &[]), "of the lost state");
         let second = numbering.epoch.clone();

@@ -12,7 +12,6 @@ use async_nats::jetstream::context::{
     Context, CreateStreamError, CreateStreamErrorKind, GetStreamError, GetStreamErrorKind,
     RequestError, RequestErrorKind,
 };
-use async_nats::jetstream::kv::Store;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, Info, PersistenceMode, RetentionPolicy, StorageType,
 };
@@ -27,8 +26,6 @@ use crate::model::word::Word as _;
 /// The stream as it was found or made.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundStream {
-    /// It did not exist.
-    pub(crate) is_new: bool,
     /// When it was made. Another time than before: it was deleted meanwhile, and its numbers begin anew.
     pub(crate) created: Micros,
     /// The number of its first message that is still there, and of its last; `last` is one less than `first` if there is none.
@@ -200,7 +197,7 @@ impl Cluster {
 
         let context = &connection.context;
         match context.create_stream(self.wanted_stream()).await {
-            Ok(stream) => Ok(self.found(context, stream.cached_info(), true)),
+            Ok(stream) => Ok(self.found(context, stream.cached_info())),
             // Another master made it meanwhile, perhaps with other settings.
             Err(error) if exists(&error) => self
                 .find_stream(connection)
@@ -210,52 +207,6 @@ impl Cluster {
         }
     }
 
-    /// The bucket of leases, each of which is gone after `expiry` unless it is renewed; made if it is missing.
-    pub(crate) async fn leases(
-        &self,
-        connection: &Connection,
-        expiry: Duration,
-    ) -> Result<Store, String> {
-        let context = &connection.context;
-        let bucket = self.subjects.leases();
-        let failed = |error: &dyn fmt::Display| format!("cannot find the bucket {bucket}: {error}");
-
-        let found = context.get_stream(format!("KV_{bucket}")).await;
-        match found {
-            Ok(_) => {}
-            Err(error) if is_missing(&error) => {
-                let made = context
-                    .create_stream(Config {
-                        name: format!("KV_{bucket}"),
-                        subjects: vec![format!("$KV.{bucket}.>")],
-                        description: Some("Leases of saltcellar's reactors".to_owned()),
-                        max_messages_per_subject: 1,
-                        max_age: expiry,
-                        discard: DiscardPolicy::New,
-                        allow_rollup: true,
-                        deny_delete: true,
-                        num_replicas: usize::try_from(self.replicas).unwrap_or(1),
-                        // Unlike in other buckets: a user with the right to read directly can have a value sent to the subject of another master.
-                        allow_direct: false,
-                        ..Config::default()
-                    })
-                    .await;
-                // Another master made it meanwhile.
-                if let Err(error) = made
-                    && !exists(&error)
-                {
-                    return Err(failed(&error));
-                }
-            }
-            Err(error) => return Err(failed(&with_cause(&error))),
-        }
-
-        context
-            .get_key_value(&bucket)
-            .await
-            .map_err(|error| failed(&error))
-    }
-
     /// The stream, if it exists.
     pub(crate) async fn find_stream(
         &self,
@@ -263,7 +214,7 @@ impl Cluster {
     ) -> Result<Option<FoundStream>, String> {
         let context = &connection.context;
         match context.get_stream(self.subjects.stream()).await {
-            Ok(stream) => Ok(Some(self.found(context, stream.cached_info(), false))),
+            Ok(stream) => Ok(Some(self.found(context, stream.cached_info()))),
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => {
                 let error = with_cause(&error);
@@ -296,7 +247,7 @@ impl Cluster {
         }
     }
 
-    fn found(&self, context: &Context, info: &Info, is_new: bool) -> FoundStream {
+    fn found(&self, context: &Context, info: &Info) -> FoundStream {
         let payload_max = context.client().server_info().max_payload as u64;
         let behind = |name: &str, is_current: bool| (!is_current).then(|| name.to_owned());
 
@@ -305,7 +256,6 @@ impl Cluster {
         let created = info.created.unix_timestamp_nanos() / 1_000;
 
         FoundStream {
-            is_new,
             created: Micros(i64::try_from(created).unwrap_or(i64::MAX)),
             first: info.state.first_sequence,
             last: info.state.last_sequence,

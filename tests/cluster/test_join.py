@@ -1,4 +1,4 @@
-"""Backups: a node copies from one of another node what the stream does not have, and learns from the stream what its own one lacks."""
+"""A node copies from another node's backup what the stream does not have any more."""
 import json
 import subprocess
 
@@ -41,24 +41,3 @@ def test_a_new_node_copies_what_is_older_than_the_stream(site):
     site.stored()
     site.is_complete()
     assert not [line for line in late.reasons() if "missing" in line], late.reasons()
-
-
-def test_a_restored_backup_learns_again_what_it_had_and_publishes_what_is_new(site):
-    site = site().start()
-    node = site.nodes[0]
-    site.write()
-    site.stored()
-    # While all write: each class of the backup ends at another number.
-    node.backup(site.place / "backup")
-    site.stored()
-    writer = site.writers[0]
-    writer.hold()
-    eventually("all is shared", lambda: len({len(site.history.of(one, writer)) for one in site.nodes}) == 1)
-    site.history.keep(node)
-    node.kill()
-    node.restore(site.place / "backup")
-    site.history.forget(node)
-    node.start()
-    writer.resume()
-    site.stored()
-    site.is_complete()
