@@ -11,7 +11,7 @@
 //!  12  bytes of the bodies                          u32 LE
 //!  16  first sequence number                        u64 LE
 //!  24  last sequence number, less the first         u32 LE
-//!  28  bit 0: last frame of its commit; bits 1..32: 16-byte units directly before this frame that
+//!  28  bit 0: last frame of a commit that is synced before more is written; bits 1..32: 16-byte units directly before this frame that
 //!      were possibly unsynced when it was written; all ones: everything before it  u32 LE
 //!  32  crc32 of the head                            u32 LE
 //!  36  crc32 of the bodies                          u32 LE

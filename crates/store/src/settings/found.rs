@@ -7,7 +7,7 @@
 //! A gap is no loss if a frame behind it says that it was not synced: a power loss can leave one
 //! among changes that nobody was told to be durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::loss::{Loss, loss_of};
@@ -367,10 +367,7 @@ impl Found {
         let mut expected = from + 1;
         for (position, (seq, record)) in changes.range(from + 1..) {
             let is_gap = *position != expected;
-            let is_excused = self.segments.iter().any(|segment| {
-                let mut ranges = segment.unsynced.iter();
-                ranges.any(|(after, before)| *after <= last_seq && *seq <= *before)
-            });
+            let is_excused = is_gap && self.was_not_synced(last_seq, *seq);
             // The rest of a batch is worth nothing without its begin, and the other way round.
             if is_gap && !is_excused {
                 records += position - expected + batch.len() as u64;
@@ -404,6 +401,32 @@ impl Found {
             records: Some(records),
             upto,
         })
+    }
+
+    /// Whether no record between two sequence numbers is missing but records that some copy shows as not synced: a durable change is synced
+    /// in both.
+    fn was_not_synced(&self, from: SeqNo, to: SeqNo) -> bool {
+        let records = self.segments.iter().flat_map(|segment| &segment.records);
+        let present: BTreeSet<SeqNo> = records.map(|(seq, _)| *seq).collect();
+
+        // Each damaged frame has a range of its own, and ranges of both copies may alternate.
+        let mut known = from;
+        while known.next() < to {
+            let ranges = self.segments.iter().flat_map(|segment| &segment.unsynced);
+            let reached = ranges.filter(|(after, _)| *after <= known);
+            let reached = reached.map(|(_, before)| SeqNo(before.0.saturating_sub(1)));
+            let in_ranges = reached.max().unwrap_or(known);
+
+            // Records of a snapshot have numbers, too.
+            let next = known.next();
+            let in_records = if present.contains(&next) { next } else { known };
+            let upto = in_ranges.max(in_records);
+            if upto <= known {
+                return false;
+            }
+            known = upto;
+        }
+        true
     }
 
     /// The latest value of each key, of all that was found.

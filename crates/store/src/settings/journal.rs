@@ -397,7 +397,8 @@ impl Segment {
             let position = Position {
                 offset,
                 unsynced: offset - self.synced,
-                ends_commit: at + 1 == frames.len(),
+                // What follows a commit proves that it was synced, and nothing waits for the sync of a change that is saved later.
+                ends_commit: sync && at + 1 == frames.len(),
             };
             place_frame(&mut frame, self.id, position);
             bytes.append(&mut frame);
