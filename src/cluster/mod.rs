@@ -18,9 +18,13 @@ pub(crate) mod subject;
 
 use std::time::Duration;
 
+use ring::rand::{SecureRandom as _, SystemRandom};
+
 use self::subject::Subjects;
 use crate::config::{Config, ConfigError, Nats, Replicate};
 use crate::model::{MasterName, Slot};
+use crate::store::StoreError;
+use crate::wire::filter::Entries;
 
 /// The name of the sink that publishes the own history, and of its position in the log.
 pub(crate) const OUTBOX: &str = "cluster";
@@ -74,6 +78,22 @@ impl Cluster {
             entry_bytes_max: config.store.entry_bytes_max as u64,
         }))
     }
+
+    /// The entries that a master shares.
+    pub(crate) fn shared(&self) -> Entries {
+        match self.replicate {
+            Replicate::Jobs => Entries::OwnJobs,
+            Replicate::All => Entries::Own,
+        }
+    }
+}
+
+/// A random number, 16 hexadecimal digits.
+pub(crate) fn random_name() -> Result<String, StoreError> {
+    let mut bytes = [0; 8];
+    let no_random = |_| StoreError::Failed("the kernel provides no random bytes".to_owned());
+    SystemRandom::new().fill(&mut bytes).map_err(no_random)?;
+    Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
 }
 
 #[cfg(test)]

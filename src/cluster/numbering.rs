@@ -10,11 +10,10 @@
 
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use parking_lot::Mutex;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 
 use super::envelope::Header;
-use super::{Cluster, OUTBOX};
+use super::{Cluster, OUTBOX, random_name};
 use crate::base::clock::Micros;
 use crate::client::nats::Connection;
 use crate::model::{Flags, Kind, SeqNo};
@@ -105,8 +104,7 @@ impl OwnNumbering {
             return Ok(());
         }
         if own.stream != Micros::default() {
-            let window = i64::try_from(cluster.window.as_micros()).unwrap_or(i64::MAX);
-            let since = Micros(store.now().0.saturating_sub(window));
+            let since = store.now().before(cluster.window);
             store.consumers().seek(OUTBOX, Start::Time(since))?;
             tracing::warn!(
                 stream = cluster.subjects.stream(),
@@ -157,7 +155,7 @@ impl Numbering {
             return Ok(known);
         }
         let first = Self {
-            epoch: random_epoch()?,
+            epoch: random_name()?,
             from: 1,
             published: 0,
             stream: Micros::default(),
@@ -176,7 +174,7 @@ impl Numbering {
             from: self.from,
             last,
         });
-        new.epoch = random_epoch()?;
+        new.epoch = random_name()?;
         new.from = next.0;
         new.published = last;
         settings.put("", &new, Save::Durable)?;
@@ -256,14 +254,6 @@ impl Cluster {
             last_at,
         }))
     }
-}
-
-/// A random number.
-fn random_epoch() -> Result<String, StoreError> {
-    let mut bytes = [0; 8];
-    let no_random = |_| StoreError::Failed("the kernel provides no random bytes".to_owned());
-    SystemRandom::new().fill(&mut bytes).map_err(no_random)?;
-    Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
 }
 
 #[cfg(test)]

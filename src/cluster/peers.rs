@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
     CLUSTER_AWAY, CLUSTER_NUMBERINGS_MAX, CLUSTER_PEERS_MAX, CLUSTER_SKEW_MAX, CLUSTER_TWIN,
+    CLUSTER_WORD_BYTES_MAX,
 };
 use crate::model::{MasterName, SeqNo};
 use crate::store::StoreError;
@@ -75,6 +76,16 @@ pub(crate) struct Beat {
     pub(crate) slot: Option<String>,
     /// Its release.
     pub(crate) version: String,
+}
+
+impl Beat {
+    /// Whether it can be kept and shown.
+    fn is_short(&self) -> bool {
+        let slot = self.slot.as_deref().unwrap_or_default();
+        [&self.epoch, &self.instance, slot, &self.version]
+            .iter()
+            .all(|word| word.len() <= CLUSTER_WORD_BYTES_MAX)
+    }
 }
 
 /// One master as this daemon knows it.
@@ -274,7 +285,8 @@ impl Peers {
         };
         let peer = state.peers.entry(master.to_owned()).or_default();
         peer.rejected += 1;
-        peer.rejection = Some(why.to_owned());
+        let end = why.floor_char_boundary(CLUSTER_WORD_BYTES_MAX);
+        peer.rejection = why.get(..end).map(str::to_owned);
     }
 
     /// Takes a sign of life; `sender` is the name in its subject.
@@ -282,6 +294,10 @@ impl Peers {
         if beat.name != sender.as_str() {
             let why = format!("a sign of life that names {:?}", beat.name);
             return self.rejected(Some(sender.as_str()), &why);
+        }
+        if !beat.is_short() {
+            let why = "a sign of life with a longer word than any has";
+            return self.rejected(Some(sender.as_str()), why);
         }
 
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
@@ -595,5 +611,16 @@ mod tests {
         assert_eq!(sender.map(|one| one.rejected), Some(1));
         rig.peers.rejected(None, "x");
         assert_eq!(rig.peers.foreign(), 1);
+
+        // What it says is kept for whoever asks for the status.
+        let long = Beat {
+            version: "x".repeat(1 << 20),
+            ..beat("m2", 9, 100_000_000)
+        };
+        rig.heard("m2", long);
+        assert!(!rig.m2().is_heard);
+        rig.peers.rejected(Some("m2"), &"\u{e9}".repeat(1 << 20));
+        let shown = rig.m2().rejection.unwrap();
+        assert!(shown.len() <= CLUSTER_WORD_BYTES_MAX && !shown.is_empty());
     }
 }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::api::call::SharedHistory;
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
-use crate::cluster::Cluster;
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::Peers;
-use crate::config::{Config, Replicate};
+use crate::cluster::{Cluster, random_name};
+use crate::config::Config;
 use crate::engines::outbox::outbox;
 use crate::engines::settings::SinkSettings;
 use crate::engines::transport::cluster::OutboxParts;
@@ -20,7 +19,6 @@ use crate::ingest::cluster::{Inbox, InboxParts};
 use crate::model::word::Word;
 use crate::policy::Policy;
 use crate::store::{Intake, Store};
-use crate::wire::filter::Entries;
 
 /// What the parts of the shared history have in common.
 pub(super) struct History {
@@ -45,10 +43,7 @@ impl History {
         };
 
         let numbering = OwnNumbering::of(store.settings()).context("read the numbering")?;
-        let mut random = [0; 8];
-        let no_random = |_| anyhow::anyhow!("the kernel provides no random bytes");
-        SystemRandom::new().fill(&mut random).map_err(no_random)?;
-        let instance = format!("{:016x}", u64::from_le_bytes(random));
+        let instance = random_name().context("name this process")?;
 
         let slot = cluster.slot.as_ref().and_then(Word::show);
         let peers = Peers::new(
@@ -77,10 +72,6 @@ impl History {
 
     /// The sink that publishes the own history.
     pub(super) fn outbox(&self, store: &Store, now: Micros) -> SinkSettings {
-        let entries = match self.cluster.replicate {
-            Replicate::Jobs => Entries::OwnJobs,
-            Replicate::All => Entries::Own,
-        };
         let parts = OutboxParts {
             cluster: self.cluster.clone(),
             peers: self.peers.clone(),
@@ -88,7 +79,7 @@ impl History {
             store: store.clone(),
             metrics: self.metrics.clone(),
         };
-        outbox(parts, entries, now)
+        outbox(parts, now)
     }
 
     /// The source that receives the histories of the others.

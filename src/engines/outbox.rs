@@ -12,11 +12,11 @@ use super::transport::cluster::{Outbox, OutboxParts};
 use crate::base::clock::Micros;
 use crate::cluster::OUTBOX;
 use crate::store::Start;
-use crate::wire::filter::{Entries, EntryFilter};
+use crate::wire::filter::EntryFilter;
 
 /// The settings of the sink that publishes the own history.
-pub(crate) fn outbox(parts: OutboxParts, entries: Entries, now: Micros) -> SinkSettings {
-    let window = i64::try_from(parts.cluster.window.as_micros()).unwrap_or(i64::MAX);
+pub(crate) fn outbox(parts: OutboxParts, now: Micros) -> SinkSettings {
+    let (window, entries) = (parts.cluster.window, parts.cluster.shared());
     let source = serde_json::json!({ "transport": { "cluster": parts.peers.own.as_str() } });
     let destination: Arc<dyn Destination> = Arc::new(Outbox(parts));
 
@@ -27,7 +27,7 @@ pub(crate) fn outbox(parts: OutboxParts, entries: Entries, now: Micros) -> SinkS
             ..EntryFilter::default()
         },
         // What is older, the stream would not keep.
-        start: Start::Time(Micros(now.0.saturating_sub(window))),
+        start: Start::Time(now.before(window)),
         encoder: ("entry", Arc::new(Whole)),
         limits: destination.limits(),
         transport: (OUTBOX, destination),

@@ -115,7 +115,8 @@ pub(crate) struct Inbox {
     /// Whether the settings have the marks and the place.
     is_saved: bool,
     pin_checked: Option<Instant>,
-    log: LogOnce<String>,
+    /// By what the line is about: reasons contain what peers wrote.
+    log: LogOnce<&'static str>,
 }
 
 impl Inbox {
@@ -159,7 +160,7 @@ impl Inbox {
                 backoff.reset();
             }
             let pause = backoff.next();
-            if self.log.is_due(why.clone(), self.parts.clock.monotonic()) {
+            if self.log.is_due("reading", self.parts.clock.monotonic()) {
                 tracing::warn!(
                     error = why,
                     ?pause,
@@ -201,7 +202,7 @@ impl Inbox {
                 if is_lost {
                     return Err(why);
                 }
-                if self.log.is_due(why.clone(), self.parts.clock.monotonic()) {
+                if self.log.is_due("reading", self.parts.clock.monotonic()) {
                     tracing::warn!(
                         error = why,
                         "the histories of other masters are not read, retrying"
@@ -340,7 +341,7 @@ impl Inbox {
                 let master = master.as_ref().map(crate::model::MasterName::as_str);
                 peers.rejected(master, &why);
                 metrics.cluster_messages_rejected.add(1);
-                if self.log.is_due(why.clone(), self.parts.clock.monotonic()) {
+                if self.log.is_due("rejected", self.parts.clock.monotonic()) {
                     tracing::warn!(number, subject = %message.subject, why, "message of the stream rejected");
                 }
             }

@@ -10,12 +10,10 @@ use crate::cli::format::exit::BadUsage;
 use crate::cli::store::tool::{config, count, field};
 use crate::cli::{Bar, Global, Unit, show};
 use crate::cluster::Cluster;
-use crate::config::Replicate;
 use crate::ingest::join::Joining;
 use crate::model::MasterName;
 use crate::store::Store;
 use crate::store::tools::backup::restore;
-use crate::wire::filter::Entries;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
@@ -74,10 +72,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         policy: &policy,
         metrics: &options.metrics,
         name: &cluster.name,
-        shared: match cluster.replicate {
-            Replicate::Jobs => Entries::OwnJobs,
-            Replicate::All => Entries::Own,
-        },
+        shared: cluster.shared(),
     };
     let joined = joining
         .copy(&from, &peer)

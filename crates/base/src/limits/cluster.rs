@@ -41,3 +41,6 @@ pub const CLUSTER_PEERS_MAX: usize = 256;
 
 /// Numberings of one master whose marks are kept. A new one begins when a store is lost or set back.
 pub const CLUSTER_NUMBERINGS_MAX: usize = 16;
+
+/// Bytes of a word in a sign of life, and of a reason, that are kept for the status. The longest token of a name has as many.
+pub const CLUSTER_WORD_BYTES_MAX: usize = 255;
