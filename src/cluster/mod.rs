@@ -9,10 +9,12 @@
 
 pub(crate) mod connection;
 pub(crate) mod envelope;
+pub(crate) mod holds;
 pub(crate) mod numbering;
 pub(crate) mod peers;
 pub(crate) mod reader;
 pub(crate) mod rights;
+pub(crate) mod shared_hold;
 pub(crate) mod stream;
 pub(crate) mod subject;
 

@@ -13,10 +13,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::shared_hold::SharedHold;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    CLUSTER_AWAY, CLUSTER_NUMBERINGS_MAX, CLUSTER_PEERS_MAX, CLUSTER_SKEW_MAX, CLUSTER_TWIN,
-    CLUSTER_WORD_BYTES_MAX,
+    CLUSTER_AWAY, CLUSTER_BEAT, CLUSTER_HOLDS_AGAIN, CLUSTER_NUMBERINGS_MAX, CLUSTER_PEERS_MAX,
+    CLUSTER_SKEW_MAX, CLUSTER_TWIN, CLUSTER_WORD_BYTES_MAX,
 };
 use crate::model::{MasterName, SeqNo};
 use crate::store::StoreError;
@@ -76,13 +77,20 @@ pub(crate) struct Beat {
     pub(crate) slot: Option<String>,
     /// Its release.
     pub(crate) version: String,
+    /// What all of its holds have in common with others that are the same: see [`super::holds`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) holds_digest: Option<String>,
+    /// Changes of holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holds: Vec<SharedHold>,
 }
 
 impl Beat {
     /// Whether it can be kept and shown.
     fn is_short(&self) -> bool {
         let slot = self.slot.as_deref().unwrap_or_default();
-        [&self.epoch, &self.instance, slot, &self.version]
+        let digest = self.holds_digest.as_deref().unwrap_or_default();
+        [&self.epoch, &self.instance, slot, &self.version, digest]
             .iter()
             .all(|word| word.len() <= CLUSTER_WORD_BYTES_MAX)
     }
@@ -163,9 +171,23 @@ struct State {
     twin_heard: Option<Duration>,
     slot_twin_heard: Option<Duration>,
     foreign: u64,
+    /// When another master was first heard of.
+    first_heard: Option<Duration>,
+    /// The digest of the holds that were sent last, and when.
+    holds_told: Option<(String, Duration)>,
 }
 
 impl State {
+    /// Whether a master that is alive has other holds. One of an earlier release does not tell.
+    fn holds_differ(&self, digest: &str, now: Duration) -> bool {
+        self.peers.values().any(|peer| {
+            peer.beat.as_ref().is_some_and(|(beat, heard)| {
+                let theirs = beat.holds_digest.as_deref();
+                now <= *heard + CLUSTER_AWAY && theirs.is_some_and(|theirs| theirs != digest)
+            })
+        })
+    }
+
     /// False for a new master if there are too many: names cost nothing where NATS has no users.
     fn may_know(&self, name: &str) -> bool {
         self.peers.contains_key(name) || self.peers.len() < CLUSTER_PEERS_MAX
@@ -289,33 +311,37 @@ impl Peers {
         peer.rejection = why.get(..end).map(str::to_owned);
     }
 
-    /// Takes a sign of life; `sender` is the name in its subject.
-    pub(crate) fn heard(&self, sender: &MasterName, beat: Beat) {
+    /// Takes a sign of life; `sender` is the name in its subject. Returns the changes of holds in it, if it is one of another master.
+    pub(crate) fn heard(&self, sender: &MasterName, mut beat: Beat) -> Vec<SharedHold> {
         if beat.name != sender.as_str() {
             let why = format!("a sign of life that names {:?}", beat.name);
-            return self.rejected(Some(sender.as_str()), &why);
+            self.rejected(Some(sender.as_str()), &why);
+            return Vec::new();
         }
         if !beat.is_short() {
             let why = "a sign of life with a longer word than any has";
-            return self.rejected(Some(sender.as_str()), why);
+            self.rejected(Some(sender.as_str()), why);
+            return Vec::new();
         }
+        let holds = std::mem::take(&mut beat.holds);
 
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
         let mut state = self.state.lock();
         let is_own = *sender == self.own;
         if is_own && beat.instance == self.instance {
-            return;
+            return Vec::new();
         }
         if is_own {
             state.links.twin = Some(beat.instance);
             state.twin_heard = Some(now);
-            return;
+            return Vec::new();
         }
 
         if !state.may_know(&beat.name) {
             state.foreign += 1;
-            return;
+            return Vec::new();
         }
+        state.first_heard.get_or_insert(now);
         if beat.slot.is_some() && beat.slot == self.slot {
             state.links.slot_twin = Some(beat.name.clone());
             state.slot_twin_heard = Some(now);
@@ -324,6 +350,33 @@ impl Peers {
         peer.skew_us = wall.0.saturating_sub(beat.at);
         peer.beat = Some((beat, now));
         peer.update();
+        holds
+    }
+
+    /// Whether to send all changes of holds, which have this digest: a master that is heard of has others, and these were not sent just now.
+    pub(crate) fn must_tell_holds(&self, digest: &str) -> bool {
+        let now = self.clock.monotonic();
+        let mut state = self.state.lock();
+        let is_told = state
+            .holds_told
+            .as_ref()
+            .is_some_and(|(told, at)| told == digest && now < *at + CLUSTER_HOLDS_AGAIN);
+        let must = !is_told && state.holds_differ(digest, now);
+        if must {
+            state.holds_told = Some((digest.to_owned(), now));
+        }
+        must
+    }
+
+    /// Whether every master that is alive was heard of, and has the holds with this digest.
+    pub(crate) fn has_all_holds(&self, digest: &str) -> bool {
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
+        // Of two signs of life one may be late.
+        let are_heard = state
+            .first_heard
+            .is_some_and(|first| now >= first + 2 * CLUSTER_BEAT);
+        are_heard && !state.holds_differ(digest, now)
     }
 
     /// Another node publishes under the own name; says which.
@@ -479,6 +532,8 @@ mod tests {
             at,
             slot: Some("2/3".to_owned()),
             version: "1".to_owned(),
+            holds_digest: None,
+            holds: Vec::new(),
         }
     }
 
@@ -574,6 +629,56 @@ mod tests {
         rig.clock.wind(11_000_000);
         assert_eq!(rig.peers.twin(), None);
         assert_eq!(rig.peers.links().slot_twin, None);
+    }
+
+    #[test]
+    fn holds_are_sent_to_a_master_that_has_others_until_it_has_the_same() {
+        let rig = rig();
+        let with = |digest: &str| Beat {
+            holds_digest: Some(digest.to_owned()),
+            ..beat("m2", 0, 100_000_000)
+        };
+        assert!(!rig.peers.must_tell_holds("one"), "nobody hears it");
+        assert!(!rig.peers.has_all_holds("one"), "nobody was heard");
+
+        rig.heard("m2", with("other"));
+        assert!(rig.peers.must_tell_holds("one"));
+        assert!(!rig.peers.must_tell_holds("one"), "just sent");
+        assert!(rig.peers.must_tell_holds("two"), "changed since");
+        rig.clock.wind(9_000_000);
+        assert!(!rig.peers.must_tell_holds("two"));
+        rig.clock.wind(1_000_000);
+        assert!(rig.peers.must_tell_holds("two"), "it may be lost");
+        assert!(!rig.peers.has_all_holds("two"));
+
+        rig.heard("m2", with("two"));
+        rig.clock.wind(10_000_000);
+        assert!(!rig.peers.must_tell_holds("two"));
+        assert!(rig.peers.has_all_holds("two"));
+        assert!(!rig.peers.has_all_holds("one"));
+        // One that is away does not count, nor one that does not tell.
+        rig.clock.wind(1_000_000);
+        assert!(!rig.peers.must_tell_holds("one") && rig.peers.has_all_holds("one"));
+        rig.heard("m2", beat("m2", 0, 100_000_000));
+        assert!(!rig.peers.must_tell_holds("one") && rig.peers.has_all_holds("one"));
+    }
+
+    #[test]
+    fn holds_are_taken_of_other_masters_only() {
+        let rig = rig();
+        let json = r#"{"jid": "1", "at": 1}"#;
+        let hold: SharedHold = serde_json::from_str(json).unwrap();
+        let with = |name: &str| Beat {
+            holds: vec![hold.clone()],
+            ..beat(name, 0, 100_000_000)
+        };
+        let heard = |sender: &str, beat| {
+            let sender = MasterName::new(sender).unwrap();
+            rig.peers.heard(&sender, beat).len()
+        };
+        assert_eq!(heard("m2", with("m2")), 1);
+        assert_eq!(heard("m3", with("m2")), 0);
+        assert_eq!(heard("m1", with("m1")), 0, "a twin");
     }
 
     #[test]

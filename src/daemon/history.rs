@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use crate::api::call::SharedHistory;
 use crate::base::clock::{Clock, Micros};
+use crate::base::limits::CLUSTER_HOLDS_WAIT;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::cluster::numbering::OwnNumbering;
@@ -41,6 +42,8 @@ impl History {
         let Some(cluster) = cluster else {
             return Ok(None);
         };
+
+        store.await_holds(CLUSTER_HOLDS_WAIT);
 
         let numbering = OwnNumbering::of(store.settings()).context("read the numbering")?;
         let instance = random_name().context("name this process")?;

@@ -34,11 +34,13 @@ use crate::base::shutdown::Drain;
 use crate::client::nats::Connection;
 use crate::client::secret::Revealed;
 use crate::cluster::envelope::{self, Header, OpenBlocks};
+use crate::cluster::holds::{self, Told};
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::{Beat, Mark, Peers, Place};
+use crate::cluster::shared_hold::SharedHold;
 use crate::cluster::{Cluster, OUTBOX};
 use crate::ingest::of_peers::{Stored, accept, is_shared};
-use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
+use crate::model::{Batch, Entry, Flags, Kind, MasterName, SeqNo, Source};
 use crate::policy::Policy;
 use crate::store::log::exchange::{self, NoBlock};
 use crate::store::settings::{Changes, Save};
@@ -678,14 +680,15 @@ async fn beats(
                 _ = tick.tick() => {
                     // Off this thread: it reads the log.
                     let made = parts.clone();
-                    let beat = tokio::task::spawn_blocking(move || beat(&made)).await;
-                    let beat = beat.map_err(|error| error.to_string())?;
-                    let beat = beat.map_err(|error| error.to_string())?;
-                    let beat = serde_json::to_vec(&beat).map_err(|error| error.to_string())?;
-                    client
-                        .publish(own.clone(), beat.into())
-                        .await
-                        .map_err(|error| format!("cannot send a sign of life: {error}"))?;
+                    let beats = tokio::task::spawn_blocking(move || beats_now(&made)).await;
+                    let beats = beats.map_err(|error| error.to_string())?;
+                    for beat in beats.map_err(|error| error.to_string())? {
+                        let beat = serde_json::to_vec(&beat).map_err(|error| error.to_string())?;
+                        client
+                            .publish(own.clone(), beat.into())
+                            .await
+                            .map_err(|error| format!("cannot send a sign of life: {error}"))?;
+                    }
                 }
                 message = heard.next() => {
                     let Some(message) = message else {
@@ -693,7 +696,12 @@ async fn beats(
                     };
                     let sender = subjects.publisher_of_beat(&message.subject, message.headers.as_ref());
                     match (sender, serde_json::from_slice::<Beat>(&message.payload)) {
-                        (Some(sender), Ok(beat)) => parts.peers.heard(&sender, beat),
+                        (Some(sender), Ok(beat)) => {
+                            let told = parts.peers.heard(&sender, beat);
+                            if !told.is_empty() {
+                                hear_holds(&parts, sender, told).await;
+                            }
+                        }
                         (sender, _) => {
                             let name = sender.as_ref().map(crate::model::MasterName::as_str);
                             parts.peers.rejected(name, "a sign of life that cannot be read");
@@ -703,6 +711,47 @@ async fn beats(
             }
         }
     })
+}
+
+/// Takes the holds in a sign of life.
+async fn hear_holds(parts: &InboxParts, sender: MasterName, told: Vec<SharedHold>) {
+    let (store, peers, name) = (parts.store.clone(), parts.peers.clone(), sender.clone());
+    // Off this thread: it waits for the disk, and for a round of retention.
+    let heard =
+        tokio::task::spawn_blocking(move || holds::hear(&store, &peers, &sender, told)).await;
+    let why = match heard {
+        Ok(Ok(())) => return,
+        Ok(Err(why)) => why.to_string(),
+        Err(why) => why.to_string(),
+    };
+    // They come again, because the masters do not agree.
+    tracing::warn!(
+        master = name.as_str(),
+        error = why,
+        "holds of another master not stored, retrying"
+    );
+}
+
+/// The sign of life of this daemon, and more of them if others lack its holds.
+fn beats_now(parts: &InboxParts) -> Result<Vec<Beat>, StoreError> {
+    let Told {
+        digest,
+        parts: holds,
+    } = holds::tell(&parts.store, &parts.peers);
+    let beat = Beat {
+        holds_digest: Some(digest),
+        ..beat(parts)?
+    };
+
+    let with = |holds| Beat {
+        holds,
+        ..beat.clone()
+    };
+    let mut beats: Vec<Beat> = holds.into_iter().map(with).collect();
+    if beats.is_empty() {
+        beats.push(beat);
+    }
+    Ok(beats)
 }
 
 /// The sign of life of this daemon.
@@ -729,5 +778,7 @@ fn beat(parts: &InboxParts) -> Result<Beat, StoreError> {
         at: at.0,
         slot: parts.peers.slot().map(str::to_owned),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        holds_digest: None,
+        holds: Vec::new(),
     })
 }

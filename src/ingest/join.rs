@@ -61,6 +61,10 @@ impl Joining<'_> {
             return Err(JoinError::Own(self.name.as_str().to_owned()));
         }
 
+        // First: retention must not drop held jobs that are copied.
+        let held = from.hold_changes(peer.as_str());
+        self.store.merge_holds(self.name.as_str(), held)?;
+
         let stored = Stored::since(self.store, SeqNo::FIRST)?;
         let mut joined = Joined::default();
         let mut last = None;

@@ -3,6 +3,7 @@ import json
 import subprocess
 
 import procs
+from nodes import History
 from procs import WAIT_MAX, eventually
 
 
@@ -25,9 +26,12 @@ def test_a_new_node_copies_what_is_older_than_the_stream(site):
     site.stored()
     for writer in site.writers:
         writer.hold()
-    eventually("both have all", lambda: len(one.entries()) == len(two.entries()))
+    history = History([one, two], site.writers)
+    eventually("both have all", lambda: history.problem() is None)
     with site.servers.client() as client:
         client.api("STREAM.PURGE.saltcellar")
+    held = site.writers[0].jids[0]
+    one.cli("store", "hold", held, "--reason", "audit")
     one.backup(site.place / "backup")
     # It must have a configuration, and a numbering of its own, before it joins.
     late.start()
@@ -35,6 +39,13 @@ def test_a_new_node_copies_what_is_older_than_the_stream(site):
     found = joined(late, site.place / "backup", "m1")
     assert found["stored"] > 0 and found["masters"] == ["m1", "m2"], found
     assert joined(late, site.place / "backup", "m1")["stored"] == 0
+    # Before it hears of any other node: its retention must not drop the job.
+    servers, late.nats = late.nats, None
+    late.start()
+    rows = json.loads(late.cli("store", "hold", "--output", "json").stdout)
+    assert [(row["jid"], row["master"]) for row in rows] == [(held, "m1")], rows
+    late.stop()
+    late.nats = servers
     late.start()
     for writer in site.writers:
         writer.resume()

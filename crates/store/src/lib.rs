@@ -132,7 +132,7 @@ pub use read::last_seen::{LastSeen, Seen};
 pub use read::{EventPage, JobRows, StoreView};
 pub use retain::Retainer;
 pub use retain::age_clock::Step;
-pub use retain::hold::Hold;
+pub use retain::hold::{Held, Hold, HoldChange, Merged};
 pub use segment::seal::Sealer;
 pub use skipped::SkippedNumbers;
 pub use write::appender::{Appender, Intake};
@@ -329,6 +329,23 @@ impl Store {
     pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
         self.0.retention.release(jid)
     }
+
+    /// Takes changes of holds from elsewhere that are later than the own ones. Durable on return.
+    /// `own` is the name of the own master.
+    pub fn merge_holds(&self, own: &str, changes: Vec<HoldChange>) -> Result<Merged, StoreError> {
+        self.0.retention.merge_holds(own, changes)
+    }
+
+    /// Retention drops nothing for this time, or until [`Self::has_all_holds`]: other masters may hold
+    /// jobs of which this store does not know.
+    pub fn await_holds(&self, time: Duration) {
+        self.0.retention.await_holds(time);
+    }
+
+    /// The holds of other masters are known.
+    pub fn has_all_holds(&self) {
+        self.0.retention.has_all_holds();
+    }
 }
 
 impl StoreReader {
@@ -362,6 +379,12 @@ impl StoreReader {
     /// The jobs that are exempt from retention.
     pub fn holds(&self) -> Vec<Hold> {
         self.retention.holds()
+    }
+
+    /// The latest change of each job that is held, or was released not long ago. Sorted by jid. `own` is
+    /// the name of the own master.
+    pub fn hold_changes(&self, own: &str) -> Vec<HoldChange> {
+        self.retention.hold_changes(own)
     }
 
     /// The minions that were over their share of a class within a day: the class, the minion, and

@@ -325,6 +325,7 @@ impl Keeping {
             limits: keep.clone(),
             salt_keeps: salt_keeps.clone(),
             holds: Holds::new(settings.clone()),
+            holds_due: parking_lot::Mutex::default(),
             consumers: consumers.clone(),
             age_clock: AgeClock::open(clock.clone(), settings.clone(), metrics, newest),
             guard: guard.clone(),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::archive::OwnMaster;
+use super::shared::SharedHistory;
 use super::status::{ClockStep, per_1000_s};
 use super::{Archive, Call, Changing, In, NoArgs, Run, Whole, failed};
 use crate::api::sign_in::SignIn;
@@ -105,6 +107,8 @@ answers! {
         jid: String,
         time: Time,
         reason: String,
+        /// The master on which it was held; absent if it has no id.
+        master: Option<String>,
         #[serde(serialize_with = "or_absent")]
         entries: Option<u64>,
     }
@@ -364,12 +368,21 @@ impl Run for HoldJob {
 
         let hold = ctx.store.hold(&jid, &reason).map_err(refused)?;
         Ok(HoldAnswer::Held(HeldJob {
+            master: held_on(&ctx.master, ctx.shared.as_ref(), &hold),
             jid: hold.jid,
             time: Time(hold.since),
             reason: hold.reason,
             entries: None,
         }))
     }
+}
+
+/// The master on which a job was held. By the name that it has on the others, if it shares its history.
+fn held_on(master: &OwnMaster, shared: Option<&SharedHistory>, hold: &Hold) -> Option<String> {
+    let own = shared.map(SharedHistory::own);
+    let own = own.filter(|_| hold.origin.is_empty());
+    own.map(str::to_owned)
+        .or_else(|| master.shown(&hold.origin))
 }
 
 /// The number of entries of a job.
@@ -395,6 +408,7 @@ impl Run for ListHolds {
         let row = |hold: Hold| {
             Ok(HeldJob {
                 entries: Some(count_entries(ctx.store, &hold.jid)?),
+                master: held_on(ctx.master, ctx.shared, &hold),
                 jid: hold.jid,
                 time: Time(hold.since),
                 reason: hold.reason,

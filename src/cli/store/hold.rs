@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::api::call::store::{HeldJob, HoldAnswer, HoldArgs, Holds};
 use crate::api::call::{self as calls, NoArgs};
-use crate::cli::{Column, Form, Global, Table, ask, short_at, show, show_rows, title};
+use crate::cli::{Column, Form, Global, Table, ask, plain, short_at, show, show_rows, title};
 use crate::wire::call::Id;
 
 #[derive(clap::Args)]
@@ -33,7 +33,8 @@ impl Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-Retention keeps all entries of a held job: load, returns, events. Holds survive restarts and are part of backups.
+Retention keeps all entries of a held job: load, returns, events. Holds survive restarts and are part of backups. With cluster.nats a hold and its \
+release count on all masters of the history.
 
 Examples:
   saltcellar store hold 20261121054728123456 --reason 'outage of monday'
@@ -86,11 +87,21 @@ fn list(global: &Global) -> anyhow::Result<()> {
         let columns = [
             Column::left("JID"),
             Column::left(title("SINCE", "SINCE (UTC)")),
+            Column::middle_truncated("MASTER")
+                .min_chars(9)
+                .drop_order(1),
             Column::truncated("REASON"),
         ];
 
-        let cells =
-            |hold: &HeldJob| vec![hold.jid.clone(), short_at(hold.time), hold.reason.clone()];
+        let cells = |hold: &HeldJob| {
+            let master = hold.master.as_deref().unwrap_or_default();
+            vec![
+                hold.jid.clone(),
+                short_at(hold.time),
+                plain(master).into_owned(),
+                hold.reason.clone(),
+            ]
+        };
         Ok(Table::new(columns).print(out, &holds.iter().map(cells).collect::<Vec<_>>())?)
     })
 }

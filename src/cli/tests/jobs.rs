@@ -62,6 +62,8 @@ fn a_minion_whose_master_is_behind_is_unknown_and_not_missing() {
             at: now(),
             slot: None,
             version: "1".to_owned(),
+            holds_digest: None,
+            holds: Vec::new(),
         };
         let sender = MasterName::new("b").unwrap();
         cellar.peers().heard(&sender, beat);

@@ -44,3 +44,12 @@ pub const CLUSTER_NUMBERINGS_MAX: usize = 16;
 
 /// Bytes of a word in a sign of life, and of a reason, that are kept for the status. The longest token of a name has as many.
 pub const CLUSTER_WORD_BYTES_MAX: usize = 255;
+
+/// Bytes of the holds in a sign of life. Servers of NATS accept 1 MiB by default, and some less.
+pub const CLUSTER_HOLDS_BYTES: usize = 32 * 1024;
+
+/// Interval at which all holds are sent to a master that has others, if they did not change: what was sent may be lost.
+pub const CLUSTER_HOLDS_AGAIN: Duration = Duration::from_secs(10);
+
+/// Longest time after a start in which retention waits for the holds of other masters: NATS may be away.
+pub const CLUSTER_HOLDS_WAIT: Duration = Duration::from_secs(60);

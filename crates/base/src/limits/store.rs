@@ -170,6 +170,12 @@ pub const HOLDS_MAX: usize = 1000;
 /// See [`HOLDS_MAX`].
 pub const HOLD_REASON_BYTES_MAX: usize = 1000;
 
+/// Held jobs of all masters that share a history: masters that were apart may each have held as many as one may.
+pub const HOLDS_SHARED_MAX: usize = 4 * HOLDS_MAX;
+
+/// Releases that are remembered. A master that was away for longer, and has such a job held, holds it again everywhere.
+pub const RELEASES_MAX: usize = HOLDS_SHARED_MAX;
+
 /// Finished segments waiting to be sealed. Full: the committer waits, because the index of each is in memory.
 pub const SEALS_WAITING: usize = 2;
 

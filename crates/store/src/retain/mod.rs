@@ -40,7 +40,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use age_clock::{AgeClock, Step};
-use hold::{Hold, Holds};
+use hold::{Hold, HoldChange, Holds, Merged};
 use limits::KeepLimits;
 use plan::{Candidate, ClassBounds, choose, limit_pins};
 use salt_keep::SaltKeeps;
@@ -163,6 +163,9 @@ pub(crate) struct Retention {
     pub(super) limits: Arc<KeepLimits>,
     pub(super) salt_keeps: Arc<SaltKeeps>,
     pub(super) holds: Holds,
+    /// Until then nothing is dropped, because holds of other masters may be unknown. Monotonic. Lock order: no
+    /// other lock is taken under it.
+    pub(super) holds_due: Mutex<Option<Duration>>,
     pub(super) consumers: Arc<Consumers>,
     pub(super) age_clock: AgeClock,
     pub(super) guard: Arc<FreeSpaceGuard>,
@@ -269,6 +272,8 @@ impl Retention {
 
         Ok(if held > 0 {
             DropOutcome::Held(held)
+        } else if self.awaits_holds() {
+            DropOutcome::Busy
         } else if self.has_newest_register(segment) {
             DropOutcome::Register
         } else if let Some(consumer) = pinned() {
@@ -543,7 +548,38 @@ impl Retention {
 
     /// Ends the hold of a job; false if it was not held. Durable on return.
     pub(crate) fn release(&self, jid: &str) -> Result<bool, StoreError> {
-        self.holds.release(jid)
+        self.holds.release(jid, self.clock.now())
+    }
+
+    /// As [`Holds::merge`].
+    pub(crate) fn merge_holds(
+        &self,
+        own: &str,
+        changes: Vec<HoldChange>,
+    ) -> Result<Merged, StoreError> {
+        // Wait for the end of a round, which may have decided about segments of these jobs.
+        let _one = self.round.lock();
+        self.holds.merge(own, changes)
+    }
+
+    /// As [`Holds::changes`].
+    pub(crate) fn hold_changes(&self, own: &str) -> Vec<HoldChange> {
+        self.holds.changes(own)
+    }
+
+    /// Drops nothing for this time, or until [`Self::has_all_holds`].
+    pub(crate) fn await_holds(&self, time: Duration) {
+        *self.holds_due.lock() = Some(self.clock.monotonic().saturating_add(time));
+    }
+
+    /// Ends [`Self::await_holds`].
+    pub(crate) fn has_all_holds(&self) {
+        *self.holds_due.lock() = None;
+    }
+
+    fn awaits_holds(&self) -> bool {
+        let due = *self.holds_due.lock();
+        due.is_some_and(|due| self.clock.monotonic() < due)
     }
 
     pub(crate) fn holds(&self) -> Vec<Hold> {

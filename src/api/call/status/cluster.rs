@@ -308,6 +308,8 @@ mod tests {
                 at: self.clock.now().0,
                 slot: Some("2/2".to_owned()),
                 version: "1".to_owned(),
+                holds_digest: None,
+                holds: Vec::new(),
             }
         }
 

@@ -4,19 +4,25 @@
 //! of the settings may be lost, or a hold cannot be read, every job counts as held: a job whose hold
 //! is lost must not be deleted.
 //!
+//! Masters that share a history also share their holds. Each change of a hold has a time, and the latest
+//! change of a job counts, wherever it was made. A release therefore leaves a record ([`Released`]).
+//!
 //! # Invariant
 //!
 //! A held job outlives retention. While holds may be lost, every job counts as held.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::settings::{Save, Setting, Settings};
+use crate::settings::{Changes, Save, Setting, Settings};
 use saltcellar_base::clock::Micros;
-use saltcellar_base::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
+use saltcellar_base::limits::{
+    HOLD_REASON_BYTES_MAX, HOLDS_MAX, HOLDS_SHARED_MAX, NAME_BYTES_MAX, RELEASES_MAX,
+};
 use saltcellar_model::JidKey;
 
 /// A job that is exempt from retention.
@@ -28,10 +34,91 @@ pub struct Hold {
     pub since: Micros,
     /// Why, as the administrator gave it.
     pub reason: String,
+    /// The master on which it was made; empty for the own one.
+    #[serde(default)]
+    pub origin: String,
+    /// Time of the last change; absent in releases before holds were shared.
+    #[serde(default)]
+    pub(crate) changed: Option<Micros>,
+}
+
+impl Hold {
+    fn changed(&self) -> Micros {
+        self.changed.unwrap_or(self.since)
+    }
 }
 
 impl Setting for Hold {
     const KIND: &'static str = "hold";
+}
+
+/// The end of a hold: another master may still have the hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Released {
+    changed: Micros,
+}
+
+impl Setting for Released {
+    const KIND: &'static str = "released";
+}
+
+/// The latest change of a job's hold.
+///
+/// Of two changes of a job the greater one counts: the later one, and of two at the same time one that
+/// holds the job. The rest of the order makes all masters choose the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HoldChange {
+    /// When it was made, but always after the change before it.
+    pub at: Micros,
+    /// The hold; `None` for a release.
+    pub held: Option<Held>,
+    /// The job id.
+    pub jid: String,
+}
+
+/// What a change holds a job with. See [`Hold`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Time of the first hold.
+    pub since: Micros,
+    /// The name of the master on which it was made, that of the own one too: all masters compare the same.
+    pub master: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What became of changes from elsewhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Changes that were later than those of this store.
+    pub taken: usize,
+    /// Changes that no store makes.
+    pub invalid: usize,
+    /// Holds beyond [`HOLDS_SHARED_MAX`].
+    pub beyond_limit: usize,
+}
+
+/// Times of changes end in the year 9999, so that a later one can always follow.
+const CHANGE_MAX: Micros = Micros(253_402_300_799_000_000);
+
+impl HoldChange {
+    /// Whether a store can have made it.
+    fn is_valid(&self) -> bool {
+        let is_reason = |reason: &str| {
+            reason.len() <= HOLD_REASON_BYTES_MAX && !reason.contains(char::is_control)
+        };
+        is_jid(&self.jid)
+            && (Micros(0)..=CHANGE_MAX).contains(&self.at)
+            && self
+                .held
+                .as_ref()
+                .is_none_or(|held| is_reason(&held.reason) && held.master.len() <= NAME_BYTES_MAX)
+    }
+}
+
+/// Whether a job can be held: a table shows its id in one line.
+fn is_jid(jid: &str) -> bool {
+    !jid.is_empty() && jid.len() <= NAME_BYTES_MAX && !jid.contains(['\t', '\n', '\r'])
 }
 
 #[derive(Debug)]
@@ -62,14 +149,61 @@ impl Holds {
         found.filter_map(|found| found.value).collect()
     }
 
+    /// The latest change of each job that is held, or was released not long ago. Sorted by jid. `own` is
+    /// the name of the own master.
+    pub(crate) fn changes(&self, own: &str) -> Vec<HoldChange> {
+        self.latest(own).into_values().collect()
+    }
+
+    fn latest(&self, own: &str) -> BTreeMap<String, HoldChange> {
+        let mut latest = BTreeMap::new();
+        for found in self.settings.all::<Released>("") {
+            let Some(released) = found.value else {
+                continue;
+            };
+            let release = HoldChange {
+                at: released.changed,
+                held: None,
+                jid: found.name.clone(),
+            };
+            latest.insert(found.name, release);
+        }
+        for hold in self.all() {
+            let is_own = hold.origin.is_empty();
+            let change = HoldChange {
+                at: hold.changed(),
+                held: Some(Held {
+                    since: hold.since,
+                    master: if is_own { own.to_owned() } else { hold.origin },
+                    reason: hold.reason,
+                }),
+                jid: hold.jid.clone(),
+            };
+            latest.insert(hold.jid, change);
+        }
+        latest
+    }
+
+    /// The time of a change that is made now: later than the one that it replaces, even if a clock is
+    /// wrong.
+    fn time_of_change(&self, jid: &str, now: Micros) -> Micros {
+        let hold = self.settings.get::<Hold>(jid).and_then(|found| found.value);
+        let released = self
+            .settings
+            .get::<Released>(jid)
+            .and_then(|found| found.value);
+        let before = hold.map(|hold| hold.changed());
+        let before = before.max(released.map(|released| released.changed));
+        before.map_or(now, |before| now.max(Micros(before.0.saturating_add(1))))
+    }
+
     /// Holds a job; for a held job, changes the reason only. Durable on return.
     pub(crate) fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
         let refused =
             |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
-        // A table shows it in one line.
-        if jid.is_empty() || jid.contains(['\t', '\n', '\r']) {
+        if !is_jid(jid) {
             return Err(refused(
-                "a jid must not be empty or contain tabs or line breaks".to_owned(),
+                "a jid must not be empty, too long, or contain tabs or line breaks".to_owned(),
             ));
         }
 
@@ -94,20 +228,114 @@ impl Holds {
             )));
         }
 
-        let since = known.and_then(|known| known.value).map(|hold| hold.since);
+        let known = known.and_then(|known| known.value);
+        let (since, origin) = known.map_or((now, String::new()), |hold| (hold.since, hold.origin));
         let hold = Hold {
             jid: jid.to_owned(),
-            since: since.unwrap_or(now),
+            since,
             reason,
+            origin,
+            changed: Some(self.time_of_change(jid, now)),
         };
-        self.settings.put(jid, &hold, Save::Durable)?;
+        let mut changes = Changes::default();
+        changes.put(jid, &hold)?;
+        self.forget_release(jid, &mut changes);
+        self.settings.commit(changes, Save::Durable)?;
         Ok(hold)
     }
 
+    fn forget_release(&self, jid: &str, changes: &mut Changes) {
+        if self.settings.get::<Released>(jid).is_some() {
+            changes.remove::<Released>(jid);
+        }
+    }
+
     /// Ends a hold; false if the job was not held. Durable on return.
-    pub(crate) fn release(&self, jid: &str) -> Result<bool, StoreError> {
+    pub(crate) fn release(&self, jid: &str, now: Micros) -> Result<bool, StoreError> {
         let _one = self.changing.lock();
-        self.settings.remove::<Hold>(jid)
+        if self.settings.get::<Hold>(jid).is_none() {
+            return Ok(false);
+        }
+        let released = Released {
+            changed: self.time_of_change(jid, now),
+        };
+        let mut changes = Changes::default();
+        changes.remove::<Hold>(jid);
+        changes.put(jid, &released)?;
+        self.settings.commit(changes, Save::Durable)?;
+        self.forget_old_releases()?;
+        Ok(true)
+    }
+
+    /// Takes changes from elsewhere that are later than the own ones. Durable on return.
+    pub(crate) fn merge(&self, own: &str, changes: Vec<HoldChange>) -> Result<Merged, StoreError> {
+        let mut merged = Merged::default();
+
+        let _one = self.changing.lock();
+        let mut latest = self.latest(own);
+        let is_hold = |change: &&HoldChange| change.held.is_some();
+        let mut holds = latest.values().filter(is_hold).count();
+        let mut new = Changes::default();
+        for change in changes {
+            if !change.is_valid() {
+                merged.invalid += 1;
+                continue;
+            }
+            let known = latest.get(&change.jid);
+            if known.is_some_and(|known| *known >= change) {
+                continue;
+            }
+
+            let was_held = known.is_some_and(|known| known.held.is_some());
+            match &change.held {
+                Some(_) if !was_held && holds >= HOLDS_SHARED_MAX => {
+                    merged.beyond_limit += 1;
+                    continue;
+                }
+                Some(held) => {
+                    holds += usize::from(!was_held);
+                    let origin = Some(&held.master).filter(|master| *master != own);
+                    let hold = Hold {
+                        jid: change.jid.clone(),
+                        since: held.since,
+                        reason: held.reason.clone(),
+                        origin: origin.cloned().unwrap_or_default(),
+                        changed: Some(change.at),
+                    };
+                    new.put(&change.jid, &hold)?;
+                    self.forget_release(&change.jid, &mut new);
+                }
+                None => {
+                    holds -= usize::from(was_held);
+                    if was_held {
+                        new.remove::<Hold>(&change.jid);
+                    }
+                    let changed = change.at;
+                    new.put(&change.jid, &Released { changed })?;
+                }
+            }
+            merged.taken += 1;
+            latest.insert(change.jid.clone(), change);
+        }
+
+        self.settings.commit(new, Save::Durable)?;
+        self.forget_old_releases()?;
+        Ok(merged)
+    }
+
+    /// Keeps the latest releases only.
+    fn forget_old_releases(&self) -> Result<(), StoreError> {
+        let found = self.settings.all::<Released>("").into_iter();
+        let mut all: Vec<_> = found
+            .map(|found| (found.value.map(|released| released.changed), found.name))
+            .collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+
+        let mut changes = Changes::default();
+        for (_, jid) in all.iter().skip(RELEASES_MAX) {
+            changes.remove::<Released>(jid);
+        }
+        self.settings.commit(changes, Save::Later)
     }
 
     /// Keys and jids of all held jobs.

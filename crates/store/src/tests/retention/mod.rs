@@ -564,6 +564,48 @@ fn a_held_job_stays_complete_until_it_is_released() {
 }
 
 #[test]
+fn nothing_is_dropped_while_the_holds_of_other_masters_are_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let age = Keep {
+        age: Age::For(DAY),
+        ..FOREVER
+    };
+    let options = with(dir.path(), &[jobs(age), events(FOREVER)]);
+    let rig = Rig::open_with(&options);
+    fill(&rig, 0..300);
+    rig.close();
+
+    let rig = Rig::open_with(&options);
+    options.clock.wind(48 * HOUR);
+    rig.store.await_holds(Duration::from_secs(60));
+    let drops = rig.store.0.retention.run_round();
+    assert_eq!(drops.len(), 1, "newer ones wait: {drops:?}");
+    assert_eq!(drops[0].outcome, DropOutcome::Busy);
+
+    let held = HoldChange {
+        at: Micros(1),
+        held: Some(Held {
+            since: Micros(1),
+            master: "b".to_owned(),
+            reason: String::new(),
+        }),
+        jid: jid(7),
+    };
+    rig.store.merge_holds("a", vec![held]).unwrap();
+    rig.store.has_all_holds();
+    assert!(dropped(&rig.store.0.retention.run_round()).len() > 10);
+    assert!(!rig.store.job_entries(&jid(7)).unwrap().is_empty());
+    assert!(rig.store.job_entries(&jid(2)).unwrap().is_empty());
+
+    // Nobody is heard: not forever.
+    rig.store.release(&jid(7)).unwrap();
+    rig.store.await_holds(Duration::from_secs(60));
+    assert_eq!(dropped(&rig.store.0.retention.run_round()).len(), 0);
+    options.clock.wind(60_000_000);
+    assert!(!dropped(&rig.store.0.retention.run_round()).is_empty());
+}
+
+#[test]
 fn newer_segments_are_dropped_in_place_of_a_held_one() {
     let dir = tempfile::tempdir().unwrap();
     let rules = [

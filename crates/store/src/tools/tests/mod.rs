@@ -750,6 +750,8 @@ fn settings_are_part_of_a_backup_and_of_a_salvaged_store() {
             jid: "20261121030955000001".to_owned(),
             since: Micros(1),
             reason: reason.to_owned(),
+            origin: String::new(),
+            changed: None,
         };
         settings.put(&hold.jid, &hold, Save::Durable).unwrap();
         settings.put("x", &Moment(7), Save::Durable).unwrap();

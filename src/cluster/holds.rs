@@ -1,0 +1,142 @@
+//! Holds of all masters: each daemon tells the others its changes of holds, in its signs of life.
+//!
+//! They are no entries of the log: retention would drop the entry of a hold that lasts longer than everything else, and a master that was
+//! away for longer than the stream keeps messages would not learn of it. Each sign of life has a digest of all changes instead. A daemon
+//! that hears another digest sends all that it has, and each takes what is later than its own ([`crate::store::HoldChange`]).
+//!
+//! # Invariant
+//!
+//! Masters that hear each other have the same holds, whatever was lost on the way. Until a daemon has heard them after its start, its
+//! retention drops nothing, but not for longer than [`CLUSTER_HOLDS_WAIT`].
+
+use super::peers::Peers;
+use super::shared_hold::SharedHold;
+use crate::base::limits::{CLUSTER_HOLDS_BYTES, HOLDS_SHARED_MAX};
+use crate::model::{MasterName, chained};
+use crate::store::{Store, StoreError};
+
+#[cfg(doc)]
+use crate::base::limits::CLUSTER_HOLDS_WAIT;
+
+/// What a sign of life says about holds.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) digest: String,
+    /// All changes, in parts of limited size; empty if every master that is heard of has them.
+    pub(crate) parts: Vec<Vec<SharedHold>>,
+}
+
+/// What to tell the others now. Once they agree with this store, its retention may go on.
+pub(crate) fn tell(store: &Store, peers: &Peers) -> Told {
+    let changes = store.hold_changes(peers.own.as_str());
+    let all: Vec<SharedHold> = changes.into_iter().map(SharedHold::from).collect();
+
+    // Each with its length, so none is taken for a part of another.
+    let texts = all
+        .iter()
+        .map(|one| serde_json::to_vec(one).unwrap_or_default());
+    let texts: Vec<Vec<u8>> = texts.collect();
+    let hash = texts.iter().fold(0, |hash, text| {
+        chained(hash, [&text.len().to_le_bytes(), text.as_slice()])
+    });
+    let digest = format!("{hash:016x}");
+
+    if peers.has_all_holds(&digest) {
+        store.has_all_holds();
+    }
+    let parts = if peers.must_tell_holds(&digest) {
+        parts(all, &texts)
+    } else {
+        Vec::new()
+    };
+    Told { digest, parts }
+}
+
+/// Parts that fit into a message.
+fn parts(all: Vec<SharedHold>, texts: &[Vec<u8>]) -> Vec<Vec<SharedHold>> {
+    let mut parts: Vec<Vec<SharedHold>> = Vec::new();
+    let mut bytes = 0;
+    for (one, text) in all.into_iter().zip(texts) {
+        match parts.last_mut() {
+            Some(part) if bytes + text.len() <= CLUSTER_HOLDS_BYTES => part.push(one),
+            _ => {
+                parts.push(vec![one]);
+                bytes = 0;
+            }
+        }
+        bytes += text.len() + 1;
+    }
+    parts
+}
+
+/// Takes what another master has told.
+pub(crate) fn hear(
+    store: &Store,
+    peers: &Peers,
+    sender: &MasterName,
+    told: Vec<SharedHold>,
+) -> Result<(), StoreError> {
+    let count = told.len();
+    let changes: Vec<_> = told
+        .into_iter()
+        .filter_map(SharedHold::into_change)
+        .collect();
+    let nameless = count - changes.len();
+    let merged = store.merge_holds(peers.own.as_str(), changes)?;
+
+    if merged.taken > 0 {
+        let holds = merged.taken;
+        tracing::info!(
+            master = sender.as_str(),
+            holds,
+            "holds of another master taken over"
+        );
+    }
+    let invalid = merged.invalid + nameless;
+    if invalid > 0 {
+        let why = format!("holds that no release makes ({invalid})");
+        peers.rejected(Some(sender.as_str()), &why);
+    }
+    if merged.beyond_limit > 0 {
+        let why = format!(
+            "{} holds beyond the {HOLDS_SHARED_MAX} that all masters together may have",
+            merged.beyond_limit
+        );
+        peers.rejected(Some(sender.as_str()), &why);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::Micros;
+    use crate::store::{Held, HoldChange};
+
+    fn of(n: usize) -> SharedHold {
+        SharedHold::from(HoldChange {
+            at: Micros(1),
+            held: Some(Held {
+                since: Micros(1),
+                master: "m1".to_owned(),
+                reason: "x".repeat(900),
+            }),
+            jid: n.to_string(),
+        })
+    }
+
+    #[test]
+    fn a_message_has_a_limited_part_of_many_holds() {
+        let all: Vec<_> = (0..100).map(of).collect();
+        let texts: Vec<_> = all
+            .iter()
+            .map(|one| serde_json::to_vec(one).unwrap())
+            .collect();
+        let parts = parts(all.clone(), &texts);
+        assert!(parts.len() > 2, "{}", parts.len());
+        for part in &parts {
+            assert!(serde_json::to_vec(part).unwrap().len() <= CLUSTER_HOLDS_BYTES + 2);
+        }
+        assert_eq!(parts.concat(), all);
+    }
+}
