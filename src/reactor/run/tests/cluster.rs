@@ -79,7 +79,7 @@ fn a_change_of_the_cluster_counts_for_waiting_events_too() {
     harness.fire_of("b", "slow/2");
     harness.fire_of("", "slow/3");
     harness.wait_for_open(3);
-    harness.wait_for("the first one to be rendered", |_| gate.reached() == 1);
+    harness.wait_for_rendering(&gate);
 
     settings.cluster_id = Some("c".to_owned());
     let rules = Rules {

@@ -279,6 +279,7 @@ fn rules_that_get_own_options_are_split_and_keep_their_events() {
     harness.fire_event("slow/1", "web1");
     harness.fire_all((2..40).map(|n| (format!("slow/{n}"), "web1".to_owned())));
     harness.wait_for_open(39);
+    harness.wait_for_rendering(&slow);
     let others = rules(&["slow/*", "*"]);
     let apart = Settings {
         rules: vec![own("*", |options| options.tries = 2)],

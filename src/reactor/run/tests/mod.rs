@@ -382,6 +382,11 @@ impl Harness {
         self.wait_for("the pause", |harness| harness.next_at().is_some());
     }
 
+    /// Waits until one event is being rendered: an event that is open may still wait for a worker.
+    fn wait_for_rendering(&self, slow: &Barrier) {
+        self.wait_for("an event to be rendered", |_| slow.reached() == 1);
+    }
+
     fn wait_for_open(&self, events: usize) {
         self.wait_for("open events", |harness| harness.status().open == events);
     }

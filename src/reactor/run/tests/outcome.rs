@@ -339,6 +339,7 @@ fn after_shadow_earlier_events_cause_no_calls() {
     harness.fire_event("slow/1", "web1");
     harness.fire_event("slow/2", "web1");
     harness.wait_for_open(2);
+    harness.wait_for_rendering(&slow);
     harness
         .reactor
         .handle()
