@@ -8,6 +8,7 @@
 //! Salt waits for nothing here. No stream that exists is changed: what it keeps may be the only copy of an entry that a master misses.
 
 pub(crate) mod connection;
+pub(crate) mod election;
 pub(crate) mod envelope;
 pub(crate) mod holds;
 pub(crate) mod numbering;

@@ -8,6 +8,7 @@
 //! entries are on disk.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -202,6 +203,8 @@ pub(crate) struct Peers {
     slot: Option<String>,
     instance: String,
     clock: Clock,
+    /// The last message of the stream whose entries are on disk here.
+    read: AtomicU64,
     /// Lock order: no other lock is taken under it.
     state: Mutex<State>,
 }
@@ -240,8 +243,19 @@ impl Peers {
             slot,
             instance,
             clock,
+            read: AtomicU64::new(0),
             state: Mutex::new(state),
         }
+    }
+
+    /// Notes that the entries of all messages of the stream up to this one are on disk.
+    pub(crate) fn has_stored(&self, message: u64) {
+        self.read.store(message, Ordering::Release);
+    }
+
+    /// Whether the entries of all messages up to this one are here.
+    pub(crate) fn has_read(&self, message: u64) -> bool {
+        self.read.load(Ordering::Acquire) >= message
     }
 
     /// The number up to which the history of an origin is here; 0 without any of it.

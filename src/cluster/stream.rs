@@ -369,16 +369,16 @@ fn message_bytes_max(found: &Config, payload_max: u64) -> u64 {
     }
 }
 
-fn is_missing(error: &GetStreamError) -> bool {
+pub(super) fn is_missing(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
-fn exists(error: &CreateStreamError) -> bool {
+pub(super) fn exists(error: &CreateStreamError) -> bool {
     matches!(error.kind(), CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST)
 }
 
 /// "request error" alone says nothing.
-fn with_cause(error: &GetStreamError) -> String {
+pub(super) fn with_cause(error: &GetStreamError) -> String {
     let cause = std::error::Error::source(error);
     let request = cause
         .and_then(|cause| cause.downcast_ref::<async_nats::jetstream::context::RequestError>());

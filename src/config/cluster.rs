@@ -55,8 +55,8 @@ pub struct ClusterConfig {
     /// - example: `master1`
     #[serde(with = "word")]
     pub name: Option<MasterName>,
-    /// What this master publishes: `jobs` are its loads, expected minions, returns and end times, and jobs of runners, wheel and `salt-call`;
-    /// `all` adds every other event. In a Salt cluster the masters tell each other all events anyway.
+    /// What this master publishes: `jobs` are its loads, expected minions, returns and end times, jobs of runners, wheel and `salt-call`, and the
+    /// reactor's records; `all` adds every other event. In a Salt cluster the masters tell each other all events anyway.
     ///
     /// - value: jobs or all
     /// - default: `jobs`
@@ -81,7 +81,7 @@ pub struct ClusterConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Replicate {
-    /// What jobs are made of.
+    /// What jobs are made of, and the reactor's records.
     #[default]
     Jobs,
     /// Every entry.

@@ -192,6 +192,11 @@ impl Config {
 
 /// Checks what concerns several keys. A client needs only the socket, and does not check it.
 fn combined(config: &Config) -> Result<(), Invalid> {
+    if config.reactor.election.is_some() && config.cluster.nats.is_none() {
+        let problem = "the reactors of several masters meet in a shared history; give cluster.nats";
+        return Err(Invalid::new("reactor.election", problem));
+    }
+
     let https = &config.https;
 
     // All that is missing is named in one message.

@@ -43,7 +43,7 @@ pub use self::ingest::{IngestConfig, name_redact_rules};
 pub use self::load::{SocketChoice, read_options};
 pub use self::network::{ClientTls, HttpConfig, HttpTls, HttpsConfig, MinionsRead, Nats};
 pub use self::overrides::CliOverrides;
-pub use self::reactor::ReactorConfig;
+pub use self::reactor::{ReactorConfig, WithoutQuorum};
 pub(crate) use self::render::is_plain_yaml;
 use self::salt_master::SaltMaster;
 pub use self::secret::{Secret, Text};
@@ -486,6 +486,9 @@ pub(crate) mod tests {
                 "https.listen" => "https: {certificate: /c, key: /k}\n",
                 "http.minions" => {
                     "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}}\n"
+                }
+                "reactor.election" => {
+                    "cluster.nats: {servers: ['nats://n1']}\nreactor.master: /etc/salt/master\n"
                 }
                 _ => "",
             };

@@ -7,13 +7,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use super::cluster::ClusterConfig;
 use super::error::{Invalid, at_most, unique, within};
 use super::items;
 use super::salt_master::Role;
 use crate::base::limits::{
-    REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_HELPER_TIME, REACTOR_HELPER_TIME_MAX,
-    REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX, REACTOR_PROGRAM_TIME, REACTOR_PROGRAM_TIME_MAX,
-    REACTOR_SHADOW_WINDOW_MAX, REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
+    CLUSTER_STREAM_BYTES_MAX, REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN,
+    REACTOR_HELPER_TIME, REACTOR_HELPER_TIME_MAX, REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX,
+    REACTOR_PROGRAM_TIME, REACTOR_PROGRAM_TIME_MAX, REACTOR_SHADOW_WINDOW_MAX,
+    REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
 use crate::model::word;
 use crate::model::{Allow, ReactorSettings, RuleOptions};
@@ -113,6 +115,24 @@ pub struct ReactorConfig {
     /// - default: `8`
     /// - example: `3`
     pub depth_max: u32,
+    /// For masters whose minions connect to all of them: the reactors of all masters with the same election choose one that acts; the others wait, and
+    /// one of them continues when the leader is away. Without it each master's reactor acts on what its bus brings, so an event that a minion tells
+    /// several masters causes a reaction on each. The reactors need the same rules, and a shared history (`cluster.nats`): it keeps the lease of the
+    /// leader, and tells the others what was done. With `cluster.replicate: all` the leader also reacts to events that only the bus of
+    /// another master had, 10 s later; with `jobs`, to returns of other masters' jobs. A Salt cluster (`cluster_id`) needs no election and ignores this
+    /// key, as does a reactor in shadow mode. A change requires a restart of the daemon (docs/CLUSTER.md).
+    ///
+    /// - value: 1 to 32 letters, digits, `_` and `-`
+    /// - default: none: this master's reactor acts
+    /// - example: `reactors`
+    pub election: Option<String>,
+    /// With `reactor.election`, while NATS cannot say who leads: `stop`, reactions wait, up to `reactor.age_max`; or `act`, every reactor acts, and an event
+    /// may cause a reaction on each master.
+    ///
+    /// - value: stop or act
+    /// - default: `stop`
+    /// - example: `act`
+    pub without_quorum: WithoutQuorum,
     /// The Python in which Salt is installed. Files that are not rendered natively (`#!py`, most functions of `salt`, macros, imports, rare filters)
     /// are rendered by Salt's own renderers in a separate process, which also has Salt's grains, and the signatures of runners and wheel functions for
     /// reactions without `args`; without it these fail. The process runs as Salt's `user`: a daemon that
@@ -153,6 +173,17 @@ pub struct ReactorConfig {
     pub program_timeout: Duration,
 }
 
+/// What a reactor does while it is unknown which one leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WithoutQuorum {
+    /// Nothing.
+    #[default]
+    Stop,
+    /// All that it would do as the leader.
+    Act,
+}
+
 impl Default for ReactorConfig {
     fn default() -> Self {
         // Settings made without a configuration have the same defaults.
@@ -165,6 +196,7 @@ impl Default for ReactorConfig {
         } = ReactorSettings::default();
 
         let (master, minion, rules, options, allow, python) = Default::default();
+        let (election, without_quorum) = Default::default();
         let helper_memory = Some(REACTOR_HELPER_MEMORY);
         let helper_timeout = REACTOR_HELPER_TIME;
         let program_timeout = REACTOR_PROGRAM_TIME;
@@ -179,6 +211,8 @@ impl Default for ReactorConfig {
             allow,
             age_max,
             depth_max,
+            election,
+            without_quorum,
             python,
             helper_memory,
             helper_timeout,
@@ -268,6 +302,20 @@ impl ReactorConfig {
             REACTOR_HELPER_TIME_MIN..=REACTOR_PROGRAM_TIME_MAX,
         )?;
 
+        if let Some(election) = &self.election {
+            const KEY: &str = "reactor.election";
+            if !ClusterConfig::is_stream_name(election) {
+                let problem = format!(
+                    "{election:?} is not accepted; give 1 to {CLUSTER_STREAM_BYTES_MAX} letters, digits, _ and -"
+                );
+                return Err(Invalid::new(KEY, problem));
+            }
+            if self.master.is_none() {
+                let problem = "only the reactor of a master takes part; give reactor.master";
+                return Err(Invalid::new(KEY, problem));
+            }
+        }
+
         check_rules(self.rules.as_ref())?;
         check_allow("reactor.allow", &self.allow)?;
         at_most("reactor.options", self.options.len(), REACTOR_OPTIONS_MAX)?;
@@ -355,6 +403,37 @@ mod tests {
     use crate::base::limits::REACTOR_BUDGET;
     use crate::config::tests::{assert_errors, assert_round_trip};
     use crate::model::Rate;
+
+    #[test]
+    fn an_election_is_read_and_rendered_and_needs_a_master_and_a_shared_history() {
+        let config = assert_round_trip(
+            "cluster: {nats: {servers: ['nats://n1']}}\nreactor: {master: /m, election: hot, without_quorum: act}\n",
+        );
+        let reactor = &config.reactor;
+        assert_eq!(
+            (reactor.election.as_deref(), reactor.without_quorum),
+            (Some("hot"), WithoutQuorum::Act)
+        );
+
+        assert_errors(&[
+            (
+                "reactor: {master: /m, election: hot}\n",
+                "c.yaml:1: reactor.election: the reactors of several masters meet in a shared history; give cluster.nats",
+            ),
+            (
+                "reactor: {minion: /m, election: hot}\n",
+                "c.yaml:1: reactor.election: only the reactor of a master takes part; give reactor.master",
+            ),
+            (
+                "reactor: {master: /m, election: a.b}\n",
+                "c.yaml:1: reactor.election: \"a.b\" is not accepted; give 1 to 32 letters, digits, _ and -",
+            ),
+            (
+                "reactor.without_quorum: wait\n",
+                "c.yaml:1: reactor.without_quorum: ",
+            ),
+        ]);
+    }
 
     #[test]
     fn rendered_options_are_read_back_equal() {

@@ -1,6 +1,7 @@
 //! Connects the shared history of several masters with the daemon: the sink that publishes, and the source that receives.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 
@@ -9,10 +10,12 @@ use crate::base::clock::{Clock, Micros};
 use crate::base::limits::CLUSTER_HOLDS_WAIT;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
+use crate::base::threads;
+use crate::cluster::election::Election;
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::Peers;
 use crate::cluster::{Cluster, random_name};
-use crate::config::Config;
+use crate::config::{Config, ReactorConfig};
 use crate::engines::outbox::outbox;
 use crate::engines::settings::SinkSettings;
 use crate::engines::transport::cluster::OutboxParts;
@@ -28,6 +31,8 @@ pub(super) struct History {
     metrics: Arc<Metrics>,
     clock: Clock,
     peers: Arc<Peers>,
+    /// With `reactor.election`.
+    election: Option<Arc<Election>>,
 }
 
 impl History {
@@ -48,6 +53,16 @@ impl History {
         let numbering = OwnNumbering::of(store.settings()).context("read the numbering")?;
         let instance = random_name().context("name this process")?;
 
+        let ReactorConfig {
+            election,
+            without_quorum,
+            ..
+        } = &config.reactor;
+        let election = election.as_ref().map(|name| {
+            let own = cluster.name.clone();
+            Arc::new(Election::new(name, own, *without_quorum, clock.clone()))
+        });
+
         let slot = cluster.slot.as_ref().and_then(Word::show);
         let peers = Peers::new(
             cluster.name.clone(),
@@ -62,7 +77,28 @@ impl History {
             metrics: metrics.clone(),
             clock: clock.clone(),
             peers: Arc::new(peers),
+            election,
         }))
+    }
+
+    /// The election of the reactor that acts.
+    pub(super) fn election(&self) -> Option<Arc<Election>> {
+        self.election.clone()
+    }
+
+    /// Takes part in the election until the signal.
+    pub(super) fn elect(&self, drain: &Drain) -> anyhow::Result<Option<JoinHandle<()>>> {
+        let Some(election) = self.election.clone() else {
+            return Ok(None);
+        };
+
+        let (cluster, peers, drain) = (self.cluster.clone(), self.peers.clone(), drain.clone());
+        let work = move || {
+            let has_read = |message| peers.has_read(message);
+            election.run(&cluster, peers.instance(), &has_read, &drain);
+        };
+        let thread = threads::spawn("sc-elect", work).context("start the election")?;
+        Ok(Some(thread))
     }
 
     /// What calls read of it.

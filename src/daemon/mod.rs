@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use salt_sls::Value;
@@ -52,8 +52,8 @@ use crate::api::sign_in::tokens::Tokens;
 use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    DRAIN_TIMEOUT, HOOK_CALLS_MAX, HTTP_CALLS_MAX, HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE,
-    LOCK_TIMEOUT, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
+    DRAIN_TIMEOUT, ELECTION_RENEWAL, HOOK_CALLS_MAX, HTTP_CALLS_MAX, HTTPS_ASKING_MAX,
+    JOBS_READ_AT_ONCE, LOCK_TIMEOUT, METRICS_CALLS_MAX, SOCKET_CALLS_MAX,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -89,6 +89,8 @@ struct Daemon {
     buses: Vec<JoinHandle<()>>,
     zeromq: zeromq::ZmqSockets,
     reactor: Option<ReactorService>,
+    /// Its stop signal, and its thread with `reactor.election`.
+    election: (Drain, Option<JoinHandle<()>>),
     engines: Arc<Engines>,
     scripts: Arc<Scripts>,
     store_threads: Vec<JoinHandle<()>>,
@@ -337,22 +339,23 @@ impl Daemon {
         let links = watches.iter().map(|watch| watch.link().clone()).collect();
         let firer = Arc::new(Firer::new(links, clock.clone()));
 
-        let reactor = ReactorService::start(
-            config,
-            &store,
-            &intake,
-            firer.clone(),
-            master_keys,
-            &clock,
-            &metrics,
-        )?;
-
         let history = History::open(
             (config, &engines::master_id(config)),
             &store,
             &clock,
             &metrics,
         )?;
+        let election = history.as_ref().and_then(History::election);
+        let reactor = ReactorService::start(
+            config,
+            &store,
+            &intake,
+            firer.clone(),
+            (master_keys, election),
+            &clock,
+            &metrics,
+        )?;
+
         let engines = engines::start(config, sinks, &store, &options.fs, &clock, history.as_ref());
         if let Some(history) = &history {
             let inbox = history.inbox(&store, intake.clone(), &policy, &drain);
@@ -360,6 +363,11 @@ impl Daemon {
             let thread = threads::spawn("sc-inbox", move || inbox.run());
             buses.push(thread.context("start the inbox")?);
         }
+
+        // It ends first: another reactor then continues while this daemon stores what it has accepted.
+        let elects = Drain::new();
+        let election = history.as_ref().map(|history| history.elect(&elects));
+        let election = election.transpose()?.flatten();
 
         let zeromq = {
             let _inside = runtime.enter();
@@ -407,6 +415,7 @@ impl Daemon {
             buses,
             zeromq,
             reactor,
+            election: (elects, election),
             engines,
             scripts,
             store_threads,
@@ -483,6 +492,9 @@ impl Daemon {
             tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
         }
 
+        let (elects, election) = self.election;
+        elects.stop();
+
         // Their processes use the local socket.
         self.zeromq.stop();
 
@@ -498,6 +510,9 @@ impl Daemon {
         }
 
         self.scripts.stop();
+        // NATS may be away: the lease then ends by itself.
+        let until = Instant::now() + ELECTION_RENEWAL;
+        election.and_then(|thread| threads::join_until(thread, until));
 
         // They only read: what is not delivered now is delivered by the next start.
         self.engines.stop();

@@ -277,6 +277,7 @@ impl Inbox {
         let stored = stored.map_err(|error| error.to_string())?;
         self.stored = stored.map_err(failed)?;
 
+        self.parts.peers.has_stored(self.place.message);
         let from = self.place.message + 1;
         let mut reader = cluster.reader(connection, from).await?;
 
@@ -555,6 +556,7 @@ impl Inbox {
         if let Some(message) = message {
             self.place.message = message;
             self.is_saved = false;
+            self.parts.peers.has_stored(message);
         }
         if !self.is_saved {
             self.count_upto_end();

@@ -66,10 +66,7 @@ impl Stored {
 
 /// Whether masters share entries of this kind.
 pub(super) fn is_shared(kind: Kind) -> bool {
-    !matches!(
-        kind,
-        Kind::Setting | Kind::SeenOnBus | Kind::Register | Kind::Reaction
-    )
+    !matches!(kind, Kind::Setting | Kind::SeenOnBus | Kind::Register)
 }
 
 /// Adds an entry of a peer, unless the own policy drops it, as that of any source.

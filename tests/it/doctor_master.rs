@@ -794,6 +794,24 @@ fn a_minion_with_several_masters_shows_that_each_needs_a_slot_of_job_ids() {
     shop.put("c.yaml", &format!("{BUS}cluster: {{slot: 1/2}}\n"));
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 
+    // The reactor of each would act on its events.
+    let reacts = format!("{BUS}cluster: {{slot: 1/2}}\nreactor.master: DIR/salt/master\n");
+    shop.put("c.yaml", &reacts);
+    shop.put("salt/minion", "master: [a, b]\n");
+    let words = "each master's reactor acts on the minion's events";
+    let has_it = |shop: &Shop| {
+        let found = shop.findings();
+        let advice = "`cluster.nats` and `reactor: {election: NAME}`";
+        let is_it = |one: &Found| {
+            let write = one.write.as_deref().unwrap_or_default();
+            one.words == words && write.starts_with(advice)
+        };
+        found.iter().any(is_it)
+    };
+    assert!(has_it(&shop));
+    shop.put("salt/minion", "master: [a, b]\nmaster_type: failover\n");
+    assert!(!has_it(&shop));
+
     // One master, of a daemon without a bus.
     shop.put("c.yaml", "{}\n");
     for (minion, is_shown) in [("master: [a, b]\n", true), ("master: [a]\n", false)] {

@@ -405,6 +405,10 @@ counters! {
     reactor_events_own: Harmless,
     /// Events matched by a rule of the reactor that other masters of the cluster fired; their daemons react.
     reactor_events_of_peers: Harmless,
+    /// Events matched by a rule of the reactor that it knew already from another master, in an election.
+    reactor_events_twins: Harmless,
+    /// Events matched by a rule of the reactor that no reactor of the election handled within `reactor.age_max`.
+    reactor_events_unhandled: Warning("events were handled by no reactor of the election: the leader lacks the rule, or does not learn of them (`cluster.replicate: all`)"),
     /// Failed reads of pending events; the events stay pending and are read again.
     reactor_events_unread: Warning("reads of events for the reactor failed and are retried: check the disk for errors"),
     /// Times the reactor paused reading the log because its queues were full.

@@ -404,18 +404,24 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
             "inactive"
         } else if reactor.master_unreachable {
             "waiting"
+        } else if reactor.election.as_ref().is_some_and(|one| !one.leads) {
+            "standby"
         } else {
             "active"
         };
         // In a cluster every master's bus has all events.
-        let name = if reactor.cluster_id.is_some() {
-            "events of this master"
-        } else {
-            ""
+        let leader = reactor
+            .election
+            .as_ref()
+            .and_then(|election| election.leader.as_deref());
+        let name = match leader {
+            Some(leader) => format!("{} leads", plain(leader)),
+            None if reactor.cluster_id.is_some() => "events of this master".to_owned(),
+            None => String::new(),
         };
         let lag = format!("{} behind, {} open", reactor.behind, reactor.open);
         let is_hindered = reactor.hindrance().is_some() || reactor.master_unreachable;
-        add(is_hindered, "reactor", name, state, lag);
+        add(is_hindered, "reactor", &name, state, lag);
     }
 
     for sink in &status.sinks {

@@ -22,7 +22,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: MINION,
-        not_ok_when: "this host's minion has [several masters](TOPOLOGIES.md#hot-masters-and-failover), and the daemon has no slot of job ids, or one of fewer masters than there are",
+        not_ok_when: "this host's minion has [several masters](TOPOLOGIES.md#hot-masters-and-failover), and the daemon has no slot of job ids, or one of fewer masters than there are; or the reactors of all of them act on its events",
         run: Run::Master(minion),
     },
 ];
@@ -165,6 +165,15 @@ impl MastersOfMinion {
             "this host's minion has {count} masters{when}; each needs a daemon, which has the jobs of its master only: {masters}"
         );
         report_slot(&mut found, &which, Some(count), config, job_cache);
+
+        let reactor = &config.reactor;
+        if !self.is_failover && reactor.master.is_some() && reactor.election.is_none() {
+            found.warn_because(
+                "each master's reactor acts on the minion's events",
+                "a minion tells its events to all of its masters, and each reactor makes the reaction",
+                "`cluster.nats` and `reactor: {election: NAME}` in the configuration of each master's daemon (docs/CLUSTER.md), then restart it",
+            );
+        }
     }
 }
 

@@ -204,7 +204,11 @@ fn latest(
             .with_context(|| format!("read the record {}", row.seq))?;
         Ok(Reaction { row, record })
     };
-    rows.into_iter().map(read).collect()
+    // Those of another master are found, and repeated, there.
+    rows.into_iter()
+        .filter(|row| row.master.is_none())
+        .map(read)
+        .collect()
 }
 
 /// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.

@@ -19,6 +19,9 @@ pub(in crate::cli) struct Args {
     /// Only events whose tag matches this glob
     #[arg(long, value_name = "GLOB")]
     tag: Option<String>,
+    /// Only reactions of this master's reactor
+    #[arg(long, value_name = "ID")]
+    master: Option<String>,
     /// Only events of this minion
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
@@ -64,6 +67,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         until: args.when.until(),
         minion: args.minion.clone(),
         tag: args.tag.clone(),
+        master: args.master.clone(),
         state: states,
         before: args.before,
         ..HistoryArgs::default()
@@ -84,6 +88,9 @@ pub(super) fn table() -> Table {
         Column::right("MS"),
         Column::truncated("TAG"),
         Column::truncated("CALLS, FAILURES"),
+        Column::middle_truncated("MASTER")
+            .min_chars(9)
+            .if_different(),
     ])
 }
 
@@ -122,6 +129,7 @@ pub(super) fn row(reaction: &ReactionRow) -> Vec<String> {
         took,
         plain(&reaction.tag).into_owned(),
         plain(&calls).into_owned(),
+        plain(reaction.master.as_deref().unwrap_or_default()).into_owned(),
     ]
 }
 

@@ -48,7 +48,7 @@ fn without(args: &Args) -> ReactorState {
     let salts = acting::of_master(&SaltMaster::read(&args.master_config));
 
     let no_reactor = "the daemon has no reactor: `reactor.master` is not set";
-    let rules = acting::assign(Vec::new(), &salts, None, no_reactor);
+    let rules = acting::assign(Vec::new(), &salts, (None, None), no_reactor);
     ReactorState {
         running: None,
         blocked: Some(no_reactor.to_owned()),
@@ -61,8 +61,17 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
     let running = state.running.as_ref();
 
     // A block is the stronger reason: nothing acts even if the master is reachable.
+    let leader = running
+        .and_then(|running| running.election.as_ref())
+        .and_then(|election| election.leader.as_deref());
     let activity = match &state.blocked {
         Some(blocked) => format!("inactive: {blocked}"),
+        None if let Some(leader) = leader => {
+            format!(
+                "on standby: the reactor of the master {} leads",
+                plain(leader)
+            )
+        }
         None if running.is_some_and(|running| running.master_unreachable) => {
             "waiting for the master".to_owned()
         }
@@ -91,6 +100,10 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
                 plain(cluster),
                 running.of_peers
             ))?;
+        }
+
+        if let Some(election) = running.election.as_ref().filter(|one| one.leads) {
+            out.line(&format!("leads in the election {}", plain(&election.name)))?;
         }
 
         // The earlier configuration goes on, so this must not go unnoticed.

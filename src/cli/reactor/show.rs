@@ -55,9 +55,13 @@ fn print(out: &mut Output, row: &ReactionRow, record: &StoredRecord) -> anyhow::
         row.time.0.iso()
     ))?;
 
+    // A number in another master's record is one of its own log.
+    let event = match &row.master {
+        Some(master) => format!("of the master {}", plain(master)),
+        None => record.event.to_string(),
+    };
     out.line(&format!(
-        "  event {}  {}  {}",
-        record.event,
+        "  event {event}  {}  {}",
         plain(&row.tag),
         plain(row.minion.as_deref().unwrap_or_default())
     ))?;

@@ -112,6 +112,8 @@ fn each_value_is_rendered_with_its_origin() {
             "  allow: []  # default",
             "  age_max: 1h  # default",
             "  depth_max: 8  # default",
+            "  # election: not set  # default",
+            "  without_quorum: stop  # default",
             "  # python: not set  # default",
             "  helper_memory: 1GiB  # default",
             "  helper_timeout: 30s  # default",

@@ -21,6 +21,8 @@ pub(crate) enum Actor {
     Neither,
     /// Both: all calls are made twice.
     Both,
+    /// The reactor of another master, which leads in the election.
+    Leader,
 }
 
 named! {
@@ -29,6 +31,7 @@ named! {
         Salt: "salt",
         Neither: "nobody",
         Both: "both",
+        Leader: "another master",
     }
 }
 
@@ -66,11 +69,11 @@ pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
 }
 
 /// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no
-/// calls, `lacks` the reason why it lacks a rule of Salt's.
+/// calls, `leader` the master whose reactor acts instead, `lacks` the reason why ours lacks a rule of Salt's.
 pub(crate) fn assign(
     ours: Vec<ListedRule>,
     salts: &SaltsReactor,
-    blocked: Option<&str>,
+    (blocked, leader): (Option<&str>, Option<&str>),
     lacks: &str,
 ) -> Vec<Assigned> {
     // Rules with equal patterns are the same rule, whatever their files.
@@ -89,6 +92,10 @@ pub(crate) fn assign(
     let of_ours = ours.into_iter().map(|rule| {
         let salt = salts.runs && is_in(&salts.rules, &rule);
         let (actor, why) = match (blocked, salt) {
+            (None, false) if let Some(leader) = leader => (
+                Actor::Leader,
+                format!("the reactor of the master {leader} leads"),
+            ),
             (None, false) => (Actor::Saltcellar, String::new()),
             (None, true) => (
                 Actor::Both,
@@ -137,7 +144,12 @@ mod tests {
             workers: 10,
             rules: listed(&["a", "c"]),
         };
-        let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
+        let found = assign(
+            listed(&["a", "b"]),
+            &salts,
+            (blocked, None),
+            "ours lacks it",
+        );
         let words: Vec<_> = found
             .iter()
             .map(|one| format!("{} {:?}", one.rule.pattern, one.actor))

@@ -16,6 +16,7 @@ use super::traces::Traces;
 use super::{Executor, RuleEngine};
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
+use crate::cluster::election::Standing;
 use crate::model::{ReactorSettings, SaltsReactor};
 use crate::reactor::rules::lease::EngineReport;
 use crate::reactor::shadow;
@@ -124,8 +125,25 @@ impl Control {
         salts
     }
 
-    /// Why the reactor makes no calls, as far as known here.
+    /// Why the reactor cannot lead in an election; `None` if it can.
+    pub(super) fn unfit(&self) -> Option<String> {
+        if !self.in_use.settings().takes_part() {
+            return Some("it takes no part".to_owned());
+        }
+        let unreachable = || self.executor.reach().err().map(|why| why.to_string());
+        self.unable().or_else(unreachable)
+    }
+
+    /// Why the reactor makes no calls, as far as known here. That another master's reactor leads is no reason.
     pub(super) fn blocked_by(&self) -> Option<String> {
+        self.unable().or_else(|| match self.gate.standing()? {
+            Standing::Unknown(why) => Some(why),
+            Standing::Leads | Standing::Follows(_) => None,
+        })
+    }
+
+    /// Why the reactor could make no calls, whoever leads.
+    fn unable(&self) -> Option<String> {
         let RuleSnapshot {
             rules, settings, ..
         } = self.in_use.snapshot();

@@ -8,6 +8,7 @@
 //! | [`Traces`] | what the log shows of calls, and which are ours |
 //! | [`RunnerSlots`] | the slots of the master's runners |
 //! | [`LeaseGate`] | whether calls may be made |
+//! | [`Team`] | with an election: whether events are queued, and which are twins |
 //! | [`Recorder`] | records on their way to the log |
 //! | [`Endings`] | the end of reactions: counts, failures, records |
 //! | [`Watch`] | the comparison with Salt's reactor |
@@ -35,18 +36,20 @@ use super::record::recorder::Recorder;
 use super::replay::{ReplayError, Replayed, Replays};
 use super::slots::RunnerSlots;
 use super::tasks::Tasks;
+use super::team::Team;
 use super::traces::Traces;
 use super::watch::{ShadowDifference, Watch};
 use super::worker::Worker;
 use super::{Executor, RuleEngine};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    LIST_ROWS_MAX, REACTOR_CHECKPOINT_INTERVAL, REACTOR_MODE_INTERVAL, REACTOR_SEARCH_BYTES,
-    REACTOR_STOP_TIMEOUT, REACTOR_WORKERS,
+    ELECTION_RENEWAL, LIST_ROWS_MAX, REACTOR_CHECKPOINT_INTERVAL, REACTOR_MODE_INTERVAL,
+    REACTOR_SEARCH_BYTES, REACTOR_STOP_TIMEOUT, REACTOR_WORKERS,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::base::threads;
+use crate::cluster::election::{Election, Standing};
 use crate::model::{
     EventFilter, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo, Slot,
 };
@@ -119,6 +122,8 @@ pub struct Status {
     pub shadow: bool,
     /// The master's `cluster_id`, if the reactor therefore leaves events of other masters to their daemons.
     pub cluster_id: Option<String>,
+    /// The election that decides whether this reactor acts, and who does.
+    pub(crate) election: Option<(String, Standing)>,
     /// Time and reason of a rejected reload; `None` if the current configuration is in use.
     pub refused: Option<(Micros, String)>,
 }
@@ -141,6 +146,14 @@ pub struct Reactor {
 impl Reactor {
     /// Reads the checkpoint and starts the threads.
     pub fn start(parts: Parts) -> Result<Self, StoreError> {
+        Self::start_in(parts, None)
+    }
+
+    /// The same, in an election.
+    pub(crate) fn start_in(
+        parts: Parts,
+        election: Option<Arc<Election>>,
+    ) -> Result<Self, StoreError> {
         let Parts {
             store: log,
             intake,
@@ -164,8 +177,10 @@ impl Reactor {
         // was handled before the start.
         let (live, now) = (log.durable(), clock.now());
 
-        let gate = Arc::new(LeaseGate::new(settings.salts.fallback, clock.clone()));
+        let fallback = settings.salts.fallback;
         let in_use = Arc::new(InUse::new(rules, settings, now));
+        let elected = election.clone().map(|election| (election, in_use.clone()));
+        let gate = Arc::new(LeaseGate::new(fallback, elected, clock.clone()));
         let pending = Arc::new(Pending::new(in_use.settings(), clock.clone()));
         let traces = Arc::new(Traces::new(clock.clone()));
         let watch = Arc::new(Watch::new(metrics.clone()));
@@ -226,6 +241,14 @@ impl Reactor {
             metrics: metrics.clone(),
         });
 
+        let team = Team::new(
+            gate.clone(),
+            keeper.clone(),
+            log.clone(),
+            clock.clone(),
+            metrics.clone(),
+        );
+
         let follower = Arc::new(Follower {
             log: log.clone(),
             in_use: in_use.clone(),
@@ -240,6 +263,7 @@ impl Reactor {
             drain: drain.clone(),
             clock: clock.clone(),
             metrics,
+            team,
         });
 
         // Saved first: an event that is open when the daemon is killed must be known after the next
@@ -275,6 +299,18 @@ impl Reactor {
         for n in 0..REACTOR_WORKERS {
             let (worker, drain) = (worker.clone(), drain.clone());
             reactor.spawn(format!("sc-react-{n}"), move || worker.run(&drain))?;
+        }
+
+        if let Some(election) = election {
+            let (control, drain) = (reactor.handle.control.clone(), drain.clone());
+            reactor.spawn("sc-react-fit".to_owned(), move || {
+                loop {
+                    election.is_fit(control.unfit());
+                    if drain.wait(ELECTION_RENEWAL) {
+                        return election.is_fit(Some("the daemon stops".to_owned()));
+                    }
+                }
+            })?;
         }
 
         reactor.spawn("sc-react-keep".to_owned(), move || {
@@ -401,12 +437,21 @@ impl Handle {
     /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to
     /// render, it renders the record's rules again and omits the calls that were made.
     pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
+        self.may_replay()?;
         self.replays.replay(record, all)
     }
 
     /// Renders an event again with all current rules.
     pub(crate) fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
+        self.may_replay()?;
         self.replays.replay_event(seq)
+    }
+
+    fn may_replay(&self) -> Result<(), ReplayError> {
+        match self.control.gate.standing() {
+            Some(Standing::Follows(leader)) => Err(ReplayError::Follows(leader)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -431,6 +476,11 @@ impl ReactorReader {
             master_unreachable: pending.is_master_unreachable(),
             shadow: settings.shadow,
             cluster_id: settings.cluster_id.clone().filter(|_| !settings.shadow),
+            election: self
+                .control
+                .gate
+                .election()
+                .map(|election| (election.name.clone(), election.standing())),
             refused: in_use.refused(),
         }
     }

@@ -2,11 +2,13 @@
 //!
 //! # Invariant
 //!
-//! Only events that the daemon read from a bus make the master act. What a peer's daemon sent was on the bus of another master.
+//! Only events that the daemon read from a bus make the master act. What a peer's daemon sent was on the bus of another master, and counts with an
+//! election only.
 
 use super::Event;
-use crate::model::{Flags, Kind, SeqNo, Source};
+use crate::model::{Flags, Kind, SeqNo, Source, chained};
 use crate::store::{Followed, Store, StoreError};
+use crate::wire::msgpack::{Reader, as_text, pairs};
 use crate::wire::salt_event::authenticated;
 
 /// True for entries that the reactor reads.
@@ -30,6 +32,22 @@ pub(super) fn is_result_of_runner(row: &Followed<'_>) -> bool {
         .strip_prefix(b"salt/run/")
         .and_then(|rest| rest.strip_prefix(row.jid.as_bytes()));
     rest == Some(b"/ret")
+}
+
+/// True for events that other masters' buses brought, or may have: of a return that Salt's call delivered first the origin keeps the bus's copy.
+pub(super) fn is_event_of_peer(row: &Followed<'_>) -> bool {
+    let is_event = row.flags.has(Flags::ON_BUS) || row.kind == Kind::Return;
+    row.number != 0 && is_event && !matches!(row.kind, Kind::Gap | Kind::Reaction)
+}
+
+/// A hash of an event's data without the time at which a master fired it.
+pub(super) fn content_of(body: &[u8]) -> u64 {
+    if Reader::new(body).map().is_err() {
+        return chained(0, [body]);
+    }
+    pairs(body)
+        .filter(|(key, _)| as_text(key) != Some("_stamp"))
+        .fold(0, |hash, (key, value)| chained(hash, [key, value]))
 }
 
 pub(super) fn event_of(row: &Followed<'_>) -> Event {
@@ -56,6 +74,7 @@ pub(super) fn load(log: &Store, seq: SeqNo) -> Result<Option<Event>, StoreError>
         }
     };
 
-    log.first_entry(is_of_interest, seq, take)?;
+    let any = |_: Kind, _: Flags| true;
+    log.first_entry(any, seq, take)?;
     Ok(found)
 }

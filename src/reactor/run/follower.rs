@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::Event;
 use super::endings::Endings;
-use super::events::{event_of, is_bus_event, is_of_interest, is_result_of_runner};
+use super::events::{
+    self, event_of, is_bus_event, is_event_of_peer, is_of_interest, is_result_of_runner,
+};
 use super::gate::LeaseGate;
 use super::in_use::{InUse, RuleSnapshot};
 use super::keeper::Keeper;
@@ -14,6 +16,7 @@ use super::pending::Pending;
 use super::record::read_summary;
 use super::slots::RunnerSlots;
 use super::tasks::Tasks;
+use super::team::{Change, Share, Team};
 use super::traces::Traces;
 use super::watch::Watch;
 use crate::base::clock::Clock;
@@ -39,6 +42,7 @@ pub(super) struct Follower {
     pub(super) drain: Drain,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) team: Team,
 }
 
 /// Between attempts to read a log that cannot be read, for example on a failing disk.
@@ -64,20 +68,37 @@ fn until_read<T>(
     }
 }
 
+/// Open events that were queued again.
+struct Opened {
+    depths: HashMap<SeqNo, u32>,
+    /// Those that could not be read, and when that was last tried.
+    unread: Vec<SeqNo>,
+    read: Instant,
+}
+
+impl Default for Opened {
+    fn default() -> Self {
+        Self {
+            depths: HashMap::new(),
+            unread: Vec::new(),
+            read: Instant::now(),
+        }
+    }
+}
+
 impl Follower {
     /// Follows the log. Open events before `live` are those of a former run.
     pub(super) fn run(&self, live: SeqNo) {
         let drain = &self.drain;
 
+        let restore = || self.team.restore(&self.in_use.snapshot());
+        if until_read(drain, "cannot read which events have twins", restore).is_none() {
+            return;
+        }
+
         // Entries before the start are applied first, because a record may come long after its event.
-        while self.keeper.cursor() < live {
-            if drain.is_stopping() {
-                return;
-            }
-            let part = || self.read_part(Some(live));
-            if until_read(drain, "the reactor cannot read the log", part).is_none() {
-                return;
-            }
+        if !self.read_up_to(live, Some(live)) {
+            return;
         }
 
         let starts = || self.restore_starts();
@@ -85,34 +106,34 @@ impl Follower {
             return;
         }
 
-        let open: Vec<SeqNo> = {
-            let checkpoint = self.keeper.checkpoint();
-            checkpoint.open.iter().map(|(seq, _)| seq).collect()
-        };
-
-        if !open.is_empty() {
-            tracing::info!(events = open.len(), "continuing open reactions");
+        let mut opened = Opened::default();
+        if self.team.acts() && !self.queue_all(&mut opened) {
+            return;
         }
 
-        let depths = || self.restore_depths();
-        let Some(depths) = until_read(drain, "cannot restore reaction depths from the log", depths)
-        else {
-            return;
-        };
-
-        let events = |from| self.open_events(from);
-        let mut unread = self.resume(open, &depths, events);
-        let mut read = Instant::now();
-
         loop {
-            if !self.wait_for_room() {
+            match self.team.change() {
+                Some(Change::Begins) if !self.begin(&mut opened) => return,
+                Some(Change::Ends) => {
+                    opened = Opened::default();
+                    self.pending.release_all();
+                }
+                Some(Change::Begins) | None => {}
+            }
+            if self.team.is_one() {
+                self.queue_due();
+            }
+
+            // A reactor that does not act queues nothing.
+            if drain.is_stopping() || (self.team.acts() && !self.wait_for_room()) {
                 return;
             }
 
             // Open events that could not be read are tried again, without delaying new ones.
-            if !unread.is_empty() && read.elapsed() >= READ_RETRY_PAUSE {
-                unread = self.resume(unread, &depths, events);
-                read = Instant::now();
+            if !opened.unread.is_empty() && opened.read.elapsed() >= READ_RETRY_PAUSE {
+                let unread = std::mem::take(&mut opened.unread);
+                opened.unread = self.resume(unread, &opened.depths, |from| self.open_events(from));
+                opened.read = Instant::now();
             }
 
             let before = self.keeper.cursor();
@@ -123,6 +144,69 @@ impl Follower {
                 Err(error) => {
                     tracing::error!(%error, seq = %before, "reactor cannot read the log, retrying");
                     self.drain.wait(READ_RETRY_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Continues what a former leader left open; false if the daemon stops.
+    fn begin(&self, opened: &mut Opened) -> bool {
+        // What it did is in the log.
+        self.read_up_to(self.log.durable(), None) && self.queue_all(opened)
+    }
+
+    /// Reads the log up to a position; false if the daemon stops. See [`Follower::read_part`] for `fold`.
+    fn read_up_to(&self, end: SeqNo, fold: Option<SeqNo>) -> bool {
+        while self.keeper.cursor() < end {
+            if self.drain.is_stopping() {
+                return false;
+            }
+            let part = || self.read_part(fold);
+            if until_read(&self.drain, "the reactor cannot read the log", part).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Queues all open events; false if the daemon stops.
+    fn queue_all(&self, opened: &mut Opened) -> bool {
+        let awaited = self.team.awaited();
+        let open: Vec<SeqNo> = {
+            let checkpoint = self.keeper.checkpoint();
+            let open = checkpoint.open.iter().map(|(seq, _)| seq);
+            open.filter(|seq| !awaited.contains(seq)).collect()
+        };
+        if !open.is_empty() {
+            tracing::info!(events = open.len(), "continuing open reactions");
+        }
+
+        let depths = || self.restore_depths();
+        let failure = "cannot restore reaction depths from the log";
+        let Some(depths) = until_read(&self.drain, failure, depths) else {
+            return false;
+        };
+        let unread = self.resume(open, &depths, |from| self.open_events(from));
+        *opened = Opened {
+            depths,
+            unread,
+            read: Instant::now(),
+        };
+        true
+    }
+
+    /// Queues the events that only other masters have, once their twins are not awaited any more.
+    fn queue_due(&self) {
+        let snapshot = self.in_use.snapshot();
+        for (seq, depth) in self.team.due(&snapshot.settings) {
+            if !self.team.acts() {
+                continue;
+            }
+            match events::load(&self.log, seq) {
+                Ok(Some(event)) => self.queue_open(&snapshot, event, depth),
+                Ok(None) => self.tasks.skip_deleted(seq),
+                Err(error) => {
+                    tracing::error!(%error, event = seq.0, "cannot read an event of another master, it stays open until the next start");
                 }
             }
         }
@@ -196,9 +280,11 @@ impl Follower {
             );
         }
 
+        let is_one = self.team.is_one();
         let planned = |kind, flags| {
             is_of_interest(kind, flags)
                 || kind == Kind::Gap
+                || (is_one && kind == Kind::Return)
                 || (compares && shadow::is_of_interest(kind, flags))
         };
         let debug = tracing::enabled!(tracing::Level::DEBUG);
@@ -215,10 +301,8 @@ impl Follower {
             }
 
             if row.kind == Kind::Reaction {
-                if let Some(summary) = read_summary(row.body) {
-                    self.keeper.checkpoint().apply_record(row.seq, &summary);
-                }
-            } else if is_bus_event(&row) {
+                self.follow_record(&row, is_one);
+            } else if is_bus_event(&row) || (is_one && is_event_of_peer(&row)) {
                 let tag = String::from_utf8_lossy(row.tag);
                 if debug && fold.is_none() && !is_by_reactor(row.body) {
                     // Salt's message, for each event that is not its own.
@@ -280,6 +364,22 @@ impl Follower {
         }
     }
 
+    /// Applies a record of a reaction.
+    fn follow_record(&self, row: &Followed<'_>, is_one: bool) {
+        // The number in another master's record is one of its own log.
+        if row.number != 0 {
+            self.traces.follow_record(row.body);
+            self.tasks.note_first(&self.in_use.settings(), row);
+        }
+        if is_one {
+            self.team.record(row);
+        } else if row.number == 0
+            && let Some(summary) = read_summary(row.body)
+        {
+            self.keeper.checkpoint().apply_record(row.seq, &summary);
+        }
+    }
+
     /// Opens and queues an event that rules match. [`Follower::resume`] queues those of a fold.
     fn follow_event(&self, row: &Followed<'_>, tag: &str, snapshot: &RuleSnapshot, is_fold: bool) {
         let matched = self.keeper.matching(&*snapshot.rules, tag, row.seq);
@@ -299,29 +399,37 @@ impl Follower {
             return;
         }
 
+        let (event, depth) = (event_of(row), self.traces.depth_of(row));
         // Open before it is queued: a checkpoint may be written at any moment.
-        self.keeper.checkpoint().opened(row.seq, matched.len());
-        if is_fold {
+        let share = if self.team.is_one() {
+            self.team.event(row, &event, matched.len(), depth)
+        } else {
+            self.keeper.checkpoint().opened(row.seq, matched.len());
+            Share::Queue { resumed: false }
+        };
+
+        let Share::Queue { resumed } = share else {
+            return;
+        };
+        if is_fold || !self.team.acts() {
             return;
         }
 
         self.metrics.reactor_events.add(1);
-        let depth = self.traces.depth_of(row);
         self.tasks
-            .admit(&snapshot.settings, &event_of(row), &matched, depth, false);
+            .admit(&snapshot.settings, &event, &matched, depth, resumed);
     }
 
     /// The open events of a part of the log that begins with this sequence number, and the number
     /// behind that part.
     pub(super) fn open_events(&self, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
         let mut found = Vec::new();
-        let upto = self
-            .log
-            .follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
-                if self.keeper.checkpoint().open.contains(row.seq) {
-                    found.push(event_of(&row));
-                }
-            })?;
+        let any = |kind, flags| is_of_interest(kind, flags) || kind == Kind::Return;
+        let upto = self.log.follow(any, from, REACTOR_WAVE_BYTES, |row| {
+            if self.keeper.checkpoint().open.contains(row.seq) {
+                found.push(event_of(&row));
+            }
+        })?;
         Ok((found, upto))
     }
 

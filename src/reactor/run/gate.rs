@@ -1,22 +1,27 @@
-//! The lease of the master's engine, without which no call is made.
+//! Whether calls may be made: the lease of the master's engine, and the election among reactors of several masters.
 //!
 //! # Invariant
 //!
-//! No call begins while the lease forbids it, and each change of that is logged once.
+//! No call begins while either forbids it, and each change of that is logged once.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
 use super::Event;
+use super::in_use::InUse;
 use crate::base::clock::{Clock, Micros};
+use crate::cluster::election::{Election, Standing};
 use crate::reactor::rules::lease::{EngineReport, Lease};
 use crate::wire::salt_event::stamp_of;
 
 pub(super) struct LeaseGate {
     /// Lock order: after the scheduler; no other lock is taken under it.
     lease: Mutex<Lease>,
-    /// The lease blocked calls when it was last checked.
+    /// With `reactor.election`; and the settings, which may make it void.
+    election: Option<(Arc<Election>, Arc<InUse>)>,
+    /// Calls were blocked when that was last checked.
     was_blocked: AtomicBool,
     clock: Clock,
 }
@@ -32,9 +37,14 @@ pub(super) struct Reported {
 }
 
 impl LeaseGate {
-    pub(super) fn new(fallback: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        fallback: bool,
+        election: Option<(Arc<Election>, Arc<InUse>)>,
+        clock: Clock,
+    ) -> Self {
         Self {
             lease: Mutex::new(Lease::new(fallback, clock.now())),
+            election,
             was_blocked: AtomicBool::new(false),
             clock,
         }
@@ -44,21 +54,36 @@ impl LeaseGate {
         self.lease.lock().configure(fallback);
     }
 
-    /// Why the lease forbids calls now.
+    /// Why the lease of the engine forbids calls now.
     pub(super) fn why(&self) -> Option<String> {
         self.lease.lock().blocked(self.clock.monotonic())
     }
 
-    /// Whether the lease forbids calls now. Logs a change, with its reason.
+    /// The election, if it decides whether this reactor acts.
+    pub(super) fn election(&self) -> Option<&Arc<Election>> {
+        let (election, in_use) = self.election.as_ref()?;
+        in_use.settings().takes_part().then_some(election)
+    }
+
+    /// Whether this reactor acts as the only one, or which does; `None` without an election.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        self.election().map(|election| election.standing())
+    }
+
+    /// Whether calls are forbidden now. Logs a change, with its reason.
     pub(super) fn blocks(&self) -> bool {
-        let why = self.why();
+        let why = self.why().or_else(|| match self.standing()? {
+            Standing::Leads => None,
+            Standing::Follows(leader) => Some(format!("the reactor of the master {leader} leads")),
+            Standing::Unknown(why) => Some(why),
+        });
 
         // `swap` lets one of the threads that notice the change log it.
         if self.was_blocked.swap(why.is_some(), Ordering::Relaxed) != why.is_some() {
             if let Some(why) = &why {
                 tracing::warn!(why, "the reactor makes no calls, reactions are waiting");
             } else {
-                tracing::info!("the reactor's lease is valid, reactions continue");
+                tracing::info!("the reactor may act, reactions continue");
             }
         }
         why.is_some()
@@ -107,7 +132,7 @@ mod tests {
     #[test]
     fn a_required_lease_opens_the_gate_until_it_ends() {
         let clock = Clock::manual(Micros(1_000_000));
-        let gate = LeaseGate::new(true, clock.clone());
+        let gate = LeaseGate::new(true, None, clock.clone());
         assert!(gate.blocks() && gate.why().is_some());
 
         // The first report gets a token, the second one a lease.
@@ -131,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_report_states_what_it_changed() {
-        let gate = LeaseGate::new(false, Clock::manual(Micros(1)));
+        let gate = LeaseGate::new(false, None, Clock::manual(Micros(1)));
         let acts = EngineReport {
             acts: true,
             salts_reactor: true,

@@ -43,7 +43,9 @@ pub(crate) mod scheduler;
 mod slots;
 mod starts;
 mod tasks;
+mod team;
 mod traces;
+mod twins;
 pub(crate) mod watch;
 mod worker;
 

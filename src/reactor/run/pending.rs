@@ -68,6 +68,12 @@ impl Pending {
         self.change.notify_one();
     }
 
+    /// Drops all pending events; see [`Scheduler::release_all`].
+    pub(super) fn release_all(&self) {
+        self.lock().release_all();
+        self.room.notify_all();
+    }
+
     /// Wakes one worker.
     pub(super) fn wake(&self) {
         self.change.notify_one();

@@ -29,6 +29,10 @@ pub(crate) enum ReplayError {
     EventGone(SeqNo),
     #[error("no current rule matches event {0}")]
     NoRule(SeqNo),
+    #[error(
+        "the reactor of the master {0} leads, and this one makes no calls: run the command there"
+    )]
+    Follows(String),
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
 }

@@ -11,6 +11,7 @@ use super::events;
 use super::in_use::InUse;
 use super::keeper::Keeper;
 use super::pending::Pending;
+use super::record::counted_once;
 use super::scheduler::Slot;
 use super::scheduler::queues::QueueItem;
 use super::scheduler::task::{RuleSet, Task};
@@ -20,7 +21,7 @@ use crate::base::clock::{Clock, Micros};
 use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
 use crate::reactor::stored::SkipReason;
-use crate::store::Store;
+use crate::store::{Followed, Store};
 
 /// What becomes of an item after a turn.
 pub(super) enum Step {
@@ -104,6 +105,15 @@ impl Tasks {
             rule_index: first.unwrap_or(0),
             resumed,
             ..task
+        }
+    }
+
+    /// Notes an event that counted for rules with `once_per`, according to the record of another master's reactor.
+    pub(super) fn note_first(&self, settings: &ReactorSettings, row: &Followed<'_>) {
+        for options in settings.rules.iter().filter(|one| one.once_per.is_some()) {
+            if let Some(at) = counted_once(row.body, &options.rule) {
+                self.pending.lock().note_first(options, row.minion, at);
+            }
         }
     }
 

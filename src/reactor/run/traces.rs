@@ -120,6 +120,12 @@ impl Traces {
         self.depths.lock().follow(row);
     }
 
+    /// Notes the depths of jobs in a record of another master's reactor.
+    pub(super) fn follow_record(&self, record: &[u8]) {
+        let mut depths = self.depths.lock();
+        record::jobs_of(record).for_each(|(jid, depth)| depths.note(jid, depth));
+    }
+
     /// See [`JobDepths::depth_of`].
     pub(super) fn depth_of(&self, row: &Followed<'_>) -> u32 {
         self.depths.lock().depth_of(row)

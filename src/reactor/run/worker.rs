@@ -84,8 +84,13 @@ impl Worker {
             Err(step) => return step,
         };
 
-        let progress = task.progress.take();
         let is_replay = task.replay.is_some();
+        // The reactor of another master, which led before, has done it meanwhile.
+        if !is_replay && self.gate.election().is_some() && self.is_done(&task) {
+            return Step::Done;
+        }
+
+        let progress = task.progress.take();
         let now = self.clock.now();
         let is_old = !is_replay && now.0 - task.event.at.0 > micros(snapshot.settings.age_max);
 
@@ -147,6 +152,13 @@ impl Worker {
 
         self.endings.finish(task, *progress);
         Step::Done
+    }
+
+    /// Whether records have closed the event for all rules of a task.
+    fn is_done(&self, task: &Task) -> bool {
+        let checkpoint = self.keeper.checkpoint();
+        let mut rules = task.rules.iter();
+        rules.all(|rule| checkpoint.is_done(task.event.seq, rule))
     }
 
     /// Whether one of a task's rules still matches its event.

@@ -22,6 +22,7 @@ use crate::base::limits::REACTOR_RELOAD;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::bus::fire::Firer;
+use crate::cluster::election::Election;
 use crate::config::salt_master::{Role, SaltMaster, WatchedFiles, same_file};
 use crate::config::{Config, Origin, ReactorConfig};
 use crate::policy::master_keys::MasterKeys;
@@ -69,7 +70,7 @@ impl ReactorService {
         store: &Store,
         intake: &Intake,
         firer: Arc<Firer>,
-        keys: Arc<MasterKeys>,
+        (keys, election): (Arc<MasterKeys>, Option<Arc<Election>>),
         clock: &Clock,
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Self>, ServiceError> {
@@ -143,7 +144,7 @@ impl ReactorService {
             executor: executor.clone(),
         };
 
-        let reactor = Reactor::start(parts).map_err(ServiceError::Start)?;
+        let reactor = Reactor::start_in(parts, election).map_err(ServiceError::Start)?;
         let drain = Drain::new();
 
         let reloader = Reloader(Arc::new(Mutex::new(Current {
@@ -368,6 +369,14 @@ impl Current {
         }
 
         let config = own.running.reactor.clone();
+        let of_election = |config: &ReactorConfig| (config.election.clone(), config.without_quorum);
+        if of_election(&config) != of_election(&self.config) {
+            return Err(
+                "reactor.election or reactor.without_quorum changed; restart the daemon to apply the change"
+                    .to_owned(),
+            );
+        }
+
         let (role, path, key) = &self.source;
         // Buses and checkpoint belong to the master or minion that the daemon was started for.
         if config.of_whom() != Some((*role, path, key)) {

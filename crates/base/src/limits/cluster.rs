@@ -53,3 +53,19 @@ pub const CLUSTER_HOLDS_AGAIN: Duration = Duration::from_secs(10);
 
 /// Longest time after a start in which retention waits for the holds of other masters: NATS may be away.
 pub const CLUSTER_HOLDS_WAIT: Duration = Duration::from_secs(60);
+
+/// The server drops the lease of a leader that has not renewed it for this time.
+pub const ELECTION_EXPIRY: Duration = Duration::from_secs(10);
+
+/// Time for which a leader acts after it asked for the lease; less than [`ELECTION_EXPIRY`] by what clocks of NATS servers may differ, and by
+/// the time of a call to a master.
+pub const ELECTION_VALID: Duration = Duration::from_secs(6);
+
+/// Interval at which the lease is renewed, or asked for.
+pub const ELECTION_RENEWAL: Duration = Duration::from_secs(2);
+
+/// Longest expiry of an existing bucket of leases: nobody acts for so long after a leader is gone.
+pub const ELECTION_EXPIRY_MAX: Duration = Duration::from_secs(300);
+
+/// Time in which an event comes to all masters that its minion tells. Measured: milliseconds to 8 s.
+pub const TWINS_WINDOW: Duration = Duration::from_secs(10);

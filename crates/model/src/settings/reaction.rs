@@ -245,6 +245,11 @@ impl ReactorSettings {
         !origin.is_empty() && self.cluster_id.is_some() && !self.shadow
     }
 
+    /// Whether an election decides if this reactor acts. In a cluster each event has one master; in shadow mode nothing is done.
+    pub fn takes_part(&self) -> bool {
+        self.cluster_id.is_none() && !self.shadow
+    }
+
     /// The comparison window; `None` unless in shadow.
     pub fn compares(&self) -> Option<Duration> {
         self.shadow.then_some(self.shadow_window)

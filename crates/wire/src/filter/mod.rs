@@ -34,8 +34,8 @@ pub enum Entries {
     /// Events that were on a bus.
     #[default]
     Events,
-    /// What jobs of this daemon's own master consist of: loads, minions, returns, end times, and events with a job. Without the questions
-    /// for running jobs that Salt asks every few seconds.
+    /// What jobs of this daemon's own master consist of: loads, minions, returns, end times, and events with a job; and the records of its
+    /// reactor. Without the questions for running jobs that Salt asks every few seconds.
     OwnJobs,
     /// Those, and all events of the own master.
     Own,
@@ -54,10 +54,10 @@ impl Entries {
             | Kind::ReturnLoad
             | Kind::Minions
             | Kind::Endtime
-            | Kind::NoCache => true,
+            | Kind::NoCache
+            | Kind::Reaction => true,
             Kind::Event => has_jid,
-            // A record of the reactor has the number of its event, which is another one at a peer.
-            Kind::Reaction | Kind::Gap | Kind::SeenOnBus | Kind::Register | Kind::Setting => false,
+            Kind::Gap | Kind::SeenOnBus | Kind::Register | Kind::Setting => false,
         };
         match self {
             Self::Events => flags.has(Flags::ON_BUS),

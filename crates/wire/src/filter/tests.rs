@@ -174,7 +174,7 @@ fn jobs_of_the_own_master_are_what_is_shared_without_the_questions_for_running_o
             Flags::REACTION,
             "",
             false,
-            [false, false, false],
+            [false, true, true],
         ),
         (Kind::Register, none, "", false, [false, false, false]),
         (Kind::Setting, none, "", false, [false, false, false]),

@@ -18,6 +18,7 @@ use crate::base::limits::{
 };
 use crate::base::metrics::Metrics;
 use crate::base::named::named;
+use crate::cluster::election::Standing;
 use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::model::{EventFilter, Flags, Kind, REACTION_TAG, Right, SeqNo};
 use crate::reactor::EngineReport;
@@ -56,6 +57,9 @@ answers! {
         cluster_id: Option<String>,
         /// Matching events since the start that other masters of the cluster fired, whose daemons react.
         of_peers: u64,
+        /// The election that decides whether this reactor acts.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        election: Option<ElectionRow>,
         /// Why a new configuration is not in use.
         #[serde(skip_serializing_if = "Option::is_none")]
         refused: Option<Refusal>,
@@ -86,6 +90,16 @@ answers! {
         jid: Option<String>,
         /// The fields that differ, the target, or the reason.
         details: String,
+    }
+    /// Reactors of several masters, of which one acts.
+    #[schemars(rename = "Election")]
+    ElectionRow {
+        name: String,
+        /// Whether this reactor acts.
+        leads: bool,
+        /// The master whose reactor acts instead of this one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        leader: Option<String>,
     }
     /// A refusal with its time.
     Refusal {
@@ -118,9 +132,12 @@ answers! {
         seq: u64,
         time: Time,
         tag: String,
+        /// The master whose reactor it was; absent if it was this machine's.
+        #[serde(serialize_with = "or_absent")]
+        master: Option<String>,
         #[serde(serialize_with = "or_absent")]
         minion: Option<String>,
-        /// The record as stored; its times are microseconds since 1970.
+        /// The record as stored; its times are microseconds since 1970, and its sequence numbers those of the master whose reactor it was.
         reaction: Stored,
         /// The results of its calls, with one reaction only.
         #[serde(serialize_with = "or_absent")]
@@ -199,6 +216,21 @@ named! {
     }
 }
 
+impl ElectionRow {
+    pub(in crate::api) fn of((name, standing): (String, Standing)) -> Self {
+        let leader = match &standing {
+            Standing::Follows(leader) => Some(leader.clone()),
+            Standing::Leads | Standing::Unknown(_) => None,
+        };
+        let leads = standing == Standing::Leads;
+        Self {
+            name,
+            leads,
+            leader,
+        }
+    }
+}
+
 impl From<Assigned> for RuleState {
     fn from(Assigned { rule, actor, why }: Assigned) -> Self {
         Self {
@@ -252,10 +284,12 @@ impl Run for List {
             .blocked_by()
             .or_else(|| no_events(ctx.archive.store, &buses));
         let salts = handle.salts_reactor();
+        let election = status.election.map(ElectionRow::of);
+        let leader = election.as_ref().and_then(|one| one.leader.as_deref());
         let rules = acting::assign(
             handle.rules(),
             &salts,
-            blocked.as_deref(),
+            (blocked.as_deref(), leader),
             "`reactor.rules` does not have it",
         );
 
@@ -269,6 +303,7 @@ impl Run for List {
             shadow: status.shadow,
             cluster_id: status.cluster_id,
             of_peers: ctx.archive.metrics.reactor_events_of_peers.get(),
+            election,
             refused: status.refused.map(|(at, why)| Refusal {
                 time: Time(at),
                 why,
@@ -423,6 +458,8 @@ pub(crate) struct HistoryArgs {
     pub(crate) minion: Option<String>,
     /// Only events whose tag matches this glob
     pub(crate) tag: Option<String>,
+    /// Only reactions of this master's reactor: its id
+    pub(crate) master: Option<String>,
     /// Only these states, separated by commas: done, failed, partial, dead, skipped
     pub(crate) state: Option<States>,
     /// Only replays
@@ -446,6 +483,9 @@ impl Run for History {
     fn run(ctx: &In<'_, Self>, args: HistoryArgs) -> Result<ReactionsPage, CallError> {
         let filter = EventFilter {
             minion: args.minion,
+            origins: args
+                .master
+                .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
             since: args.since.map(|Time(at)| at),
             until: args.until.map(|Time(at)| at),
             ..reactions_to(args.tag.as_deref().unwrap_or("*"))
@@ -499,6 +539,7 @@ fn reaction(row: &StoredEntry) -> ReactionRow {
         tag: String::from_utf8_lossy(&row.tag)
             .trim_start_matches(REACTION_TAG)
             .to_owned(),
+        master: Some(row.origin.clone()).filter(|origin| !origin.is_empty()),
         minion: Some(row.minion.clone()).filter(|minion| !minion.is_empty()),
         reaction: Stored::of(Some(&row.body)),
         results: None,
@@ -523,8 +564,11 @@ fn find(store: &StoreReader, seq: SeqNo) -> Result<Option<StoredEntry>, StoreErr
         // A few steps, so that a record close to the event ends the search.
         let after = store.follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
             searched += row.body.len();
-            let is_of_event =
-                || RecordKey::read(row.body).is_ok_and(|record| record.event == seq.0);
+            // The number in another master's record is one of its own log.
+            let is_of_event = || {
+                row.number == 0
+                    && RecordKey::read(row.body).is_ok_and(|record| record.event == seq.0)
+            };
             if found.is_none() && is_of_event() {
                 found = Some(row.seq);
             }
@@ -551,6 +595,17 @@ fn found(store: &StoreReader, seq: u64) -> Result<StoredEntry, CallError> {
             "no reaction with the number {seq}, or to an event with it"
         ))
     })
+}
+
+/// Refuses a record of another master's reactor.
+fn own(record: &StoredEntry) -> Result<(), CallError> {
+    if record.origin.is_empty() {
+        return Ok(());
+    }
+    let (seq, master) = (record.seq, &record.origin);
+    Err(CallError::Refused(format!(
+        "reaction {seq} is one of the master {master}: run `saltcellar reactor replay` there"
+    )))
 }
 
 /// `reactor_show`.
@@ -774,12 +829,16 @@ impl Run for ReplayCalls {
         let (replayed, number) = if render {
             // A number of a record leads to its event; another number is that of the event.
             let event = match find(&ctx.archive.store, SeqNo(seq)).map_err(failed)? {
-                Some(record) => RecordKey::read(&record.body).map_or(seq, |record| record.event),
+                Some(record) => {
+                    own(&record)?;
+                    RecordKey::read(&record.body).map_or(seq, |record| record.event)
+                }
                 None => seq,
             };
             (handle.replay_event(SeqNo(event)).map_err(refused)?, event)
         } else {
             let record = found(&ctx.archive.store, seq)?;
+            own(&record)?;
             (handle.replay(&record, all).map_err(refused)?, record.seq.0)
         };
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::level::{Health, Level};
+use crate::api::call::reactor::ElectionRow;
 use crate::api::monitor::ZmqKind;
 use crate::base::named::named;
 use crate::engines::runtime::Phase;
@@ -147,6 +148,9 @@ answers! {
         cluster_id: Option<String>,
         /// Matching events since the start that other masters of the cluster fired, whose daemons react.
         of_peers: u64,
+        /// The election that decides whether this reactor acts.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        election: Option<ElectionRow>,
         master_unreachable: bool,
         /// Why a new configuration is not in use.
         refused: Option<String>,

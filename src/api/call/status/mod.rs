@@ -22,6 +22,7 @@ use std::path::Path;
 
 use self::cluster::cluster;
 use self::growth::{ClassGrowth, days_left};
+use super::reactor::ElectionRow;
 use super::reading::{ReadArchive, ReadCtxParts, ReadEngines, ReadReacting, ReadTokens};
 use super::running::Reload;
 use super::{Call, Ctx, In, NoArgs, Process, Run, Whole, failed, no_events};
@@ -304,6 +305,7 @@ fn reactor(reacting: &ReadReacting<'_>) -> Option<ReactorRow> {
         shadow: status.shadow,
         cluster_id: status.cluster_id,
         of_peers: reacting.archive.metrics.reactor_events_of_peers.get(),
+        election: status.election.map(ElectionRow::of),
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),
         ended: handle

@@ -687,9 +687,10 @@ async fn reaction(ask: &Ask<'_>) -> Result<ReactionView, HttpError> {
         )
     });
 
+    let can_replay = has_failed && reaction.master.is_none() && ask.access.right >= Right::Admin;
     Ok(ReactionView {
         reaction,
-        can_replay: has_failed && ask.access.right >= Right::Admin,
+        can_replay,
         replayed: ask.field("replayed").map(str::to_owned),
     })
 }

@@ -6,10 +6,8 @@ pub(crate) mod saved;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use self::open::OpenEvents;
-use super::record::{Mark, RecordSummary};
+use super::record::{Mark, RecordSummary, rule_hash};
 use crate::model::SeqNo;
 
 /// Open events, rules and mode, as a fold over the log up to the cursor.
@@ -27,11 +25,6 @@ pub(crate) struct Checkpoint {
     /// Events that changed since the last [`Checkpoint::take_changed_blocks`], and whether they were
     /// open then.
     changed: BTreeMap<SeqNo, bool>,
-}
-
-/// The identity of a rule among the settings.
-pub(crate) fn rule_hash(rule: &str) -> u64 {
-    xxh3_64(rule.as_bytes())
 }
 
 impl Checkpoint {
@@ -53,7 +46,7 @@ impl Checkpoint {
     }
 
     /// Applies a record. Moves the cursor past it, because its marks must not count twice.
-    pub(crate) fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
+    pub(crate) fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary) {
         self.cursor = self.cursor.max(record.next());
         // Progress is kept only for open events, because closing an event is what removes it.
         let Some(rule_count) = self.open.of(summary.event) else {
@@ -81,9 +74,8 @@ impl Checkpoint {
         }
 
         for rule in &summary.rules {
-            let hash = rule_hash(rule);
-            if !progress.done.contains(&hash) {
-                progress.done.push(hash);
+            if !progress.done.contains(rule) {
+                progress.done.push(*rule);
             }
         }
 

@@ -207,14 +207,17 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::reactor::run::record::{Mark, RecordSummary};
+    use crate::base::clock::Micros;
+    use crate::reactor::run::record::{Mark, RecordSummary, rule_hash};
 
     const END: SeqNo = SeqNo(1_000_000);
 
-    fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
+    fn summary(event: u64, rules: &[&str], rule_count: usize) -> RecordSummary {
         RecordSummary {
             event: SeqNo(event),
-            rules: rules.to_vec(),
+            at: Micros(0),
+            content: 0,
+            rules: rules.iter().map(|rule| rule_hash(rule)).collect(),
             rule_count,
             marks: None,
         }

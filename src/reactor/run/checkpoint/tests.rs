@@ -1,11 +1,14 @@
 //! Tests of the checkpoint.
 
 use super::*;
+use crate::base::clock::Micros;
 
-fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
+fn summary(event: u64, rules: &[&str], rule_count: usize) -> RecordSummary {
     RecordSummary {
         event: SeqNo(event),
-        rules: rules.to_vec(),
+        at: Micros(0),
+        content: 0,
+        rules: rules.iter().map(|rule| rule_hash(rule)).collect(),
         rule_count,
         marks: None,
     }

@@ -7,6 +7,7 @@
 //!        state     `begun`, done, failed, partial, dead,
 //!                  skipped                                why      if `skipped`: too_old, debounced, once_per, rate, ...
 //!        rules     patterns of the rules of this record       of       number of rules that matched the event
+//!        content   hash of the event's data without its stamp: the reactor of another master knows its own copy of the event by it
 //!        began     time of the first turn                     ended    time of the end
 //!        files     list of [file, rendered text]              chunks   the low chunks
 //!        calls     list of [calls with their outcome](crate::reactor::call)
@@ -28,9 +29,12 @@
 
 pub(crate) mod recorder;
 
+use std::collections::HashSet;
+
 use salt_sls::Value;
 use serde::Serialize as _;
 
+use super::events::content_of;
 use super::{Event, ReactionPlan};
 use crate::base::clock::Micros;
 use crate::base::limits::{REACTOR_CHUNKS_BYTES_MAX, REACTOR_TEXT_BYTES_MAX};
@@ -110,7 +114,7 @@ impl Record {
         let mut w = Writer::new();
         // In shadow a skipped reaction may have been rendered, and has calls then.
         let is_rendered = why.is_none() || !self.calls.is_empty();
-        let pairs = 8 + usize::from(why.is_some()) + 3 * usize::from(is_rendered);
+        let pairs = 9 + usize::from(why.is_some()) + 3 * usize::from(is_rendered);
 
         let failures = &self.plan.failures;
         w.map(
@@ -211,7 +215,7 @@ pub(crate) fn mark(
     now: Micros,
 ) -> Batch {
     let mut w = Writer::new();
-    w.map(6);
+    w.map(7);
     head(&mut w, event, rules, rule_count, State::Begun);
     let name = match mark {
         Mark::Started => "keys",
@@ -221,7 +225,7 @@ pub(crate) fn mark(
     entry(event, Flags::default(), now, &w.into_bytes())
 }
 
-/// Writes the first five pairs of each record.
+/// Writes the first six pairs of each record.
 fn head(
     w: &mut Writer,
     event: &Event,
@@ -240,6 +244,7 @@ fn head(
         w.str(rule);
     }
     w.str("of").uint(rule_count as u64);
+    w.str("content").uint(content_of(&event.body));
 }
 
 fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
@@ -313,17 +318,39 @@ pub(crate) fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
 }
 
 /// The part of a record that the checkpoint needs.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RecordSummary<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RecordSummary {
     pub(crate) event: SeqNo,
-    pub(crate) rules: Vec<&'a str>,
+    /// Arrival of the event.
+    pub(crate) at: Micros,
+    /// See [`content_of`].
+    pub(crate) content: u64,
+    /// [`rule_hash`] of its rules.
+    pub(crate) rules: Vec<u64>,
     pub(crate) rule_count: usize,
     /// Marks of calls; a record with marks closes no event.
     pub(crate) marks: Option<Vec<(Mark, u64)>>,
 }
 
+impl RecordSummary {
+    /// Whether these records of one event close it.
+    pub(crate) fn are_complete(records: &[Self]) -> bool {
+        let closing = || records.iter().filter(|record| record.marks.is_none());
+        let rules: HashSet<u64> = closing()
+            .flat_map(|record| &record.rules)
+            .copied()
+            .collect();
+        closing().any(|record| rules.len() >= record.rule_count)
+    }
+}
+
+/// The identity of a rule among the settings and in records of one event.
+pub(crate) fn rule_hash(rule: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(rule.as_bytes())
+}
+
 /// Reads a record. `None` for other entries, and for replays, which neither open nor close events.
-pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
+pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary> {
     if get(body, "replay").is_some() {
         return None;
     }
@@ -352,9 +379,13 @@ pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
             .collect()
     });
 
+    let rules = elements(get(body, "rules")?).filter_map(as_text);
     Some(RecordSummary {
         event: SeqNo(uint("event")?),
-        rules: elements(get(body, "rules")?).filter_map(as_text).collect(),
+        at: Micros(get(body, "at").and_then(as_int)?),
+        // Records of earlier builds have none; they are no other master's.
+        content: get(body, "content").and_then(key).unwrap_or(0),
+        rules: rules.map(rule_hash).collect(),
         rule_count: usize::try_from(uint("of")?).ok()?,
         marks,
     })

@@ -334,11 +334,36 @@ impl Scheduler {
         }
     }
 
+    /// Drops all pending events, which stay open, but no replay. What is in progress is not taken back.
+    pub(crate) fn release_all(&mut self) {
+        let queued = std::mem::take(&mut self.queues).into_values();
+        let items = queued.flat_map(RuleQueues::into_items);
+        let debounced = std::mem::take(&mut self.debounced);
+        let debounced = debounced.into_values().map(|(_, item)| item);
+
+        let is_replay = |task: &Task| task.replay.is_some();
+        let tasks = items.chain(debounced).filter_map(|item| match item {
+            QueueItem::Task(task) if is_replay(&task) => Some(*task),
+            _ => None,
+        });
+        let replays: Vec<Task> = tasks.collect();
+
+        self.ids.clear();
+        self.parked.clear();
+        self.debounce_due.clear();
+        self.runners.awaiting = 0;
+        (self.waiting, self.tasks, self.bytes) = (0, 0, 0);
+        for task in replays {
+            self.put(task);
+        }
+    }
+
     pub(crate) fn done(&mut self, slot: &Slot) {
-        self.waiting -= 1;
+        // It was released meanwhile.
         let Some(queues) = self.queues.get_mut(&slot.id) else {
             return;
         };
+        self.waiting -= 1;
         queues.done(slot.key);
 
         // Sets come and go with the configuration; an empty one is dropped with its id.
@@ -350,6 +375,9 @@ impl Scheduler {
 
     /// Returns an item that continues at that time. The rest of its queue waits behind it.
     pub(crate) fn pause(&mut self, item: QueueItem, slot: &Slot, at: Micros) {
+        if !self.queues.contains_key(&slot.id) {
+            return self.put_back(item);
+        }
         self.count_in(&item);
         let tiebreaker = self.next_tiebreaker();
         if let Some(queues) = self.queues.get_mut(&slot.id) {
@@ -358,8 +386,20 @@ impl Scheduler {
         }
     }
 
+    /// Takes back an item that was in progress when all others were released.
+    fn put_back(&mut self, item: QueueItem) {
+        if let QueueItem::Task(task) = item
+            && task.replay.is_some()
+        {
+            self.put(*task);
+        }
+    }
+
     /// Returns an item that a rate delays, with all others of its rules.
     pub(crate) fn throttle(&mut self, item: QueueItem, slot: &Slot, until: Micros) {
+        if !self.queues.contains_key(&slot.id) {
+            return self.put_back(item);
+        }
         self.count_in(&item);
         if let Some(queues) = self.queues.get_mut(&slot.id) {
             queues.throttle(slot.key, item, until, &slot.options);
@@ -368,6 +408,9 @@ impl Scheduler {
 
     /// Returns an item that continues once a runner may be started.
     pub(crate) fn await_runner(&mut self, item: QueueItem, slot: &Slot) {
+        if !self.queues.contains_key(&slot.id) {
+            return self.put_back(item);
+        }
         self.count_in(&item);
         self.runners.awaiting += 1;
         if let Some(queues) = self.queues.get_mut(&slot.id) {

@@ -116,6 +116,12 @@ impl RuleQueues {
         self.queues.is_empty() && self.overflow.is_empty()
     }
 
+    /// All pending items.
+    pub(crate) fn into_items(self) -> impl Iterator<Item = QueueItem> {
+        let overflow = self.overflow.into_iter().map(|(_, item)| item);
+        self.queues.into_values().flatten().chain(overflow)
+    }
+
     /// True if another event of this queue may be kept in memory.
     pub(crate) fn has_room(&self, key: u64) -> bool {
         self.tasks < REACTOR_RULE_TASKS_MAX

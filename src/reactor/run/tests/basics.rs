@@ -1,6 +1,6 @@
 //! Events to calls and records: sources, order, retries, throttles, restarts.
 
-use super::super::record::read_summary;
+use super::super::record::{read_summary, rule_hash};
 use super::super::replay::Replayed;
 use super::*;
 use crate::model::Allow;
@@ -405,7 +405,12 @@ fn records_survive_a_round_trip() {
                 summary.rule_count,
                 summary.marks
             ),
-            (SeqNo(7), vec!["a", "b"], 3, Some(vec![(mark, key)]))
+            (
+                SeqNo(7),
+                vec![rule_hash("a"), rule_hash("b")],
+                3,
+                Some(vec![(mark, key)])
+            )
         );
     }
     assert_eq!(read_summary(b"\x80"), None);

@@ -211,3 +211,40 @@ fn a_runner_of_another_master_does_not_prove_a_call_of_ours_after_a_restart() {
         harness.stop();
     }
 }
+
+#[test]
+fn a_record_of_another_masters_reactor_closes_no_event_here() {
+    let (reacting, slow) = slow(&["slow/*"]);
+    let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    harness.fire_of("", "slow/1");
+    harness.wait_for_open(1);
+    harness.wait_for_rendering(&slow);
+
+    let all = EventFilter::default();
+    let durable = harness.store.durable();
+    let found = harness.store.events_before(&all, durable, 1, usize::MAX);
+    let event = events::load(&harness.store, found.unwrap()[0].seq);
+    let skipped = record::Record::skipped(
+        event.unwrap().unwrap(),
+        vec!["slow/*".into()],
+        1,
+        crate::reactor::stored::SkipReason::Rate,
+        harness.clock.now(),
+    );
+    for (origin, number) in [("b", 7), ("", 0)] {
+        let own = skipped.batch(harness.clock.now());
+        let (entry, _) = own.entries().next().unwrap();
+        harness.store(Batch::of(&Entry {
+            origin,
+            number,
+            ..entry
+        }));
+        let is_own = number == 0;
+        harness.wait_for("the record to be read", |harness| {
+            harness.status().behind == 0
+        });
+        assert_eq!(harness.status().open, usize::from(!is_own), "{origin:?}");
+    }
+    slow.shut(false);
+    harness.stop();
+}

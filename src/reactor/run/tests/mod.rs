@@ -11,6 +11,7 @@ use super::engine::{Parts, Reactor};
 use super::*;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
+use crate::cluster::election::Election;
 use crate::model::{Batch, EventFilter, Rate, ReactorSettings as Settings, RuleOptions, Source};
 use crate::policy::master_keys::MasterKeys;
 use crate::store::{Intake, Options, Store, StoredEntry, vfs};
@@ -26,6 +27,7 @@ mod loops;
 mod once;
 mod outcome;
 mod scheduling;
+mod team;
 
 const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
@@ -281,6 +283,15 @@ impl Harness {
         answers: impl Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync + 'static,
     ) -> Self {
         let clock = Clock::manual(Micros(now));
+        Self::start_as((dir, clock, None), rules, settings, answers)
+    }
+
+    fn start_as(
+        (dir, clock, election): (Arc<tempfile::TempDir>, Clock, Option<Arc<Election>>),
+        rules: Rules,
+        settings: Settings,
+        answers: impl Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync + 'static,
+    ) -> Self {
         let metrics: Arc<Metrics> = Arc::default();
         let options = store_options(dir.path(), clock.clone(), metrics.clone());
         let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
@@ -290,7 +301,7 @@ impl Harness {
             times: Mutex::default(),
             answers: Box::new(answers),
         };
-        let reactor = Reactor::start(Parts {
+        let parts = Parts {
             keys: Arc::new(MasterKeys::new(&[], None)),
             store: store.clone(),
             intake: intake.clone(),
@@ -300,8 +311,8 @@ impl Harness {
             settings,
             jid_slot: None,
             executor: Arc::new(master),
-        })
-        .unwrap();
+        };
+        let reactor = Reactor::start_in(parts, election).unwrap();
         Self {
             dir,
             clock,

@@ -1,0 +1,281 @@
+//! The reactors of several masters that elect one of them: what each does until it leads.
+//!
+//! All of them open the same events, each those of its own bus first ([`twins`](super::twins)), and close them when a record says that they are
+//! handled, whichever reactor wrote it. Only the leader queues them. A reactor that begins to lead queues what is open, as after a start.
+//!
+//! # Invariant
+//!
+//! What is open here was not handled by any reactor, as far as the log tells.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::events::{is_bus_event, is_event_of_peer};
+use super::gate::LeaseGate;
+use super::in_use::RuleSnapshot;
+use super::keeper::Keeper;
+use super::record::{RecordSummary, read_summary};
+use super::twins::{Arrival, Likeness, Sighting, Twins};
+use super::{Event, SeqNo};
+use crate::base::clock::{Clock, Micros, micros};
+use crate::base::limits::{REACTOR_WAVE_BYTES, TWINS_WINDOW};
+use crate::base::metrics::Metrics;
+use crate::cluster::election::Standing;
+use crate::model::{Flags, Kind, REACTION_TAG, ReactorSettings};
+use crate::reactor::logged::is_by_reactor;
+use crate::store::{Followed, Start, Store, StoreError};
+
+pub(super) struct Team {
+    gate: Arc<LeaseGate>,
+    keeper: Arc<Keeper>,
+    log: Store,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    /// Lock order: before the checkpoint.
+    twins: Mutex<Twins>,
+    /// Events are queued.
+    acts: AtomicBool,
+    /// When what is over was last forgotten. Lock order: no other lock is taken under it.
+    swept: Mutex<Micros>,
+}
+
+/// A change of what this reactor does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It queues events from now on, and first what is open.
+    Begins,
+    /// It does not any more.
+    Ends,
+}
+
+/// What is to be done about an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Share {
+    /// Nothing.
+    None,
+    /// It is open, and queued; `resumed` if a reactor may have made calls of it already.
+    Queue { resumed: bool },
+}
+
+impl Team {
+    pub(super) fn new(
+        gate: Arc<LeaseGate>,
+        keeper: Arc<Keeper>,
+        log: Store,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let acts = gate.election().is_none();
+        Self {
+            gate,
+            keeper,
+            log,
+            clock,
+            metrics,
+            twins: Mutex::default(),
+            acts: AtomicBool::new(acts),
+            swept: Mutex::default(),
+        }
+    }
+
+    /// Whether this reactor is one of several.
+    pub(super) fn is_one(&self) -> bool {
+        self.gate.election().is_some()
+    }
+
+    /// Whether events are queued. Without an election always.
+    pub(super) fn acts(&self) -> bool {
+        self.acts.load(Ordering::Acquire)
+    }
+
+    /// Compares what this reactor does with what it should.
+    pub(super) fn change(&self) -> Option<Change> {
+        let leads = self
+            .gate
+            .standing()
+            .is_none_or(|standing| standing == Standing::Leads);
+        match (self.acts.swap(leads, Ordering::AcqRel), leads) {
+            (false, true) => Some(Change::Begins),
+            (true, false) => Some(Change::Ends),
+            _ => None,
+        }
+    }
+
+    /// Opens an event that rules match, unless it is known by a twin.
+    pub(super) fn event(
+        &self,
+        row: &Followed<'_>,
+        event: &Event,
+        rule_count: usize,
+        depth: u32,
+    ) -> Share {
+        let sighting = sighting(row, event, depth);
+        let mut twins = self.twins.lock();
+        let Arrival::Open(opening) = twins.arrived(&sighting) else {
+            self.metrics.reactor_events_twins.add(1);
+            return Share::None;
+        };
+
+        let mut checkpoint = self.keeper.checkpoint();
+        if let Some(other) = opening.instead_of {
+            checkpoint.forget(other);
+        }
+        checkpoint.opened(row.seq, rule_count);
+        for record in &opening.records {
+            let record = RecordSummary {
+                event: row.seq,
+                ..record.clone()
+            };
+            checkpoint.apply_record(row.seq, &record);
+        }
+
+        if !checkpoint.open.contains(row.seq) {
+            twins.closed(sighting.likeness, row.seq);
+            return Share::None;
+        }
+        if opening.waits {
+            return Share::None;
+        }
+        Share::Queue {
+            resumed: !opening.records.is_empty(),
+        }
+    }
+
+    /// Applies a record about an event to the event that is open here.
+    pub(super) fn record(&self, row: &Followed<'_>) {
+        let Some(record) = read_summary(row.body) else {
+            return;
+        };
+        let likeness = likeness_of_record(row, &record);
+        let is_own = row.number == 0;
+        let own = record.event;
+
+        let mut twins = self.twins.lock();
+        let known = twins.recorded(likeness, record.at, record.clone());
+        // The own record names its event.
+        let event = if is_own { Some(own) } else { known };
+        let Some(event) = event else { return };
+
+        let mut checkpoint = self.keeper.checkpoint();
+        checkpoint.apply_record(row.seq, &RecordSummary { event, ..record });
+        if !checkpoint.open.contains(event) {
+            twins.closed(likeness, event);
+        }
+    }
+
+    /// Reads twins again after a start, of all events that are open.
+    pub(super) fn restore(&self, snapshot: &RuleSnapshot) -> Result<(), StoreError> {
+        if !self.is_one() {
+            return Ok(());
+        }
+
+        let (open, cursor): (BTreeSet<SeqNo>, SeqNo) = {
+            let checkpoint = self.keeper.checkpoint();
+            let open = checkpoint.open.iter().map(|(seq, _)| seq);
+            (open.collect(), checkpoint.cursor)
+        };
+        let recent = self.clock.now().before(2 * TWINS_WINDOW);
+        let recent = self.log.position(Start::Time(recent))?;
+        let mut at = open.first().copied().unwrap_or(cursor).min(recent);
+
+        let mut twins = self.twins.lock();
+        while at < cursor {
+            let planned = |kind, flags: Flags| {
+                matches!(kind, Kind::Reaction | Kind::SeenOnBus | Kind::Return)
+                    || flags.has(Flags::ON_BUS)
+            };
+            let after = self.log.follow(planned, at, REACTOR_WAVE_BYTES, |row| {
+                if row.seq >= cursor {
+                    return;
+                }
+                if row.kind == Kind::Reaction {
+                    let Some(record) = read_summary(row.body) else {
+                        return;
+                    };
+                    let likeness = likeness_of_record(&row, &record);
+                    let event = twins.recorded(likeness, record.at, record);
+                    if let Some(event) = event.filter(|event| !open.contains(event)) {
+                        twins.closed(likeness, event);
+                    }
+                    return;
+                }
+                if !(is_bus_event(&row) || is_event_of_peer(&row)) || is_by_reactor(row.body) {
+                    return;
+                }
+                let tag = String::from_utf8_lossy(row.tag);
+                let rules = self.keeper.matching(&*snapshot.rules, &tag, row.seq);
+                if !rules.is_empty() {
+                    let event = super::events::event_of(&row);
+                    twins.restored(&sighting(&row, &event, 0), open.contains(&row.seq));
+                }
+            })?;
+            if after == at {
+                break;
+            }
+            at = after;
+        }
+        Ok(())
+    }
+
+    /// The open events whose twin is awaited: they are not queued yet.
+    pub(super) fn awaited(&self) -> BTreeSet<SeqNo> {
+        self.twins.lock().awaited()
+    }
+
+    /// Takes the open events whose twin is not awaited any more, with their depths, and forgets what is over.
+    pub(super) fn due(&self, settings: &ReactorSettings) -> Vec<(SeqNo, u32)> {
+        let now = self.clock.now();
+        let due = self.twins.lock().due(now);
+
+        let mut swept = self.swept.lock();
+        if now.0 - swept.0 >= micros(TWINS_WINDOW) {
+            *swept = now;
+            self.sweep(now, settings);
+        }
+        due
+    }
+
+    fn sweep(&self, now: Micros, settings: &ReactorSettings) {
+        // The leader skips an event that is too old, with a record.
+        let oldest = if self.acts() {
+            Micros(i64::MIN)
+        } else {
+            now.before(settings.age_max)
+        };
+        let unhandled = self.twins.lock().sweep(now, oldest);
+        if unhandled.is_empty() {
+            return;
+        }
+
+        tracing::warn!(
+            events = unhandled.len(),
+            "no reactor has handled these events within `reactor.age_max`; run `saltcellar reactor replay` on the master whose reactor leads"
+        );
+        self.metrics
+            .reactor_events_unhandled
+            .add(unhandled.len() as u64);
+        let mut checkpoint = self.keeper.checkpoint();
+        for event in unhandled {
+            checkpoint.forget(event);
+        }
+    }
+}
+
+fn sighting<'a>(row: &Followed<'a>, event: &Event, depth: u32) -> Sighting<'a> {
+    Sighting {
+        seq: row.seq,
+        at: row.at,
+        origin: row.origin,
+        likeness: Likeness::of(row.tag, &event.minion, row.body),
+        is_of_job: row.kind == Kind::Return || !row.jid.is_empty(),
+        depth,
+    }
+}
+
+fn likeness_of_record(row: &Followed<'_>, record: &RecordSummary) -> Likeness {
+    let tag = row.tag.strip_prefix(REACTION_TAG.as_bytes());
+    Likeness::with(tag.unwrap_or(row.tag), row.minion, record.content)
+}
