@@ -55,6 +55,8 @@ pub(crate) enum JobResult {
     Succeeded,
     /// An expected minion has not answered.
     Missing,
+    /// An expected minion may have answered a master that is behind.
+    Unknown,
     /// A state changed something.
     Changed,
 }
@@ -64,6 +66,7 @@ named! {
         Failed: "failed",
         Succeeded: "succeeded",
         Missing: "missing",
+        Unknown: "unknown",
         Changed: "changed",
     }
 }
@@ -102,6 +105,7 @@ impl JobResult {
         Ok(match self {
             Self::Failed => failed(),
             Self::Missing => missing(),
+            Self::Unknown => !job.unknown.is_empty(),
             _ => !job.answers.is_empty() && !missing() && job.unknown.is_empty() && !failed(),
         })
     }

@@ -78,7 +78,7 @@ pub(super) struct Filter {
     /// Only jobs that this master of a cluster published
     #[arg(long, value_name = "ID")]
     master: Option<String>,
-    /// Only jobs with this result: failed, succeeded, missing (minions have not returned) or changed (by a state)
+    /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state)
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<JobResult>(),
           hide_possible_values = true)]
     result: Option<JobResult>,

@@ -9,10 +9,11 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::show::unknown;
+use super::show::{unknown, unknown_return};
 use crate::api::call as calls;
-use crate::api::call::jobs::WatchArgs;
-use crate::api::call::jobs::answers::{JobUpdate, NewReturn, Step};
+use crate::api::call::jobs::answers::{Awaited, JobUpdate, NewReturn, Step, UnknownReturn};
+use crate::api::call::jobs::{MissingArgs, WatchArgs};
+use crate::api::client::Client;
 use crate::cli::{
     Exit, Finding, Format, Global, Output, ask, finding, joined, leaf, plain, short_at, value,
 };
@@ -65,7 +66,8 @@ impl JobState {
         self.returned.values().filter(|failed| **failed).count()
     }
 
-    fn missing(&self) -> Vec<&str> {
+    /// Minions that are waited for. Whether they are missing in the end, the daemon knows.
+    fn awaited(&self) -> Vec<&str> {
         let expected = self.expected.iter().flatten();
         expected
             .filter(|id| !self.returned.contains_key(*id))
@@ -74,7 +76,7 @@ impl JobState {
     }
 
     fn is_done(&self) -> bool {
-        self.ended || self.expected.is_some() && self.missing().is_empty()
+        self.ended || self.expected.is_some() && self.awaited().is_empty()
     }
 
     fn share(&self) -> String {
@@ -161,7 +163,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 return Err(unknown(&args.jid).context(operation));
             }
 
-            finish(&mut out, &args.jid, &job)?;
+            finish(&mut out, &mut client, &args.jid, &job)?;
             let message = format!(
                 "timed out: {} returned within {} seconds",
                 job.share(),
@@ -178,7 +180,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 
     out.status("")?;
-    finish(&mut out, &args.jid, &job)?;
+    finish(&mut out, &mut client, &args.jid, &job)?;
 
     match job.failed() {
         0 => Ok(()),
@@ -231,7 +233,8 @@ struct Watched<'a> {
     expected: Option<usize>,
     returned: usize,
     failed: usize,
-    missing: Vec<&'a str>,
+    missing: &'a [String],
+    unknown: &'a [UnknownReturn],
     ended: bool,
 }
 
@@ -315,7 +318,7 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
         return Ok(());
     }
 
-    let missing = job.missing();
+    let awaited = job.awaited();
     let mut parts = vec![
         format!("{} returned", job.share()),
         format!("{} failed", job.failed()),
@@ -323,9 +326,9 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
     parts.push(format!("{} s", since.as_secs()));
     if !step.is_empty() {
         parts.push(step.to_owned());
-    } else if !missing.is_empty() {
+    } else if !awaited.is_empty() {
         // More names do not fit a line.
-        let some: Vec<&str> = missing.into_iter().take(20).collect();
+        let some: Vec<&str> = awaited.into_iter().take(20).collect();
         parts.push(format!("waiting for {}", some.join(",")));
     }
 
@@ -333,8 +336,18 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
     Ok(())
 }
 
-fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
-    let missing = job.missing();
+fn finish(out: &mut Output, client: &mut Client, jid: &str, job: &JobState) -> anyhow::Result<()> {
+    // As `jobs show` has it: without all answers of a master that is behind, its minions are not missing.
+    let args = MissingArgs {
+        jid: Id(jid.to_owned()),
+    };
+    let without_answer = client
+        .make::<calls::jobs::Missing>(&args)
+        .context("list the missing minions")?;
+    // Retention may have dropped the job meanwhile.
+    let Awaited {
+        missing, unknown, ..
+    } = without_answer.unwrap_or_default();
 
     if out.format == Format::Table {
         out.line(&format!(
@@ -343,8 +356,12 @@ fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
             job.failed()
         ))?;
         // The names are enough for another run with `salt -L`.
-        if !missing.is_empty() {
-            out.line(&format!("missing: {}", missing.join(",")))?;
+        let names: Vec<_> = missing.iter().map(|minion| plain(minion)).collect();
+        if !names.is_empty() {
+            out.line(&format!("missing: {}", names.join(",")))?;
+        }
+        for one in &unknown {
+            out.line(&unknown_return(one))?;
         }
     } else {
         // The last line of JSON output says how the job ended.
@@ -353,7 +370,8 @@ fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
             expected: job.expected.as_ref().map(BTreeSet::len),
             returned: job.returned.len(),
             failed: job.failed(),
-            missing,
+            missing: &missing,
+            unknown: &unknown,
             ended: job.is_done(),
         })?;
     }

@@ -99,12 +99,28 @@ fn a_minion_whose_master_is_behind_is_unknown_and_not_missing() {
     );
     let rows = text(&cellar, &["jobs", "list"]);
     assert!(rows.contains("0/2 (2 unknown)"), "{rows}");
-    assert!(listed(&cellar, &["--result", "missing"]).is_empty());
+    let of_result = |result| listed(&cellar, &["--result", result]);
+    assert!(of_result("missing").is_empty());
+    assert_eq!(of_result("unknown"), [JID]);
+
+    let watch = ["jobs", "watch", JID, "--timeout", "1s"];
+    let watched = stdout(&cli(&cellar, &watch));
+    assert!(!watched.contains("missing"), "{watched}");
+    let line = "web1: unknown (master b is 4m behind)\n";
+    assert!(watched.contains(line), "{watched}");
+    let ended = stdout(&cli(&cellar, &[&watch[..], &["--output", "json"]].concat()));
+    let ended: Json = serde_json::from_str(&ended).unwrap();
+    assert_eq!(ended["missing"], json!([]));
+    assert_eq!(ended["unknown"][1]["minion"], "web2");
 
     // All of it is here.
     have(2, now());
     assert_eq!(counts(&show(&cellar, JID)), (2, 0));
-    assert_eq!(listed(&cellar, &["--result", "missing"]), [JID]);
+    let of_result = |result| listed(&cellar, &["--result", result]);
+    assert_eq!(of_result("missing"), [JID]);
+    assert!(of_result("unknown").is_empty());
+    let watched = stdout(&cli(&cellar, &watch));
+    assert!(watched.contains("\nmissing: web1,web2\n"), "{watched}");
 }
 
 #[test]

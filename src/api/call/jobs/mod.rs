@@ -57,7 +57,7 @@ pub(crate) struct ListArgs {
     pub(crate) master: Option<String>,
     /// Only job ids that begin with this text
     pub(crate) jid: Option<Id>,
-    /// Only failed, succeeded, missing or changed jobs
+    /// Only failed, succeeded, missing, unknown or changed jobs
     pub(crate) result: Option<JobResult>,
     /// Only jobs with this metadata: {KEY: GLOB}
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
