@@ -171,11 +171,15 @@ class Node:
         except AssertionError as error:
             raise AssertionError(f"{error}; it has {last}") from None
 
+    def doctor(self, check):
+        """The findings of a check of `doctor` that are not well."""
+        done = self.cli("doctor", "--no-master", "--config", self.place / "saltcellar.yaml", "--output", "json", check=False)
+        return [one for one in json.loads(done.stdout)["checks"] if one["check"] == check and one["verdict"] in ("warning", "problem")]
+
     def doctor_says(self, check, *words):
         """Waits for a finding of a check of `doctor` that is not well, with all these words."""
         def look():
-            done = self.cli("doctor", "--no-master", "--config", self.place / "saltcellar.yaml", "--output", "json", check=False)
-            last[:] = [one for one in json.loads(done.stdout)["checks"] if one["check"] == check and one["verdict"] in ("warning", "problem")]
+            last[:] = self.doctor(check)
             return [one for one in last if all(word in json.dumps(one) for word in words)]
         last = []
         try:

@@ -171,6 +171,13 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
     }
 }
 
+/// Whether the reasons say why the sink that publishes the own history does not.
+pub(crate) fn explains_outbox(status: &Status) -> bool {
+    status.cluster.as_ref().is_some_and(|row| {
+        row.name_twin.is_some() || outbox(&status.sinks).and_then(unpublished).is_some()
+    })
+}
+
 /// Why the own part is not published; `None` while it is.
 fn unpublished(sink: &SinkRow) -> Option<String> {
     let error = || sink.error.as_deref().unwrap_or("unknown error").to_owned();
@@ -383,8 +390,10 @@ mod tests {
     #[test]
     fn a_connection_that_does_not_work_is_one_reason() {
         let mut rig = Rig::new();
+        assert!(!explains_outbox(&rig.status()));
         rig.sink.failures = 2;
         rig.sink.lag_s = 30;
+        assert!(explains_outbox(&rig.status()));
         rig.sink.error = Some("refused".to_owned());
         rig.check(&[(
             Warning,

@@ -14,6 +14,7 @@ pub(crate) use answer::{
     ListenerPhase, ListenerRow, MasterKeys, MasterRow, Rates, ReactorRow, ReloadRow, RuleRow,
     ScriptRow, ScriptState, ShareRow, SinkRow, SpoolRow, Status, ZeromqRow,
 };
+pub(crate) use cluster::explains_outbox;
 pub use health::loss_counters;
 pub(crate) use health::{LossCounter, SPOOL_WAITS_MAX, health};
 pub(crate) use level::{Health, Level, Reason};
