@@ -73,6 +73,8 @@ class Bus:
 class Daemon:
     def __init__(self, directory):
         self.directory = directory
+        #: More of the configuration.
+        self.more = ""
         (directory / "cache").mkdir()
         (directory / "cache" / ".root_key").write_text("key")
         (directory / "master").write_text(f"cachedir: {directory}/cache\nsock_dir: {directory}\nuser: root\nid: master\nret_port: 9\n")
@@ -84,7 +86,7 @@ class Daemon:
 
     def start(self, port):
         directory = self.directory
-        (directory / "c.yaml").write_text(CONFIG.format(dir=directory, port=port))
+        (directory / "c.yaml").write_text(CONFIG.format(dir=directory, port=port) + self.more)
         self.bus.connected.clear()
         command = [BIN, "serve", "--config", directory / "c.yaml", "--state-dir", directory / "state"]
         self.process = subprocess.Popen([*command, "--socket", directory / "s.sock"], stderr=open(self.log, "a"))
@@ -96,11 +98,33 @@ class Daemon:
             raise
         self.url = f"http://{address}"
 
-    def restart(self):
-        """With the same address."""
+    def restart(self, meanwhile=lambda: None):
+        """With the same address. `meanwhile` is done while it is down."""
         self.process.terminate()
         assert self.process.wait(DEADLINE) == 0, self.log.read_text()
+        meanwhile()
         self.start(int(self.url.rsplit(":", 1)[1]))
+
+    def join(self, directory, site, name):
+        """Shares a history with the daemon of a master of this name, which has stored a site and is away."""
+        directory.mkdir()
+        nats = "cluster: {{name: {}, nats: {{servers: ['nats://127.0.0.1:9']}}}}\n"
+        (directory / "c.yaml").write_text(nats.format(name))
+        run = lambda *args, **how: subprocess.run([BIN, *args], check=True, capture_output=True, text=True, timeout=DEADLINE, **how)
+        command = [BIN, "serve", "--config", directory / "c.yaml", "--state-dir", directory / "state", "--socket", directory / "s.sock"]
+        with subprocess.Popen(command, stderr=open(directory / "log", "a")) as peer:
+            try:
+                socket = ["--socket", directory / "s.sock"]
+                wait_for("the peer", lambda: subprocess.run([BIN, "status", *socket], capture_output=True, check=False).stdout)
+                run("import", "jsonl", "-", *socket, input=site.text())
+                run("store", "backup", directory / "backup", "--state-dir", directory / "state", *socket)
+            finally:
+                peer.terminate()
+        self.more = nats.format("master")
+        # A numbering of its own comes first.
+        self.restart()
+        own = ["--config", self.directory / "c.yaml", "--state-dir", self.directory / "state"]
+        self.restart(lambda: run("cluster", "join", directory / "backup", "--peer", name, *own))
 
     def call(self, *args, stdin=None):
         done = subprocess.run([BIN, *args, "--socket", self.directory / "s.sock"], input=stdin, capture_output=True, text=True, check=False)
@@ -109,7 +133,8 @@ class Daemon:
 
     def status(self):
         done = subprocess.run([BIN, "status", "--output", "json", "--socket", self.directory / "s.sock"], capture_output=True, text=True, check=False)
-        return json.loads(done.stdout) if done.returncode == 0 else {}
+        # With a problem it ends with 1.
+        return json.loads(done.stdout) if done.stdout else {}
 
     def load(self, site):
         self.call("import", "jsonl", "-", stdin=site.text())

@@ -234,3 +234,47 @@ def test_the_overview_is_refreshed(daemon, tab):
     assert tab.js("window.unchanged"), "without a new page"
     wait_for("no problem", lambda: tab.pump(0.1) is not None)
     assert tab.problems == []
+
+
+def test_other_masters_of_a_shared_history_are_shown(daemon, tab, tmp_path):
+    here, there, at_peer = sample.Site(), sample.Site(), "web9.example.net"
+    theirs = there.job(30, "state.apply", [at_peer], lambda minion: (sample.states(minion), 0))
+    # By it the daemon knows whose minion this is.
+    earlier = here.job(60, "test.ping", ["web2.example.net"], lambda minion: (True, 0))
+    ours = here.job(10, "test.ping", ["web1.example.net", "web2.example.net", at_peer], lambda minion: (True, 0), silent={"web2.example.net", at_peer})
+    daemon.load(here)
+    daemon.join(tmp_path / "peer", there, "b")
+    sign_in(tab, daemon, daemon.token("operator"))
+    text = lambda css: tab.js(f"[...document.querySelectorAll({json.dumps(css)})].map(one => one.innerText)")
+
+    tab.open(daemon.url)
+    (row,) = [row for row in text("tr") if "master b" in row]
+    assert "behind" in row and "unknown" not in row, row
+    assert tab.js(TOO_WIDE) == []
+
+    tab.open(f"{daemon.url}/jobs/{ours}")
+    assert text("#unknown") == ["Not known to have answered: 1"]
+    (line,) = text("#unknown ~ ul li")
+    assert line.startswith(f"{at_peer}: unknown (master b is ") and line.endswith(" behind)"), line
+    assert text("#missing ~ p a") == ["web2.example.net"], "that one is no minion of b"
+    assert tab.js(TOO_WIDE) == []
+
+    def listed(query):
+        tab.open(f"{daemon.url}/jobs{query}")
+        return [link.rsplit("/", 1)[1] for link in tab.js("[...document.querySelectorAll('tbody th a')].map(one => one.getAttribute('href'))")]
+    assert listed("") == [ours, theirs, earlier]
+    assert text("td[data-label=Master]") == ["master", "b", "master"]
+    assert "1 unknown" in text("td[data-label=Returns]")[0]
+    assert listed("?master=b") == [theirs]
+    assert text("th[scope=col]").count("Master") == 0, "one master needs no column"
+    assert tab.js("document.querySelector('input[name=master]').value") == "b"
+    assert listed("?master=master") == [ours, earlier]
+    assert listed("?result=unknown") == [ours]
+    assert tab.js("document.querySelector('select[name=result]').value") == "unknown"
+
+    tab.open(f"{daemon.url}/events")
+    assert text("#masters") == ["Master"]
+    assert set(text("td[data-label=Master]")) == {"master", "b"}
+    tab.open(f"{daemon.url}/events?master=b")
+    assert all("web9" in row for row in text("#events tr")) and text("#events tr")
+    assert [problem for problem in tab.problems if "status of 4" not in str(problem)] == []
