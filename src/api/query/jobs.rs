@@ -13,6 +13,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
 use crate::base::named::named;
 use crate::model::JidKey;
+use crate::store::index::job_summary::load_of;
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
@@ -159,9 +160,8 @@ impl PageLimits {
 }
 
 impl JobFilter {
-    fn allows(&self, listed: &ListedJob) -> bool {
-        let row = &listed.row;
-
+    /// `at` is when the job started.
+    fn allows(&self, row: &JobSummary, at: Micros) -> bool {
         let any = |glob: &Option<Glob>, value: &[u8]| {
             glob.as_ref()
                 .is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
@@ -178,8 +178,8 @@ impl JobFilter {
                 .jid
                 .as_deref()
                 .is_none_or(|begin| row.jid.starts_with(begin))
-            && self.since.is_none_or(|since| listed.at >= since)
-            && self.until.is_none_or(|until| listed.at < until)
+            && self.since.is_none_or(|since| at >= since)
+            && self.until.is_none_or(|until| at < until)
     }
 
     fn allows_metadata(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
@@ -206,7 +206,10 @@ impl JobFilter {
         }
         // Retention may have dropped it since its summary was read.
         let job = Job::read_load(store, &row.jid)?;
-        Ok(job.is_some_and(|job| self.origins.contains(&job.origin)))
+        let is_meant = |origin: &String| self.origins.contains(origin);
+        Ok(job.is_some_and(|job| {
+            is_meant(&job.origin) || job.conflict().iter().any(|one| is_meant(&one.origin))
+        }))
     }
 }
 
@@ -286,7 +289,7 @@ pub(crate) fn each_job_before(
 
         at = next;
         for (key, row) in rows {
-            let row = settled(store, row)?;
+            let (row, others) = settled_with_others(store, row)?;
             // Newer than all jids with this prefix: the next read begins at the newest of them.
             // Jids without a time are in no order, so they are filtered one by one.
             if let Some((_, upto)) = span.filter(|(_, upto)| key.time().is_some() && key >= *upto) {
@@ -306,7 +309,10 @@ pub(crate) fn each_job_before(
 
             seen += 1;
 
-            let mut passes = listed.row.rank > 0 && filter.allows(&listed);
+            // Of different jobs under one id any may be the one that is looked for.
+            let all: Vec<&JobSummary> = std::iter::once(&listed.row).chain(&others).collect();
+            let is_allowed = |row: &&JobSummary| filter.allows(row, listed.at);
+            let mut passes = listed.row.rank > 0 && all.iter().any(is_allowed);
             if passes && filter.needs_entries() {
                 // The costly tests come last, and are counted.
                 read += 1;
@@ -318,7 +324,13 @@ pub(crate) fn each_job_before(
                     };
             }
 
-            passes = passes && filter.allows_metadata(store, &listed.row)?;
+            passes = passes && {
+                let mut has_metadata = false;
+                for row in all {
+                    has_metadata = has_metadata || filter.allows_metadata(store, row)?;
+                }
+                has_metadata
+            };
             // The first job that does not fit proves that there are more.
             if passes && taken == limits.rows {
                 page.more = true;
@@ -440,10 +452,30 @@ pub(crate) fn last_jobs(
 
 /// A row whose values are those of the load that counts, see [`JobSummary::contested`].
 pub(crate) fn settled(store: &StoreView, row: JobSummary) -> Result<JobSummary, StoreError> {
+    Ok(settled_with_others(store, row)?.0)
+}
+
+/// The same, and rows with the values of other jobs that were published under its id, see [`Job::conflict`].
+fn settled_with_others(
+    store: &StoreView,
+    row: JobSummary,
+) -> Result<(JobSummary, Vec<JobSummary>), StoreError> {
+    // The usual case.
     if !row.contested {
-        return Ok(row);
+        return Ok((row, Vec::new()));
     }
-    Ok(row_load(store, &row)?.into_owned())
+    let Some(job) = Job::read_load(store, &row.jid)? else {
+        return Ok((row, Vec::new()));
+    };
+
+    let with = |load: &[u8]| {
+        let mut whole = row.clone();
+        whole.take_load(load, usize::MAX);
+        whole
+    };
+    let others = job.conflict().into_iter().skip(1);
+    let others = others.map(|publish| with(load_of(publish.kind, &publish.body)));
+    Ok((with(&job.load), others.collect()))
 }
 
 /// A complete row: values that were too long for it, or depend on the times of several loads, are

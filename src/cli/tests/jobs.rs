@@ -146,6 +146,15 @@ fn different_jobs_under_one_id_are_all_shown() {
     );
     let list = text(&cellar, &["jobs", "list"]);
     assert!(list.contains("test.ping (conflict)"), "{list}");
+    // Each of them is found, and shown as the one that counts.
+    for (flags, is_found) in [
+        (["--fun", "test.*", "--user", "root"], true),
+        (["--fun", "state.*", "--user", "bob"], true),
+        (["--fun", "state.*", "--user", "root"], false),
+    ] {
+        let found = listed(&cellar, &flags);
+        assert_eq!(found == [JID], is_found, "{flags:?} {found:?}");
+    }
 
     let job = show(&cellar, JID);
     let funs = [0, 1].map(|n| job["publishes"][n]["fun"].clone());
