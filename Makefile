@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -130,6 +130,9 @@ cluster-faults: ## share a history between three daemons during ROUNDS random fa
 
 cluster: test-binary sinks-libs ## run a Salt cluster of three masters with daemons and nats-servers, kill one machine's processes while jobs run, and compare all masters' answers
 	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- python tests/cluster/salt_cluster.py
+
+cluster-hot: test-binary sinks-libs ## run two hot Salt masters whose reactors elect one, kill the leader's processes, and count the jobs of each event
+	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- python tests/cluster/salt_hot.py
 
 cluster-bench: bench-build sinks-libs ## compare the shared history with a plain JetStream publisher: rate, delay, own ingest, catching up (ENTRIES, LIVE, BEHIND, ONLY=rate)
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" SINKS_LIBS="$(SINKS_LIBS)" \

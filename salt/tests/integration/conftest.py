@@ -420,11 +420,11 @@ class Site:
 
 
 @contextlib.contextmanager
-def several_masters(path, addresses, minions=1, master_conf=None, ports=None, rules=None, daemon_conf=None, **conditions):
+def several_masters(path, addresses, minions=1, master_conf=None, ports=None, reactor=None, daemon_conf=None, **conditions):
     """Masters on addresses of the loopback network, each with a daemon and minions: `{"a": Site, "b": Site, ...}`.
 
     All have the same ports. The minions of a are a1, a2 and so on. `master_conf` is a function of the number and the directory of a
-    site, for its master's options, `daemon_conf` one for its daemon's. Each daemon's reactor has the same rules. `conditions` are those of
+    site, for its master's options, `daemon_conf` one for its daemon's. Each daemon's reactor has the same settings. `conditions` are those of
     `salt_lab.start_together`.
     """
     names = "abc"[:len(addresses)]
@@ -433,7 +433,7 @@ def several_masters(path, addresses, minions=1, master_conf=None, ports=None, ru
     for number, (name, address) in enumerate(zip(names, addresses)):
         root = f"{path}/{name}"
         one = daemons[name] = Reactor(f"{root}/sc", f"{root}/master/run", daemon_conf(number, root) if daemon_conf else None,
-                                      master=f"{root}/conf/master", rules=rules or [])
+                                      master=f"{root}/conf/master", **{"rules": [], **(reactor or {})})
         settings.append({
             "directory": root, "prefix": name, "minions": minions, "ports": ports, "minion_conf": CACHED,
             "master_conf": {**FEW, **CACHED, "interface": address, "master_job_cache": "saltcellar", "saltcellar.socket": one.socket,
@@ -579,7 +579,7 @@ def cluster(place):
     if os.environ["SALT_RELEASE"].startswith("3006."):
         pytest.skip("Salt 3006 has no cluster of masters")
     salt_lab.write(f"{place}/react.sls", REACT)
-    with clustered(f"{place}/c", rules=[{"react/*": [f"{place}/react.sls"]}]) as sites:
+    with clustered(f"{place}/c", reactor={"rules": [{"react/*": [f"{place}/react.sls"]}]}) as sites:
         yield sites
 
 

@@ -21,7 +21,7 @@ use super::record::{RecordSummary, read_summary};
 use super::twins::{Arrival, Likeness, Sighting, Twins};
 use super::{Event, SeqNo};
 use crate::base::clock::{Clock, Micros, micros};
-use crate::base::limits::{REACTOR_WAVE_BYTES, TWINS_WINDOW};
+use crate::base::limits::{REACTOR_WAVE_BYTES, TWINS_WINDOW, TWINS_WINDOW_EQUAL};
 use crate::base::metrics::Metrics;
 use crate::cluster::election::Standing;
 use crate::model::{Flags, Kind, REACTION_TAG, ReactorSettings};
@@ -177,7 +177,7 @@ impl Team {
             let open = checkpoint.open.iter().map(|(seq, _)| seq);
             (open.collect(), checkpoint.cursor)
         };
-        let recent = self.clock.now().before(2 * TWINS_WINDOW);
+        let recent = self.clock.now().before(2 * TWINS_WINDOW_EQUAL);
         let recent = self.log.position(Start::Time(recent))?;
         let mut at = open.first().copied().unwrap_or(cursor).min(recent);
 

@@ -2,7 +2,8 @@
 //!
 //! With an election one reactor acts on an event, whichever masters have it. A minion's copies have the same tag, and come within
 //! [`TWINS_WINDOW`]; their stamps differ, and sometimes their data: a start names its second. So the copies of a tag are paired in order, one of
-//! each master, and equal ones first. What only the bus of another master brought has no copy here, and counts after that time.
+//! each master, and equal ones first. Equal ones may come later, within [`TWINS_WINDOW_EQUAL`], because a minion tries again while a master is
+//! down. What only the bus of another master brought has no copy here, and counts after the shorter time.
 //!
 //! # Invariant
 //!
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use super::events::content_of;
 use super::record::RecordSummary;
-use crate::base::clock::{Micros, micros};
-use crate::base::limits::TWINS_WINDOW;
+use crate::base::clock::Micros;
+use crate::base::limits::{TWINS_WINDOW, TWINS_WINDOW_EQUAL};
 use crate::model::{SeqNo, chained};
 
 /// What an event is recognised by.
@@ -89,10 +90,24 @@ struct Group {
 }
 
 impl Group {
-    fn is_near(&self, at: Micros) -> bool {
-        let apart = Duration::from_micros(self.first.0.abs_diff(at.0));
-        apart <= TWINS_WINDOW
+    fn apart(&self, at: Micros) -> Duration {
+        Duration::from_micros(self.first.0.abs_diff(at.0))
     }
+}
+
+/// The group of an event among those that it may belong to: equal data count first, of them the nearest, and else the order.
+fn best(
+    groups: &[Group],
+    content: u64,
+    at: Micros,
+    may_be: impl Fn(&Group) -> bool,
+) -> Option<usize> {
+    let all = || groups.iter().enumerate().filter(|(_, group)| may_be(group));
+    let equal = all()
+        .filter(|(_, group)| group.content == content && group.apart(at) <= TWINS_WINDOW_EQUAL)
+        .min_by_key(|(_, group)| group.apart(at));
+    let found = equal.or_else(|| all().find(|(_, group)| group.apart(at) <= TWINS_WINDOW));
+    found.map(|(index, _)| index)
 }
 
 /// All that may still have a twin, or are not handled.
@@ -114,15 +129,11 @@ impl Twins {
         let may_join = |group: &Group| {
             let has = group.origins.iter().any(|origin| origin == entry.origin);
             let repeats = entry.is_of_job && group.content == content;
-            group.is_near(entry.at) && (!has || repeats)
+            !has || repeats
         };
-        let found = groups
-            .iter()
-            .position(|group| may_join(group) && group.content == content)
-            .or_else(|| groups.iter().position(may_join));
-
         let waits = !is_own && !entry.is_of_job;
-        let Some(group) = found.and_then(|at| groups.get_mut(at)) else {
+        let found = best(groups, content, entry.at, may_join);
+        let Some(group) = found.and_then(|index| groups.get_mut(index)) else {
             groups.push(Group {
                 first: entry.at,
                 content,
@@ -182,15 +193,8 @@ impl Twins {
         record: RecordSummary,
     ) -> Option<SeqNo> {
         let groups = self.groups.entry(likeness.name).or_default();
-        let near = |group: &Group| !group.is_handled && group.is_near(at);
-        let found = groups
-            .iter()
-            .position(|group| near(group) && group.content == likeness.content)
-            .or_else(|| groups.iter().position(near));
-
-        let group = if let Some(group) = found.and_then(|at| groups.get_mut(at)) {
-            group
-        } else {
+        let is_open = |group: &Group| !group.is_handled;
+        let index = best(groups, likeness.content, at, is_open).unwrap_or_else(|| {
             // The event itself comes later, from whichever master.
             groups.push(Group {
                 first: at,
@@ -201,9 +205,10 @@ impl Twins {
                 is_handled: false,
                 records: Vec::new(),
             });
-            groups.last_mut()?
-        };
+            groups.len() - 1
+        });
 
+        let group = groups.get_mut(index)?;
         group.records.push(record);
         if group.open.is_none() && RecordSummary::are_complete(&group.records) {
             group.is_handled = true;
@@ -226,8 +231,9 @@ impl Twins {
             Arrival::Open(_) => self.closed(entry.likeness, entry.seq),
             Arrival::Twin if is_open => {
                 let groups = self.groups.entry(entry.likeness.name).or_default();
-                let near = groups.iter_mut().find(|group| group.is_near(entry.at));
-                if let Some(group) = near {
+                let content = entry.likeness.content;
+                let found = best(groups, content, entry.at, |_| true);
+                if let Some(group) = found.and_then(|index| groups.get_mut(index)) {
                     (group.open, group.is_handled) = (Some(entry.seq), false);
                 }
             }
@@ -263,7 +269,7 @@ impl Twins {
     /// Forgets what is over. Returns the open events that arrived before `oldest`, which no reactor has handled.
     pub(super) fn sweep(&mut self, now: Micros, oldest: Micros) -> Vec<SeqNo> {
         let mut unhandled = Vec::new();
-        let over = Micros(now.0 - 2 * micros(TWINS_WINDOW));
+        let over = now.before(2 * TWINS_WINDOW_EQUAL);
         self.groups.retain(|_, groups| {
             groups.retain(|group| match group.open {
                 Some(event) if group.first < oldest => {
@@ -372,7 +378,7 @@ mod tests {
         );
         assert_eq!(rig.sees("b", 7, 2), open(true), "the third of b");
         // Long after it is one as well.
-        assert_eq!(rig.sees("c", 7, 60), open(true));
+        assert_eq!(rig.sees("c", 7, 100), open(true));
     }
 
     #[test]
@@ -390,6 +396,20 @@ mod tests {
             [open(true), open(true)]
         );
         assert_eq!(rig.sees("", 11, 62), instead_of(4));
+    }
+
+    #[test]
+    fn a_minion_may_tell_a_master_later_that_was_down() {
+        let mut rig = Rig::default();
+        assert_eq!(rig.sees("", 7, 0), open(false));
+        rig.record(7, 0, &["a"], 1);
+        assert_eq!(rig.sees("b", 7, 60), Arrival::Twin);
+        assert_eq!(rig.sees("c", 8, 60), open(true), "other data");
+
+        // The same beacon again: the nearest is its twin.
+        assert_eq!(rig.sees("", 7, 30), open(false));
+        assert_eq!(rig.sees("c", 7, 31), Arrival::Twin);
+        assert_eq!(rig.record(7, 30, &["a"], 1), Some(SeqNo(4)));
     }
 
     #[test]
@@ -446,10 +466,10 @@ mod tests {
         rig.sees("", 8, 0);
         rig.record(8, 0, &["a"], 1);
         let old = Micros(i64::MIN);
-        assert_eq!(rig.twins.sweep(Micros(60 * SECOND), old), []);
+        assert_eq!(rig.twins.sweep(Micros(600 * SECOND), old), []);
         assert_eq!(rig.twins.groups.values().flatten().count(), 1);
         assert_eq!(
-            rig.twins.sweep(Micros(60 * SECOND), Micros(30 * SECOND)),
+            rig.twins.sweep(Micros(600 * SECOND), Micros(30 * SECOND)),
             [SeqNo(1)]
         );
         assert!(rig.twins.groups.is_empty());

@@ -69,3 +69,6 @@ pub const ELECTION_EXPIRY_MAX: Duration = Duration::from_secs(300);
 
 /// Time in which an event comes to all masters that its minion tells. Measured: milliseconds to 8 s.
 pub const TWINS_WINDOW: Duration = Duration::from_secs(10);
+
+/// Time after which equal data are another event. A minion tries for 60 s to tell a master that is down (`_fire_master` in Salt's `minion.py`).
+pub const TWINS_WINDOW_EQUAL: Duration = Duration::from_secs(70);
