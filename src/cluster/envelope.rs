@@ -6,10 +6,10 @@
 //! "saltcellar block 1 "      the version of this form
 //! 8 hexadecimal digits       crc32 of all bytes behind them
 //! " ", a JSON object, "\n"   [`Header`]
-//! the block, or a part of it crates/store/src/log/exchange.rs
+//! the blocks, or a part of them, see crates/store/src/log/exchange.rs
 //! ```
 //!
-//! A block that is larger than a message is split.
+//! A message has as many blocks as fit. A block that is larger than a message is split.
 //!
 //! # Invariant
 //!

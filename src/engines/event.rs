@@ -51,6 +51,19 @@ pub(crate) struct Stored {
     pub(crate) retcode: i64,
     /// The bytes of a tag that is not UTF-8.
     pub(crate) odd_tag: Option<Vec<u8>>,
+    /// Of a block of events, which has nothing else but the number and the time of the last one. Its item has the bytes.
+    pub(crate) block: Option<PackedBlock>,
+}
+
+/// A block of events that was packed when they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PackedBlock {
+    /// Sequence number of its first event.
+    pub(crate) first: SeqNo,
+    /// Its events.
+    pub(crate) entries: usize,
+    /// Bytes of their tags and bodies.
+    pub(crate) raw_bytes: u64,
 }
 
 /// The keys of the JSON form but `data`.
@@ -120,8 +133,33 @@ impl Event {
                 flags,
                 retcode,
                 odd_tag,
+                block: None,
             },
         }
+    }
+
+    /// A block that ends with this event.
+    pub(crate) fn of_block(block: PackedBlock, last: SeqNo, last_at: Micros) -> Self {
+        Self {
+            id: String::new(),
+            seq: last,
+            at: last_at,
+            tag: String::new(),
+            minion: String::new(),
+            fun: String::new(),
+            jid: String::new(),
+            master_id: Arc::from(""),
+            body: Vec::new(),
+            stored: Stored {
+                block: Some(block),
+                ..Stored::default()
+            },
+        }
+    }
+
+    /// How many stored events it is.
+    pub(crate) fn entries(&self) -> usize {
+        self.stored.block.map_or(1, |block| block.entries)
     }
 
     /// The entry that it was made from. It is one of this daemon's own master.
@@ -132,6 +170,7 @@ impl Event {
             flags,
             retcode,
             odd_tag,
+            block: _,
         } = &self.stored;
         Entry {
             flags: *flags,

@@ -1,6 +1,7 @@
 //! The sink `cluster`, which publishes the own history to the other masters: a sink as any other, with an encoder and a transport that no
 //! configuration can name.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,15 +9,17 @@ use super::encoder::{EncodeError, Encoder};
 use super::event::Event;
 use super::settings::{RetrySettings, SinkOrder, SinkSettings};
 use super::transport::Destination;
-use super::transport::cluster::{Outbox, OutboxParts};
+use super::transport::cluster::{Outbox, OutboxParts, is_of_question};
 use crate::base::clock::Micros;
 use crate::cluster::OUTBOX;
-use crate::store::Start;
-use crate::wire::filter::EntryFilter;
+use crate::model::SeqNo;
+use crate::store::{Start, Store, StoreError, TravellingPart};
+use crate::wire::filter::{Entries, EntryFilter};
 
 /// The settings of the sink that publishes the own history.
 pub(crate) fn outbox(parts: OutboxParts, now: Micros) -> SinkSettings {
     let (window, entries) = (parts.cluster.window, parts.cluster.shared());
+    let store = parts.store.clone();
     let source = serde_json::json!({ "transport": { "cluster": parts.peers.own.as_str() } });
     let destination: Arc<dyn Destination> = Arc::new(Outbox(parts));
 
@@ -28,7 +31,7 @@ pub(crate) fn outbox(parts: OutboxParts, now: Micros) -> SinkSettings {
         },
         // What is older, the stream would not keep.
         start: Start::Time(now.before(window)),
-        encoder: ("entry", Arc::new(Whole)),
+        encoder: ("entry", Arc::new(Whole { entries, store })),
         limits: destination.limits(),
         transport: (OUTBOX, destination),
         concurrency: 1,
@@ -43,13 +46,33 @@ pub(crate) fn outbox(parts: OutboxParts, now: Micros) -> SinkSettings {
     }
 }
 
-/// The encoder of entries that are taken whole: one item without bytes of its own.
-#[derive(Debug)]
-struct Whole;
+/// The encoder of entries that are taken whole: blocks of them, or one item without bytes of its own where the sink reads events.
+struct Whole {
+    entries: Entries,
+    store: Store,
+}
+
+impl std::fmt::Debug for Whole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Whole").finish_non_exhaustive()
+    }
+}
 
 impl Encoder for Whole {
     fn encode(&self, _: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
         items.push(Vec::new());
         Ok(())
+    }
+
+    fn pack(
+        &self,
+        range: Range<SeqNo>,
+        bytes_max: usize,
+    ) -> Option<Result<TravellingPart, StoreError>> {
+        let is_wanted = |kind, jid: &str| !is_of_question(&self.store, kind, jid);
+        Some(
+            self.store
+                .travelling(self.entries, range, bytes_max, is_wanted),
+        )
     }
 }

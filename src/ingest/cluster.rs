@@ -42,6 +42,7 @@ use crate::cluster::{Cluster, OUTBOX};
 use crate::ingest::of_peers::{Stored, accept, is_shared};
 use crate::model::{Batch, Entry, Flags, Kind, MasterName, SeqNo, Source};
 use crate::policy::Policy;
+use crate::store::log::block::{BlockView, Speller};
 use crate::store::log::exchange::{self, NoBlock};
 use crate::store::settings::{Changes, Save};
 use crate::store::{Intake, SkippedNumbers, Store, StoreError};
@@ -407,18 +408,24 @@ impl Inbox {
         let Some((header, bytes)) = self.open_blocks.add(message, header, part) else {
             return Ok(());
         };
-        let block = exchange::read(&bytes).map_err(|why| match why {
+        let blocks = exchange::read(&bytes).map_err(|why| match why {
             NoBlock::OtherVersion(_) => Bad::of_other_release(&why),
             NoBlock::Damaged(what) => Bad::Rejected(what),
         })?;
-        let rows = block.rows();
-        let last = rows.len() - 1;
-        if (rows.seq(0).0, rows.seq(last).0) != (header.first, header.last) {
+        let first = blocks.first().map(|block| block.rows().seq(0).0);
+        let last = blocks
+            .last()
+            .map(|block| block.rows().seq(block.len() - 1).0);
+        if (first, last) != (Some(header.first), Some(header.last)) {
             return Err(Bad::Rejected("its block has other numbers".to_owned()));
         }
 
         // All of it is checked before any of it is taken.
-        for n in 0..rows.len() {
+        let all = || {
+            let blocks = blocks.iter().map(BlockView::rows);
+            blocks.flat_map(|rows| (0..rows.len()).map(move |n| (rows, n)))
+        };
+        for (rows, n) in all() {
             check(rows.kind(n), rows.origin(n), rows.number(n))?;
         }
 
@@ -429,34 +436,38 @@ impl Inbox {
             self.note_gap(&header, known, taken);
         }
         let mut entries = 0;
-        for n in 0..rows.len() {
-            let number = rows.seq(n).0;
-            if number <= stored {
-                continue;
+        for block in &blocks {
+            let rows = block.rows();
+            let mut speller = Speller::new(rows);
+            for n in 0..rows.len() {
+                let number = rows.seq(n).0;
+                if number <= stored {
+                    continue;
+                }
+                let failed = |error: StoreError| Bad::Stop(error.to_string());
+                if is_own
+                    && self
+                        .has(&header.epoch, number, rows.at(n))
+                        .map_err(failed)?
+                {
+                    continue;
+                }
+                let (tag, jid) = speller.tag_and_jid(n);
+                let body = rows.body(n).map_err(Bad::Rejected)?;
+                let entry = Entry {
+                    origin: &header.origin,
+                    number,
+                    ..rows.entry(n, tag, jid, body)
+                };
+                if self.stored.has(&entry) {
+                    continue;
+                }
+                let InboxParts {
+                    policy, metrics, ..
+                } = &self.parts;
+                accept(policy, metrics, &entry, &mut taken.batch);
+                entries += 1;
             }
-            let failed = |error: StoreError| Bad::Stop(error.to_string());
-            if is_own
-                && self
-                    .has(&header.epoch, number, rows.at(n))
-                    .map_err(failed)?
-            {
-                continue;
-            }
-            let (tag, jid) = (rows.tag(n), rows.jid(n));
-            let body = rows.body(n).map_err(Bad::Rejected)?;
-            let entry = Entry {
-                origin: &header.origin,
-                number,
-                ..rows.entry(n, &tag, &jid, body)
-            };
-            if self.stored.has(&entry) {
-                continue;
-            }
-            let InboxParts {
-                policy, metrics, ..
-            } = &self.parts;
-            accept(policy, metrics, &entry, &mut taken.batch);
-            entries += 1;
         }
 
         let mark = Mark {

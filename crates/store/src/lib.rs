@@ -129,7 +129,7 @@ pub use read::consumer::{
 pub use read::consumer::{LOST_TAG, ReadAhead, Start, is_consumer_name};
 pub use read::follow::Followed;
 pub use read::last_seen::{LastSeen, Seen};
-pub use read::{EventPage, JobRows, StoreView};
+pub use read::{EventPage, JobRows, StoreView, TravellingPart};
 pub use retain::Retainer;
 pub use retain::age_clock::Step;
 pub use retain::hold::{Held, Hold, HoldChange, Merged};

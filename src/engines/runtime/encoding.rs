@@ -1,14 +1,17 @@
 //! Stored entries to encoded events.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engines::encoder::Encoder;
-use crate::engines::event::Event;
+use crate::engines::event::{Event, PackedBlock};
 use crate::engines::framing::Framing;
 use crate::engines::settings::SinkSettings;
 use crate::engines::transport::Item;
+use crate::model::SeqNo;
 use crate::policy::redact::Redactor;
-use crate::store::StoredEntry;
+use crate::store::log::exchange::Travelling;
+use crate::store::{StoreError, StoredEntry};
 
 /// How a sink makes items of events. Sinks whose [`SinkSettings::encoding_key`] is equal have equal
 /// ones.
@@ -25,7 +28,7 @@ pub(super) struct EncodedEvent {
     pub(super) items: Result<Vec<Item>, String>,
     /// Whether the sink's own redaction changed it.
     pub(super) is_redacted: bool,
-    /// The size of its tag and data as stored, which counts for the limits of a batch.
+    /// The size of its tag and data as stored, or of those in its block, which counts for the limits of a batch.
     pub(super) stored_bytes: usize,
 }
 
@@ -37,6 +40,21 @@ impl Encoding {
             redactor: (!settings.redact.is_empty()).then(|| Redactor::new(&settings.redact)),
             master_id: master_id.clone(),
         }
+    }
+
+    /// Packs a part of the log if the encoder takes no single events: its blocks, and the position after them.
+    pub(super) fn pack(
+        &self,
+        range: Range<SeqNo>,
+        bytes_max: usize,
+    ) -> Option<Result<(Vec<EncodedEvent>, SeqNo), StoreError>> {
+        let packed = self.encoder.pack(range, bytes_max)?;
+        Some(packed.map(|part| {
+            (
+                part.blocks.into_iter().map(encoded_block).collect(),
+                part.next,
+            )
+        }))
     }
 
     /// Redacts and encodes a stored event with this id.
@@ -72,6 +90,29 @@ impl Encoding {
             items,
             is_redacted: false,
         }
+    }
+}
+
+fn encoded_block(block: Travelling) -> EncodedEvent {
+    let Travelling {
+        first,
+        last,
+        last_at,
+        entries,
+        raw_bytes,
+        bytes,
+    } = block;
+    let packed = PackedBlock {
+        first,
+        entries,
+        raw_bytes,
+    };
+    let event = Arc::new(Event::of_block(packed, last, last_at));
+    EncodedEvent {
+        items: Ok(vec![Item::new(event.clone(), None, bytes)]),
+        event,
+        is_redacted: false,
+        stored_bytes: usize::try_from(raw_bytes).unwrap_or(usize::MAX),
     }
 }
 

@@ -143,8 +143,12 @@ impl Reader {
 
     /// Takes more events.
     fn take(&self, taken: &mut Taken) -> Result<(), FeedError> {
-        let read = |range: Range<SeqNo>, limits| {
+        let read = |range: Range<SeqNo>, limits: BatchLimits| {
             let from = range.start;
+            if let Some(packed) = self.member.encoding().pack(range.clone(), limits.bytes) {
+                let (blocks, next) = packed?;
+                return Ok(Some(Piece::new(from, next, blocks)));
+            }
             let found = self.feed.read(range, limits)?;
             Ok(found.map(|(entries, next)| Piece::new(from, next, self.encoded(entries))))
         };
@@ -181,7 +185,7 @@ impl Reader {
 
     fn add(&self, encoded: &mut Encoded, one: &EncodedEvent) {
         let number = encoded.events;
-        encoded.events += 1;
+        encoded.events += one.event.entries() as u64;
         encoded.redacted += u64::from(one.is_redacted);
 
         let items = match &one.items {

@@ -9,7 +9,6 @@
 //! were lost here before they could be published, which the others then learn.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::jetstream::context::PublishAckFuture;
 use async_nats::jetstream::message::PublishMessage;
@@ -18,7 +17,10 @@ use super::deliver::{
     DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript, Transport,
 };
 use super::item::Item;
-use crate::base::limits::{CLUSTER_BATCH_BYTES, CLUSTER_PARTS_MAX, SINK_BATCH_EVENTS_MAX};
+use crate::base::limits::{
+    BLOCK_ENTRIES_MAX, CLUSTER_GATHER, CLUSTER_MESSAGE_BYTES, CLUSTER_PARTS_MAX,
+    CLUSTER_PUBLISH_BYTES, SINK_BATCH_EVENTS_MAX,
+};
 use crate::base::metrics::Metrics;
 use crate::client::nats::Connection;
 use crate::client::secret::Revealed;
@@ -28,9 +30,8 @@ use crate::cluster::numbering::{Numbering, OwnNumbering};
 use crate::cluster::peers::Peers;
 use crate::cluster::stream::Difference;
 use crate::cluster::{Cluster, OUTBOX};
-use crate::engines::event::Event;
 use crate::model::{Kind, SeqNo};
-use crate::store::log::exchange::{TravelPacker, Travelling};
+use crate::store::log::exchange::{self, TravelPacker, Travelling};
 use crate::store::{Store, StoreError};
 use crate::wire::filter::Entries;
 use crate::wire::msgpack;
@@ -72,8 +73,8 @@ impl Destination for Outbox {
     fn limits(&self) -> RequestLimits {
         RequestLimits {
             count: SINK_BATCH_EVENTS_MAX,
-            bytes: CLUSTER_BATCH_BYTES,
-            time: Duration::ZERO,
+            bytes: CLUSTER_PUBLISH_BYTES,
+            time: CLUSTER_GATHER,
         }
     }
 
@@ -125,7 +126,8 @@ impl Transport for OutboxTransport {
         };
         let published = self.publish(&mut open, items);
         if let Some(transcript) = transcript {
-            transcript.request = format!("{} entries", items.len());
+            let entries: usize = items.iter().map(|item| item.event.entries()).sum();
+            transcript.request = format!("{entries} entries");
             transcript.response = match &published {
                 Ok(messages) => format!("{messages} messages stored"),
                 Err(error) => error.clone(),
@@ -208,9 +210,15 @@ impl OutboxTransport {
         let mut own = numbering.get();
         let mut messages = Vec::new();
         let mut bytes = 0;
-        let is_shared = |item: &&Item| !self.is_of_question(&item.event);
+        let mut entries = 0;
+        let is_shared = |item: &&Item| {
+            let event = &item.event;
+            !is_of_question(store, event.stored.kind, &event.jid)
+        };
         let shared: Vec<&Item> = items.iter().filter(is_shared).collect();
-        for block in blocks(&mut open.packer, &own, &shared)? {
+        let parts = blocks(&mut open.packer, &own, &shared)?;
+        let bytes_max = open.payload_max.min(CLUSTER_MESSAGE_BYTES);
+        for block in joined(parts, &own, bytes_max) {
             let block = match block {
                 Part::Block(block) => block,
                 Part::Lost(last) => {
@@ -222,6 +230,7 @@ impl OutboxTransport {
             let before = own.published.min(block.first.0.saturating_sub(1));
             own.published = own.published.max(block.last.0);
             bytes += block.bytes.len() as u64;
+            entries += block.entries as u64;
             messages.extend(self.messages(&own, before, &block, open.payload_max)?);
             metrics.cluster_raw_bytes_sent.add(block.raw_bytes);
         }
@@ -238,7 +247,7 @@ impl OutboxTransport {
         });
         open.last_message = sent?;
 
-        metrics.cluster_entries_sent.add(shared.len() as u64);
+        metrics.cluster_entries_sent.add(entries);
         metrics.cluster_bytes_sent.add(bytes);
         numbering
             .published(own.published, store.settings())
@@ -291,20 +300,6 @@ impl OutboxTransport {
         Ok(last)
     }
 
-    /// Whether an entry without a function belongs to a job that is not shared.
-    fn is_of_question(&self, event: &Event) -> bool {
-        let has_no_fun = matches!(
-            event.stored.kind,
-            Kind::Endtime | Kind::NoCache | Kind::Minions
-        );
-        if !has_no_fun {
-            return false;
-        }
-        // Without an answer it is shared: a peer that has too much has nothing wrong.
-        let row = self.parts.store.job_row(&event.jid).ok().flatten();
-        row.is_some_and(|row| msgpack::as_text(&row.fun) == Some(Entries::QUESTION))
-    }
-
     /// The messages of a block: one, unless it is larger than a message. With their ids, by which the stream drops repetitions.
     fn messages(
         &self,
@@ -351,11 +346,42 @@ async fn stored(acknowledgement: PublishAckFuture) -> Result<u64, String> {
     Ok(stored.sequence)
 }
 
+/// Whether an entry without a function belongs to a job that is not shared.
+pub(in crate::engines) fn is_of_question(store: &Store, kind: Kind, jid: &str) -> bool {
+    let has_no_fun = matches!(kind, Kind::Endtime | Kind::NoCache | Kind::Minions);
+    if !has_no_fun {
+        return false;
+    }
+    // Without an answer it is shared: a peer that has too much has nothing wrong.
+    let row = store.job_row(jid).ok().flatten();
+    row.is_some_and(|row| msgpack::as_text(&row.fun) == Some(Entries::QUESTION))
+}
+
 /// What a batch consists of.
 enum Part {
     Block(Travelling),
     /// Entries up to this one were dropped here before they were published.
     Lost(SeqNo),
+}
+
+/// As many blocks as fit into a message are one part.
+fn joined(parts: Vec<Part>, own: &Numbering, bytes_max: usize) -> Vec<Part> {
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts {
+        let (Some(Part::Block(to)), Part::Block(block)) = (joined.last_mut(), &part) else {
+            joined.push(part);
+            continue;
+        };
+        let fits = to.bytes.len() + block.bytes.len() <= bytes_max
+            && to.entries + block.entries <= BLOCK_ENTRIES_MAX
+            && own.of_number(to.first.0) == own.of_number(block.first.0);
+        if fits {
+            to.append(block);
+        } else {
+            joined.push(part);
+        }
+    }
+    joined
 }
 
 fn blocks(
@@ -367,6 +393,23 @@ fn blocks(
     let mut parts = Vec::new();
     for item in items {
         let event = &item.event;
+        if let Some(packed) = event.stored.block {
+            parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
+            let block = Travelling {
+                first: packed.first,
+                last: event.seq,
+                last_at: event.at,
+                entries: packed.entries,
+                raw_bytes: packed.raw_bytes,
+                bytes: item.bytes.clone(),
+            };
+            if (block.first.0..block.last.0).contains(&own.from.saturating_sub(1)) {
+                parts.extend(divided(packer, own, &block)?.into_iter().map(Part::Block));
+            } else {
+                parts.push(Part::Block(block));
+            }
+            continue;
+        }
         // A block has one numbering.
         if event.seq.0 == own.from {
             parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
@@ -382,4 +425,29 @@ fn blocks(
     }
     parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
     Ok(parts)
+}
+
+/// The blocks of a block that a numbering begins in.
+fn divided(
+    packer: &mut TravelPacker,
+    own: &Numbering,
+    block: &Travelling,
+) -> Result<Vec<Travelling>, String> {
+    let failed = |error: StoreError| error.to_string();
+    let mut blocks = Vec::new();
+    let mut is_before = true;
+    for view in exchange::read(&block.bytes).map_err(|error| error.to_string())? {
+        let rows = view.rows();
+        for row in 0..rows.len() {
+            let (seq, tag, jid) = (rows.seq(row), rows.tag(row), rows.jid(row));
+            if is_before && seq.0 >= own.from {
+                blocks.extend(packer.finish().map_err(failed)?);
+                is_before = false;
+            }
+            let entry = rows.entry(row, &tag, &jid, rows.body(row)?);
+            blocks.extend(packer.push(seq, &entry).map_err(failed)?);
+        }
+    }
+    blocks.extend(packer.finish().map_err(failed)?);
+    Ok(blocks)
 }

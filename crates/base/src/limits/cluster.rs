@@ -2,15 +2,25 @@
 
 use std::time::Duration;
 
-/// Bytes of entries that are published, or received, together: about ten blocks. A batch of small entries then costs two
-/// round trips.
+/// Bytes of entries that are received together, and unpacked while the ones before are stored.
 pub const CLUSTER_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// For so long entries are gathered before they are published, unless there are many already: a message costs the servers a sync each,
+/// whatever its size.
+pub const CLUSTER_GATHER: Duration = Duration::from_millis(20);
+
+/// Bytes of entries that are published together, which takes two round trips.
+pub const CLUSTER_PUBLISH_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of blocks that are published in one message. Measured with three servers that sync each message: a message takes them 0.4 ms of
+/// processor time, whatever its size.
+pub const CLUSTER_MESSAGE_BYTES: usize = 512 * 1024;
 
 /// Messages of one block. The largest entry has 64 MiB, and a server of NATS accepts 1 MiB by default.
 pub const CLUSTER_PARTS_MAX: u32 = 1024;
 
-/// Messages that the server sends before they are read: with blocks of 64 KiB some MiB.
-pub const CLUSTER_MESSAGES_AHEAD: usize = 128;
+/// Messages that the server sends before they are read: at most 32 MiB of the usual size.
+pub const CLUSTER_MESSAGES_AHEAD: usize = 64;
 
 /// Interval of signs of life.
 pub const CLUSTER_BEAT: Duration = Duration::from_secs(2);

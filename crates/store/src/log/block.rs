@@ -22,9 +22,13 @@ use zstd::bulk::Decompressor;
 
 use super::column::{ArchivedColumn, Column};
 use super::columns::{Columns, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
+use super::frame::Packed;
+use crate::error::StoreError;
 use crate::names::Texts;
 use saltcellar_base::clock::Micros;
-use saltcellar_base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
+use saltcellar_base::limits::{
+    BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX, WIRE_FRAME_BYTES_MAX,
+};
 use saltcellar_model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 
 pub(crate) const CODEC_STORED: u8 = 0;
@@ -130,6 +134,11 @@ impl BlockView {
         self.get().count.to_native() as usize
     }
 
+    /// Bytes of the bodies.
+    pub(crate) fn bodies_len(&self) -> u64 {
+        self.get().bodies_len.to_native()
+    }
+
     /// Row access.
     pub fn rows(&self) -> Rows<'_> {
         Rows {
@@ -193,6 +202,13 @@ pub(crate) fn decompress(packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
         decompressor.decompress(packed, len)
     })
 }
+
+/// Bytes of the bodies of a block. An entry larger than a block has a block of its own.
+pub(crate) const BODIES_MAX: u64 = (if BLOCK_RAW_BYTES > ENTRY_BYTES_MAX {
+    BLOCK_RAW_BYTES
+} else {
+    ENTRY_BYTES_MAX
+} + WIRE_FRAME_BYTES_MAX) as u64;
 
 /// 0 for no pid, otherwise 1 + pid.
 const JID_PIDS: usize = u32::MAX as usize + 2;
@@ -300,10 +316,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         .body_len
         .total(count)
         .ok_or("a body length is out of range")?;
-    // An entry larger than a block has a block of its own.
-    let most = (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX)
-        + saltcellar_base::limits::WIRE_FRAME_BYTES_MAX) as u64;
-    if bodies != block.bodies_len.to_native() || bodies > most {
+    if bodies != block.bodies_len.to_native() || bodies > BODIES_MAX {
         return Err(format!(
             "bodies of {bodies} bytes, expected {}",
             block.bodies_len
@@ -311,6 +324,35 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     }
 
     Ok(())
+}
+
+/// Spells tags and jids of a block's entries one after the other: jids once each, and all tags in the same memory.
+pub struct Speller<'a> {
+    rows: Rows<'a>,
+    jids: Vec<String>,
+    tag: Vec<u8>,
+}
+
+impl<'a> Speller<'a> {
+    /// Spells all jids of a block.
+    pub fn new(rows: Rows<'a>) -> Self {
+        Self {
+            rows,
+            jids: rows.jid_texts(),
+            tag: Vec::new(),
+        }
+    }
+
+    /// Tag and jid of an entry; empty for none.
+    pub fn tag_and_jid(&mut self, i: usize) -> (&[u8], &str) {
+        let at = self.rows.block.jid.index(i).checked_sub(1);
+        let jid = at
+            .and_then(|at| self.jids.get(at))
+            .map_or("", String::as_str);
+        self.tag.clear();
+        self.rows.expand_tag(i, || jid, &mut self.tag);
+        (&self.tag, jid)
+    }
 }
 
 /// Row access to the entries of a block.
@@ -482,18 +524,7 @@ impl<'a> Rows<'a> {
         let mut jid_pid = Vec::with_capacity(jids);
         block.jid_pid.unpack(jids, &mut jid_pid);
 
-        // Tags are not expanded: their lengths follow from the templates.
-        let jid = self.jids();
-        let names = self.jid_texts();
-        let raw_len = (0..self.len()).map(|at| {
-            // 0 stands for no jid.
-            let name = jid
-                .get(at)
-                .and_then(|&n| usize::try_from(n - 1).ok())
-                .and_then(|n| names.get(n));
-            self.tag_len(at, name.map_or("", String::as_str)) + self.body_len(at)
-        });
-
+        let raw_len = self.raw_len();
         Columns {
             first_seq: block.first_seq.to_native(),
             seqs: self.column(&block.seq),
@@ -514,9 +545,33 @@ impl<'a> Rows<'a> {
                 ends: block.text_ends.iter().map(|end| end.to_native()).collect(),
                 bytes: block.texts.to_vec(),
             },
-            raw_len: raw_len.sum(),
-            jid,
+            raw_len,
+            jid: self.jids(),
         }
+    }
+
+    /// Bytes of the tags and bodies of all entries.
+    pub(crate) fn raw_len(&self) -> usize {
+        // Tags are not expanded: their lengths follow from the templates.
+        let (jid, names) = (self.jids(), self.jid_texts());
+        let raw_len = (0..self.len()).map(|at| {
+            // 0 stands for no jid.
+            let name = jid
+                .get(at)
+                .and_then(|&n| usize::try_from(n - 1).ok())
+                .and_then(|n| names.get(n));
+            self.tag_len(at, name.map_or("", String::as_str)) + self.body_len(at)
+        });
+        raw_len.sum()
+    }
+
+    /// Head and bodies as they are in the frame. An error if only the head was read.
+    pub(crate) fn packed(&self) -> Result<Packed<'a>, StoreError> {
+        let bodies = self.view.packed.as_deref();
+        Ok(Packed {
+            head: self.view.head.borrow_owner().clone(),
+            bodies: bodies.ok_or(StoreError::Broken("only the head of the block was read"))?,
+        })
     }
 
     /// Index of the tag template among the texts, per entry.
@@ -581,20 +636,26 @@ impl<'a> Rows<'a> {
 
     /// The tag, expanded from its template.
     pub fn tag(&self, i: usize) -> Vec<u8> {
+        let mut tag = Vec::new();
+        self.expand_tag(i, || self.jid(i), &mut tag);
+        tag
+    }
+
+    /// Appends the tag to `tag`.
+    fn expand_tag<J: AsRef<str>>(&self, i: usize, jid: impl Fn() -> J, tag: &mut Vec<u8>) {
         let template = self.text(self.block.tag.index(i));
-        if let Some((&LITERAL, tag)) = template.split_first() {
-            return tag.to_vec();
+        if let Some((&LITERAL, literal)) = template.split_first() {
+            return tag.extend_from_slice(literal);
         }
 
-        let mut tag = Vec::with_capacity(template.len() + 40);
+        tag.reserve(template.len() + 40);
         for &b in template {
             match b {
-                JID_PLACEHOLDER => tag.extend_from_slice(self.jid(i).as_bytes()),
+                JID_PLACEHOLDER => tag.extend_from_slice(jid().as_ref().as_bytes()),
                 MINION_PLACEHOLDER => tag.extend_from_slice(self.minion(i).as_bytes()),
                 b => tag.push(b),
             }
         }
-        tag
     }
 
     /// Length of the tag in bytes; `jid` is that of the entry.

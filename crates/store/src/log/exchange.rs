@@ -9,13 +9,15 @@
 
 use rkyv::util::AlignedVec;
 
-use super::block::BlockView;
+use super::block::{BODIES_MAX, BlockView, Rows};
 use super::builder::{BlockBuilder, Packer};
 use super::frame::{
     FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, Position, place_frame,
+    write_frame,
 };
 use crate::error::StoreError;
 use saltcellar_base::clock::Micros;
+use saltcellar_base::limits::BLOCK_ENTRIES_MAX;
 use saltcellar_model::{Entry, SeqNo};
 
 /// The log that all travelling blocks belong to. Not a secret.
@@ -37,8 +39,36 @@ pub struct Travelling {
     pub entries: usize,
     /// Bytes of their tags and bodies.
     pub raw_bytes: u64,
-    /// The frame.
+    /// The frame; several after [`Travelling::append`].
     pub bytes: Vec<u8>,
+}
+
+impl Travelling {
+    /// Adds the blocks that come next, for [`read`] to read together.
+    pub fn append(&mut self, next: &Self) {
+        self.last = next.last;
+        self.last_at = next.last_at;
+        self.entries += next.entries;
+        self.raw_bytes += next.raw_bytes;
+        self.bytes.extend_from_slice(&next.bytes);
+    }
+
+    /// A block of the log, as it is: nothing is unpacked.
+    pub(crate) fn copy_of(rows: Rows<'_>) -> Result<Self, StoreError> {
+        let (first, last) = (rows.seq(0), rows.seq(rows.len() - 1));
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, &rows.packed()?, (first, last), rows.len())?;
+        place_frame(&mut bytes, ID, Position::in_new_log(0));
+
+        Ok(Self {
+            first,
+            last,
+            last_at: rows.at(rows.len() - 1),
+            entries: rows.len(),
+            raw_bytes: rows.raw_len() as u64,
+            bytes,
+        })
+    }
 }
 
 /// Packs entries into blocks that can travel.
@@ -122,8 +152,34 @@ pub enum NoBlock {
     Damaged(String),
 }
 
-/// Reads a block that another store has packed.
-pub fn read(bytes: &[u8]) -> Result<BlockView, NoBlock> {
+/// Reads blocks that another store has packed, one after the other: at least one.
+pub fn read(bytes: &[u8]) -> Result<Vec<BlockView>, NoBlock> {
+    let damaged = |what: &str| NoBlock::Damaged(what.to_owned());
+
+    let (mut blocks, mut rest) = (Vec::new(), bytes);
+    let (mut entries, mut bodies) = (0, 0);
+    let mut last = None;
+    while blocks.is_empty() || !rest.is_empty() {
+        let (block, behind) = first_of(rest)?;
+        let rows = block.rows();
+        if last.is_some_and(|last| rows.seq(0) <= last) {
+            return Err(damaged("blocks whose numbers do not ascend"));
+        }
+        last = Some(rows.seq(rows.len() - 1));
+        // Together they have the limits of one, so that few bytes do not become much memory.
+        entries += rows.len();
+        bodies += block.bodies_len();
+        if entries > BLOCK_ENTRIES_MAX || bodies > BODIES_MAX {
+            return Err(damaged("more than a block may have"));
+        }
+        blocks.push(block);
+        rest = behind;
+    }
+    Ok(blocks)
+}
+
+/// The first block, and the bytes behind it.
+fn first_of(bytes: &[u8]) -> Result<(BlockView, &[u8]), NoBlock> {
     let damaged = |what: &str| NoBlock::Damaged(what.to_owned());
 
     let header = FrameHeader::read(bytes, ID, 0, 0).ok_or_else(|| damaged("no block"))?;
@@ -156,7 +212,10 @@ pub fn read(bytes: &[u8]) -> Result<BlockView, NoBlock> {
     if bounds != (header.first_seq, header.last_seq, usize::from(header.count)) {
         return Err(damaged("a block with other numbers than its header"));
     }
-    Ok(view)
+    // The padding of the last one may be missing.
+    let end = usize::try_from(header.end()).ok();
+    let behind = end.and_then(|end| bytes.get(end..)).unwrap_or_default();
+    Ok((view, behind))
 }
 
 #[cfg(test)]
@@ -200,7 +259,9 @@ mod tests {
 
         let mut back = Vec::new();
         for block in &blocks {
-            let view = read(&block.bytes).unwrap();
+            let [view] = &read(&block.bytes).unwrap()[..] else {
+                panic!("one block")
+            };
             let rows = view.rows();
             assert_eq!(rows.seq(0), block.first);
             for n in 0..rows.len() {
@@ -228,10 +289,11 @@ mod tests {
             bytes[at] = to;
             if bytes != block.bytes {
                 // Padding belongs to nobody.
-                if let Ok(view) = read(&bytes) {
+                if let Ok(views) = read(&bytes) {
                     let whole = read(&block.bytes).unwrap();
-                    for n in 0..whole.len() {
-                        prop_assert_eq!(view.rows().body(n), whole.rows().body(n));
+                    prop_assert_eq!(views.len(), 1);
+                    for n in 0..whole[0].len() {
+                        prop_assert_eq!(views[0].rows().body(n), whole[0].rows().body(n));
                     }
                 }
             }
@@ -248,5 +310,40 @@ mod tests {
         place_frame(&mut block, ID, Position::in_new_log(0));
         let newer = read(&block).map(drop).unwrap_err();
         assert_eq!(newer, NoBlock::OtherVersion(FRAME_VERSION + 1));
+    }
+
+    #[test]
+    fn blocks_in_a_row_are_read_in_their_order_within_the_limits_of_one() {
+        let of = |from: u64, count: u64| {
+            let entries: Vec<_> = (from..from + count).map(|n| (n, b"x".to_vec())).collect();
+            blocks(&entries).pop().unwrap()
+        };
+        let mut both = of(1, 3);
+        both.append(&of(7, 2));
+        assert_eq!(
+            (both.first, both.last, both.entries),
+            (SeqNo(1), SeqNo(8), 5)
+        );
+        let seqs = |bytes: &[u8]| -> Result<Vec<u64>, NoBlock> {
+            let read = read(bytes)?;
+            let all = read.iter().flat_map(|view| {
+                let rows = view.rows();
+                (0..rows.len()).map(move |n| rows.seq(n).0)
+            });
+            Ok(all.collect())
+        };
+        assert_eq!(seqs(&both.bytes).unwrap(), [1, 2, 3, 7, 8]);
+
+        let mut wrong = of(7, 2);
+        wrong.append(&of(8, 2));
+        assert!(seqs(&wrong.bytes).is_err(), "8 twice");
+        let entries: Vec<_> = (1..=70_000).map(|n| (n, b"x".to_vec())).collect();
+        let mut all = blocks(&entries).into_iter();
+        let mut many = all.next().unwrap();
+        all.for_each(|block| many.append(&block));
+        assert_eq!(many.entries, 70_000);
+        assert!(seqs(&many.bytes).is_err(), "more than a block may have");
+        let cut = &both.bytes[..both.bytes.len() - 100];
+        assert!(seqs(cut).is_err());
     }
 }

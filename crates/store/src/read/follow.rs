@@ -68,6 +68,23 @@ impl<'a> Deref for Followed<'a> {
     }
 }
 
+/// What a walk along the log does with what it finds.
+pub(super) trait Visit {
+    /// Takes an entry; returns what it counts of the bytes that a walk may look at.
+    fn row(&mut self, segment: &Arc<Segment>, rows: Rows<'_>, row: usize) -> usize;
+
+    /// Takes all entries of a block, between which the walk would find no others. `None` if each is to be taken by itself.
+    fn block(&mut self, _: Rows<'_>) -> Option<usize> {
+        None
+    }
+}
+
+impl<F: FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize> Visit for F {
+    fn row(&mut self, segment: &Arc<Segment>, rows: Rows<'_>, row: usize) -> usize {
+        self(segment, rows, row)
+    }
+}
+
 impl LogReader {
     /// Whether a follower waits for new entries, or did so recently.
     pub fn is_followed(&self) -> bool {
@@ -437,7 +454,32 @@ impl LogReader {
         bytes_max: usize,
         keep: Keep,
         wanted: &dyn Fn(Kind, Flags) -> bool,
-        mut take: impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize,
+        mut visit: impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize,
+    ) -> Result<SeqNo, StoreError> {
+        self.walk_with(from..upto, bytes_max, keep, wanted, &mut visit)
+    }
+
+    /// As [`LogReader::walk`] with all entries that one read looks at; blocks are also offered as a whole.
+    pub(super) fn visit(
+        &self,
+        from: SeqNo,
+        upto: SeqNo,
+        visit: &mut impl Visit,
+    ) -> Result<SeqNo, StoreError> {
+        let any = |_: Kind, _: Flags| true;
+        self.walk_with(from..upto, SCAN_BYTES_MAX, Keep::No, &any, visit)
+    }
+
+    fn walk_with(
+        &self,
+        Range {
+            start: from,
+            end: upto,
+        }: Range<SeqNo>,
+        bytes_max: usize,
+        keep: Keep,
+        wanted: &dyn Fn(Kind, Flags) -> bool,
+        visit: &mut impl Visit,
     ) -> Result<SeqNo, StoreError> {
         // Nothing is durable behind the position yet.
         if from >= upto {
@@ -477,8 +519,9 @@ impl LogReader {
             while bytes < bytes_max
                 && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
             {
-                bytes += walk.take(&mut take);
-                next = seq.next();
+                let (cost, last) = walk.take(seq, limit, visit);
+                bytes += cost;
+                next = last.next();
             }
         }
 
@@ -486,7 +529,7 @@ impl LogReader {
     }
 }
 
-fn is_wanted(entries: Entries, rows: Rows<'_>, row: usize) -> bool {
+pub(super) fn is_wanted(entries: Entries, rows: Rows<'_>, row: usize) -> bool {
     let (kind, flags) = (rows.kind(row), rows.flags(row));
     // The usual case needs no other column.
     if entries == Entries::Events {
@@ -637,14 +680,25 @@ impl<'a> Forwards<'a> {
         }
     }
 
-    /// Calls `take` with the entry that [`Forwards::peek`] found; returns its result.
-    fn take(&mut self, take: &mut impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize) -> usize {
+    /// Visits the entry that [`Forwards::peek`] found, or its whole block if that ends before `limit`. Returns the cost, and the sequence
+    /// number of the last visited entry.
+    fn take(&mut self, seq: SeqNo, limit: SeqNo, visit: &mut impl Visit) -> (usize, SeqNo) {
         // Only after `peek` has found a row.
         let (Some(view), Some((segment, ..))) = (&self.view, &self.current) else {
-            return 0;
+            return (0, seq);
         };
-        let at = self.at;
+        let (rows, at) = (view.rows(), self.at);
+
+        let last = rows.len() - 1;
+        if at == 0
+            && rows.seq(last) < limit
+            && let Some(cost) = visit.block(rows)
+        {
+            self.at = rows.len();
+            return (cost, rows.seq(last));
+        }
+
         self.at += 1;
-        take(segment, view.rows(), at)
+        (visit.row(segment, rows, at), seq)
     }
 }

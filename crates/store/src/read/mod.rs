@@ -15,9 +15,11 @@ pub mod pattern;
 pub mod returns;
 mod scan;
 pub(crate) mod stored_entry;
+mod travel;
 mod view;
 pub use scan::ScanStats;
 pub use stored_entry::StoredEntry;
+pub use travel::TravellingPart;
 #[cfg(test)]
 pub(crate) use view::summary;
 pub use view::{JobRows, StoreView};

@@ -11,6 +11,7 @@ mod limited;
 pub(super) mod retention;
 mod sealing;
 mod simulation;
+mod travelling;
 mod written;
 
 use std::fs;
