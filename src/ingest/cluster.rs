@@ -1,8 +1,8 @@
 //! The inbox: the histories of the other masters, from the stream of NATS JetStream into the store.
 //!
 //! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads at once is one batch
-//! for `intake`, and the next one follows when that is on disk: so the entries of an origin are stored in their order. It also sends and
-//! hears signs of life.
+//! for `intake`. The next one is unpacked meanwhile, and follows when that is on disk: so the entries of an origin are stored in their
+//! order. It also sends and hears signs of life.
 //!
 //! # Invariant
 //!
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream::message::Message;
 use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::oneshot;
 
 use crate::base::backoff::Backoff;
 use crate::base::clock::{Clock, Micros};
@@ -37,6 +38,7 @@ use crate::cluster::envelope::{self, Header, OpenBlocks};
 use crate::cluster::holds::{self, Told};
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::{Beat, Mark, Peers, Place};
+use crate::cluster::reader::Reader;
 use crate::cluster::shared_hold::SharedHold;
 use crate::cluster::{Cluster, OUTBOX};
 use crate::ingest::of_peers::{Stored, accept, is_shared};
@@ -99,12 +101,35 @@ type Line = (String, String);
 #[derive(Default)]
 struct Taken {
     batch: Batch,
+    /// Its entries, once the store has it.
+    entries: u64,
     /// The marks once it is stored, and how many entries are of each.
     marks: BTreeMap<Line, (Mark, u64)>,
     /// Entries that the stream did not have, by origin.
     missed: Vec<(String, u64)>,
     /// The last message that is part of it.
     message: Option<u64>,
+}
+
+/// A batch that is being stored, and what it was made of.
+struct Storing {
+    taken: Taken,
+    /// `None` if there is nothing to store.
+    done: Option<oneshot::Receiver<Result<(), String>>>,
+}
+
+impl Storing {
+    /// Waits until it is on disk. Nothing is lost if the future is dropped.
+    async fn wait(&mut self) -> Result<(), String> {
+        let Some(done) = &mut self.done else {
+            return Ok(());
+        };
+        match done.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => Err(format!("the store refuses entries: {why}")),
+            Err(_) => Err("the store is stopping".to_owned()),
+        }
+    }
 }
 
 pub(crate) struct Inbox {
@@ -115,6 +140,10 @@ pub(crate) struct Inbox {
     open_blocks: OpenBlocks,
     /// Origins with a message of another release, and its number: they wait for that release.
     waiting: BTreeMap<String, u64>,
+    /// The batch that is being stored.
+    storing: Option<Storing>,
+    /// Whether a batch was given to the store, and the marks were not moved behind it.
+    is_unmarked: bool,
     /// Whether the settings have the marks and the place.
     is_saved: bool,
     pin_checked: Option<Instant>,
@@ -132,6 +161,8 @@ impl Inbox {
             stored: Stored::default(),
             open_blocks: OpenBlocks::default(),
             waiting: BTreeMap::new(),
+            storing: None,
+            is_unmarked: false,
             is_saved: true,
             pin_checked: None,
             log: LogOnce::every(SOURCE_LOG_INTERVAL),
@@ -269,14 +300,20 @@ impl Inbox {
             self.place.compared_upto = found.last;
             self.is_saved = false;
         }
-        if self.place.message < self.place.compared_upto {
-            self.place.compared_upto = found.last;
+        // A batch of the last connection is in the log that is read now, or it has failed.
+        if let Some(mut batch) = self.storing.take() {
+            let _ = batch.wait().await;
         }
         let (store, upto) = (self.parts.store.clone(), self.place.upto);
         // Off this thread, which sends signs of life: after a restore it is the whole log.
         let stored = tokio::task::spawn_blocking(move || Stored::since(&store, upto)).await;
         let stored = stored.map_err(|error| error.to_string())?;
         self.stored = stored.map_err(failed)?;
+        self.is_unmarked = false;
+        // The log has entries that the marks do not have, until the stream is read up to here.
+        if !self.stored.is_empty() || self.place.message < self.place.compared_upto {
+            self.place.compared_upto = found.last;
+        }
 
         self.parts.peers.has_stored(self.place.message);
         let from = self.place.message + 1;
@@ -288,35 +325,52 @@ impl Inbox {
         loop {
             tokio::select! {
                 _ = tick.tick() => {
-                    if self.parts.drain.is_stopping() {
+                    if self.parts.drain.is_stopping() && self.storing.is_none() {
                         return Ok(());
                     }
                     self.save_if_due().map_err(failed)?;
                     self.pin().map_err(failed)?;
                 }
-                message = reader.next() => {
-                    let mut taken = Taken::default();
-                    let mut next = message;
-                    // All that has arrived, within the limit of a batch.
-                    loop {
-                        let (number, message) = next?;
-                        self.take(number, &message, &mut taken)?;
-                        if taken.batch.bytes() >= CLUSTER_BATCH_BYTES {
-                            break;
-                        }
-                        match reader.next().now_or_never() {
-                            Some(more) => next = more,
-                            None => break,
-                        }
-                    }
-                    self.store(taken).await?;
+                stored = until_stored(&mut self.storing) => {
+                    let batch = stored?;
+                    self.mark(batch)?;
                     // What was in the stream at the start is read, so nothing comes a second time.
                     if self.place.message >= found.last {
                         self.stored = Stored::default();
                     }
                 }
+                message = reader.next(), if !self.parts.drain.is_stopping() => {
+                    let taken = self.take_arrived(&mut reader, message?)?;
+                    // One batch at a time: behind one that fails nothing is stored.
+                    if self.storing.is_some() {
+                        let batch = until_stored(&mut self.storing).await?;
+                        self.mark(batch)?;
+                    }
+                    self.submit(taken).await?;
+                }
             }
         }
+    }
+
+    /// Takes a message, and all others that have arrived, within the limit of a batch.
+    fn take_arrived(
+        &mut self,
+        reader: &mut Reader,
+        first: (u64, Message),
+    ) -> Result<Taken, String> {
+        let mut taken = Taken::default();
+        let (mut number, mut message) = first;
+        loop {
+            self.take(number, &message, &mut taken)?;
+            if taken.batch.bytes() >= CLUSTER_BATCH_BYTES {
+                break;
+            }
+            match reader.next().now_or_never() {
+                Some(more) => (number, message) = more?,
+                None => break,
+            }
+        }
+        Ok(taken)
     }
 
     /// Adds the entries of a message.
@@ -396,10 +450,14 @@ impl Inbox {
         }
 
         let line = (header.origin.clone(), header.epoch.clone());
-        let stored = taken.marks.get(&line).map_or_else(
-            || self.parts.peers.mark(&line.0, &line.1),
-            |(mark, _)| mark.number,
-        );
+        let of_taken = taken.marks.get(&line).map(|(mark, _)| mark.number);
+        let of_storing = || {
+            let marks = &self.storing.as_ref()?.taken.marks;
+            marks.get(&line).map(|(mark, _)| mark.number)
+        };
+        let stored = of_taken
+            .or_else(of_storing)
+            .unwrap_or_else(|| self.parts.peers.mark(&line.0, &line.1));
         let is_own = master == self.parts.peers.own.as_str();
         if header.last <= stored || (is_own && self.has_all(&header)) {
             return Ok(());
@@ -536,19 +594,46 @@ impl Inbox {
         );
     }
 
-    /// Stores what was taken, and moves the marks.
-    async fn store(&mut self, taken: Taken) -> Result<(), String> {
+    /// Gives what was taken to the store.
+    async fn submit(&mut self, mut taken: Taken) -> Result<(), String> {
+        let batch = std::mem::take(&mut taken.batch);
+        taken.entries = batch.len() as u64;
+        if batch.is_empty() {
+            self.storing = Some(Storing { taken, done: None });
+            return Ok(());
+        }
+
+        self.is_unmarked = true;
+        let (done, stored) = oneshot::channel();
+        let done = move |result| _ = done.send(result);
+        let mut offer = (batch, Some(Box::new(done) as crate::store::Done));
+        loop {
+            match self.parts.intake.try_submit(offer.0, offer.1) {
+                Ok(()) => break,
+                Err(crossbeam_channel::TrySendError::Full(back)) => offer = back,
+                Err(crossbeam_channel::TrySendError::Disconnected(_)) => {
+                    return Err("the store is stopping".to_owned());
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.storing = Some(Storing {
+            taken,
+            done: Some(stored),
+        });
+        Ok(())
+    }
+
+    /// Moves the marks behind a batch that is on disk.
+    fn mark(&mut self, stored: Taken) -> Result<(), String> {
         let Taken {
-            batch,
+            batch: _,
+            entries,
             marks,
             missed,
             message,
-        } = taken;
-        if !batch.is_empty() {
-            let entries = batch.len() as u64;
-            self.submit(batch).await?;
-            self.parts.metrics.cluster_entries_received.add(entries);
-        }
+        } = stored;
+        self.parts.metrics.cluster_entries_received.add(entries);
 
         let failed = |error: StoreError| error.to_string();
         let mut changes = Changes::default();
@@ -560,6 +645,7 @@ impl Inbox {
                 .map_err(failed)?;
             self.is_saved = false;
         }
+        self.is_unmarked = false;
         for (origin, count) in missed {
             self.parts.metrics.cluster_entries_missed.add(count);
             self.parts.peers.missed(&origin, count);
@@ -582,27 +668,6 @@ impl Inbox {
         Ok(())
     }
 
-    async fn submit(&self, batch: Batch) -> Result<(), String> {
-        let (done, stored) = tokio::sync::oneshot::channel();
-        let done = move |result| _ = done.send(result);
-        let mut offer = (batch, Some(Box::new(done) as crate::store::Done));
-        loop {
-            match self.parts.intake.try_submit(offer.0, offer.1) {
-                Ok(()) => break,
-                Err(crossbeam_channel::TrySendError::Full(back)) => offer = back,
-                Err(crossbeam_channel::TrySendError::Disconnected(_)) => {
-                    return Err("the store is stopping".to_owned());
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        match stored.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => Err(format!("the store refuses entries: {why}")),
-            Err(_) => Err("the store is stopping".to_owned()),
-        }
-    }
-
     /// Saves the place if the log has grown much since: after a crash it is read from there on.
     fn save_if_due(&mut self) -> Result<(), StoreError> {
         let grown = self
@@ -611,8 +676,7 @@ impl Inbox {
             .durable()
             .0
             .saturating_sub(self.place.upto.0);
-        let is_compared = self.place.message >= self.place.compared_upto;
-        if is_compared && grown > CLUSTER_SAVE_ENTRIES {
+        if self.is_compared() && grown > CLUSTER_SAVE_ENTRIES {
             self.save(Save::Later)?;
         }
         Ok(())
@@ -623,11 +687,16 @@ impl Inbox {
         self.parts.store.settings().put("", &self.place, save)
     }
 
-    /// What the marks say is before the end of the log, whatever comes next; but not while the log of a backup has what they do not say.
+    /// What the marks say is before the end of the log, whatever comes next; but not while the log has what they do not say.
     fn count_upto_end(&mut self) {
-        if self.place.message >= self.place.compared_upto {
+        if self.is_compared() {
             self.place.upto = self.parts.store.durable();
         }
+    }
+
+    /// Whether the marks have all entries of peers that the log has.
+    fn is_compared(&self) -> bool {
+        !self.is_unmarked && self.place.message >= self.place.compared_upto
     }
 
     /// Retention keeps what is not published yet, for as long as the stream would keep it.
@@ -653,6 +722,17 @@ impl Inbox {
         }
         Ok(())
     }
+}
+
+/// Waits until a batch is on disk, and takes it; forever without one.
+async fn until_stored(storing: &mut Option<Storing>) -> Result<Taken, String> {
+    let stored = match storing {
+        Some(batch) => batch.wait().await,
+        None => std::future::pending().await,
+    };
+    // It has told its end, and is not asked again.
+    let batch = storing.take();
+    stored.map(|()| batch.map(|batch| batch.taken).unwrap_or_default())
 }
 
 /// Numbers below this one are of the time before the last restore.

@@ -59,6 +59,10 @@ impl Stored {
                 .contains(&name_of(entry.origin, entry.number, entry.at))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
     pub(super) fn last(&self, origin: &str) -> u64 {
         self.last.get(origin).copied().unwrap_or(0)
     }
