@@ -95,7 +95,7 @@ def run(sites):
     say(f"{len(tags)} events, {len(tags) - len(again)} of them with one job; others: {again or 'none'}")
     for tag in again:
         for site in sites:
-            brought = [(one["time"], one.get("master"), one["data"].get("_stamp")) for one in site.daemon.events("--tag", tag)]
+            brought = [(one["time"], one.get("master"), one["data"]) for one in site.daemon.events("--tag", tag)]
             print(f"  {tag} at {site.name}: {brought}")
     return 1 if again else 0
 

@@ -8,7 +8,7 @@
 use super::Event;
 use crate::model::{Flags, Kind, SeqNo, Source, chained};
 use crate::store::{Followed, Store, StoreError};
-use crate::wire::msgpack::{Reader, as_text, pairs};
+use crate::wire::msgpack::{Reader, as_text, get, pairs};
 use crate::wire::salt_event::authenticated;
 
 /// True for entries that the reactor reads.
@@ -40,13 +40,19 @@ pub(super) fn is_event_of_peer(row: &Followed<'_>) -> bool {
     row.number != 0 && is_event && !matches!(row.kind, Kind::Gap | Kind::Reaction)
 }
 
-/// A hash of an event's data without the time at which a master fired it.
+/// A hash of an event's data without the time at which a master fired it, and the second at which a minion of 3008 sent it to that master (`ts`, in
+/// Salt's `channel/client.py`).
 pub(super) fn content_of(body: &[u8]) -> u64 {
     if Reader::new(body).map().is_err() {
         return chained(0, [body]);
     }
+    let is_minions = get(body, "cmd").and_then(as_text) == Some("_minion_event");
     pairs(body)
-        .filter(|(key, _)| as_text(key) != Some("_stamp"))
+        .filter(|(key, _)| match as_text(key) {
+            Some("_stamp") => false,
+            Some("ts") => !is_minions,
+            _ => true,
+        })
         .fold(0, |hash, (key, value)| chained(hash, [key, value]))
 }
 

@@ -516,6 +516,17 @@ mod tests {
     }
 
     #[test]
+    fn the_time_at_which_a_minion_sent_an_event_makes_no_difference() {
+        let body = |cmd: &str, ts: u64| {
+            let mut w = crate::wire::msgpack::Writer::new();
+            w.map(2).str("cmd").str(cmd).str("ts").uint(ts);
+            content_of(&w.into_bytes())
+        };
+        assert_eq!(body("_minion_event", 1), body("_minion_event", 2));
+        assert_ne!(body("x", 1), body("x", 2), "somebody's own field");
+    }
+
+    #[test]
     fn the_stamp_of_a_master_makes_no_difference() {
         let body = |stamp: &str, value: &str| {
             let mut w = crate::wire::msgpack::Writer::new();
