@@ -11,6 +11,9 @@
 //!          +-- acknowledged when all are delivered               +-> dead letters
 //! ```
 //!
+//! The encoder of the sink that shares the own history takes parts of the log instead of events
+//! ([`outbox`]).
+//!
 //! Sinks whose items are equal share all up to the items ([`runtime`]).
 //!
 //! A [`script`] is an engine in the other direction: the lines of a program become events

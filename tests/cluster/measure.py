@@ -6,8 +6,10 @@
 import collections
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
+import signal
 import statistics
 import struct
 import threading
@@ -61,6 +63,11 @@ class Usage:
 
     def _now(self):
         return {name: (cpu(pid), cpu_of_threads(pid)) for name, pid in self.pids.items()}, cpu_of_machine()
+
+    def seconds(self):
+        """Of all its processes together."""
+        (before, _), (now, _) = self.before, self._now()
+        return sum(now[name][0] - before[name][0] for name in self.pids)
 
     def text(self, entries):
         """What it was, for each entry, and how busy the machine was."""
@@ -224,27 +231,80 @@ def test_delay(site):
     print(f"\ndelay at {sent / seconds:,.0f} entries/s, from the acknowledgement on one node to the reading on another: median {share(0.5)}, p99 {share(0.99)}, longest {share(1)}")
 
 
+def publish_plain(client, sizes, seconds):
+    """Publishes messages of these sizes within so many seconds, and waits to be killed."""
+    data, began = os.urandom(max(sizes)), time.monotonic()
+    for number, size in enumerate(sizes):
+        time.sleep(max(0, began + seconds * number / len(sizes) - time.monotonic()))
+        client.publish("plain.a", data[:size], f"{client.inbox}.ack")
+        assert b"seq" in client.next(60)[2]
+    signal.pause()
+
+
+def own_messages(site, since):
+    """Sizes of the messages of m1 behind a number, and the number of the last one."""
+    with site.servers.client() as client:
+        found = [(number, len(head) + len(body)) for number, _, head, body in client.messages(STREAM, f"{STREAM}.log.m1", since + 1)]
+    return [size for _, size in found], max((number for number, _ in found), default=since)
+
+
+def until_published(site):
+    """Waits until the stream does not grow any more."""
+    seen = []
+
+    def is_still():
+        seen.append(stream_bytes(site)[0])
+        return len(seen) > 10 and len(set(seen[-10:])) == 1
+    assert poll(is_still, GIVEN_UP, pause=0.2)
+
+
 def test_own_ingest(site):
-    """With its peer away, so that only the outbox is beside it; the servers share the processors."""
-    rates = {"with": [], "without": []}
+    """With its peer away, so that only the outbox is beside it. Three kinds: `with` an outbox; `beside` servers that a plain publisher gives
+    the same messages in the same time, so that the difference is what the outbox takes in the daemon; and `without` either, while the
+    servers rest."""
     whole = site(nodes=1, servers=3)
     whole.servers.start()
     (node,) = whole.nodes
-    nats = node.nats
+    nats, last, rates, used = node.nats, 0, {"with": [], "beside": [], "without": []}, collections.defaultdict(list)
     for _ in range(3):
-        for kind in rates:
+        for kind, found in rates.items():
             node.nats = nats if kind == "with" else None
             node.start()
             if kind == "with":
                 eventually("the node is well", lambda: not any("cluster" in one for one in node.reasons()))
+                # What was stored without an outbox is published first.
+                until_published(whole)
+                _, last = own_messages(whole, last)
             batches = frames("m1", ENTRIES)
             entries = sum(count for count, _ in batches)
+            publisher = None
+            if kind == "beside":
+                plain = whole.servers.client()
+                made = plain.api("STREAM.CREATE.plain", name="plain", subjects=["plain.*"], storage="file", num_replicas=len(whole.servers.all))
+                assert "error" not in made, made
+                publisher = multiprocessing.get_context("fork").Process(target=publish_plain, args=(plain, sizes, seconds))
+                publisher.start()
             usage = Usage(whole, [node])
-            rates[kind].append(entries / store(node, batches))
-            print(f"{kind}: {rates[kind][-1]:,.0f}\n{usage.text(entries)}")
+            took = store(node, batches)
+            used[kind].append(1e6 * usage.seconds() / entries)
+            print(f"\n{kind}: {entries / took:,.0f} entries/s\n{usage.text(entries)}")
+            found.append(entries / took)
+            if kind == "with":
+                until_published(whole)
+                (sizes, last), seconds = own_messages(whole, last), took
+            if publisher:
+                publisher.kill()
+                publisher.join()
+                with whole.servers.client() as client:
+                    state = client.api("STREAM.INFO.plain")["state"]
+                    print(f"  the plain publisher stored {state['messages']} of {len(sizes)} messages")
+                    client.api("STREAM.DELETE.plain")
             node.stop()
     best = {kind: max(found) for kind, found in rates.items()}
-    print(f"\nown ingest: {best['without']:,.0f} entries/s without a cluster, {best['with']:,.0f} with; ratio {best['with'] / best['without']:.3f} (all: {json.dumps({k: [round(r) for r in v] for k, v in rates.items()})})")
+    print(f"\nown ingest: {best['without']:,.0f} entries/s without a cluster, {best['beside']:,.0f} beside a plain publisher of the same messages, "
+          f"{best['with']:,.0f} with an outbox; with over beside {best['with'] / best['beside']:.3f}, with over without {best['with'] / best['without']:.3f} "
+          f"(all: {json.dumps({k: [round(r) for r in v] for k, v in rates.items()})})\n"
+          f"  us CPU per entry of all processes but the plain publisher: {json.dumps({k: [round(r, 1) for r in v] for k, v in used.items()})}")
 
 
 def test_catching_up(site):
@@ -257,13 +317,8 @@ def test_catching_up(site):
         part_of_it = min(left, 200_000)
         store(sender, frames("m1", part_of_it))
         left -= part_of_it
-    entries, seen = jobs_of(sender), []
-
-    def is_published():
-        # The stream does not grow any more.
-        seen.append(stream_bytes(site)[0])
-        return len(seen) > 10 and len(set(seen[-10:])) == 1
-    assert poll(is_published, GIVEN_UP, pause=0.5)
+    entries = jobs_of(sender)
+    until_published(site)
     began = time.monotonic()
     late.start()
     assert poll(lambda: jobs_of(late) >= entries, GIVEN_UP, pause=0.05), late.reasons()
