@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from conftest import STREAM, missing
+from nodes import job_calls
 from procs import eventually
 from servers import Denied
 
@@ -22,8 +23,8 @@ def headers_of(raw):
     return {key: value for key, value in (line.split(": ", 1) for line in lines if line) if not key.startswith("Nats-")}
 
 
-def flipped(body, at):
-    return body[:at] + bytes([body[at] ^ 0x10]) + body[at + 1:]
+def flipped(body, at, bit=0x10):
+    return body[:at] + bytes([body[at] ^ bit]) + body[at + 1:]
 
 
 # ------------------------------------------------------------------- strangers
@@ -42,6 +43,8 @@ def test_a_message_of_another_origin_and_garbage_are_rejected_and_counted(site):
         (f"{STREAM}.log.m1", os.urandom(5000)),
         (f"{STREAM}.log.m2", body[: len(body) // 2]),
         *[(f"{STREAM}.log.m2", flipped(body, at)) for at in range(0, len(body), max(len(body) // 40, 1))],
+        # Each byte of its header: a digit becomes another digit. The number of another form would be a newer release.
+        *[(f"{STREAM}.log.m2", flipped(body, at, 1)) for at in range(len(b"saltcellar block 1 "), body.index(b"\n"))],
     ]
     with site.servers.client() as client:
         for subject, bad in hostile:
@@ -73,6 +76,14 @@ def test_a_message_of_a_newer_release_holds_up_its_master_only(site):
     first, second, third = site.writers
     for writer in site.writers:
         writer.hold()
+    eventually("m2 has published all", lambda: two.status()["cluster"]["unpublished_entries"] == 0)
+    # What comes behind it in the stream is read after it.
+    last = {node: job_calls(node.name) for node in (one, three)}
+    for node, (_, calls) in last.items():
+        for call, args in calls:
+            node.ask(call, **args)
+    eventually("the last job of m3 at m1", lambda: one.job(last[three][0]))
+    eventually("the last job of m1 at m3", lambda: three.job(last[one][0]))
     for node, writer in ((three, first), (one, third)):
         own = writer.node
         eventually("jobs of the others", lambda: len(site.history.of(node, writer)) == len(site.history.of(own, writer)))
@@ -209,14 +220,17 @@ def test_an_entry_larger_than_nats_accepts_is_split(site):
 
 def test_credentials_that_are_revoked_are_reported_and_nothing_is_lost(site):
     site = site().start()
-    site.write()
+    # So many that some are on their way when the rights end.
+    site.write(site.nodes[0], pause=0.005)
+    site.write(*site.nodes[1:])
     site.stored()
     first, *others = site.users.values()
-    site.admit({**first, "password": "another"}, *others)
-    site.nodes[0].says("cluster", "authorization")
-    site.stored()
-    site.admit(first, *others)
-    site.nodes[0].is_well()
+    for _ in range(3):
+        site.admit({**first, "password": "another"}, *others)
+        site.nodes[0].says("cluster", "authorization", "nothing is published", "nothing received")
+        site.stored()
+        site.admit(first, *others)
+        site.nodes[0].is_well()
     site.is_complete()
 
 
