@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize};
 use super::Cluster;
 use super::stream::{exists, is_missing, with_cause};
 use crate::base::clock::{Clock, Micros, micros};
-use crate::base::limits::{ELECTION_EXPIRY, ELECTION_EXPIRY_MAX, ELECTION_RENEWAL, ELECTION_VALID};
+use crate::base::limits::{
+    CLUSTER_WORD_BYTES_MAX, ELECTION_EXPIRY, ELECTION_EXPIRY_MAX, ELECTION_RENEWAL, ELECTION_VALID,
+};
 use crate::base::log_once::LogOnce;
 use crate::base::shutdown::Drain;
 use crate::client::nats::Connection;
@@ -36,6 +38,16 @@ struct Lease {
     leader: String,
     /// The process that has it.
     instance: String,
+}
+
+impl Lease {
+    /// Whether it can be shown.
+    fn is_short(&self) -> bool {
+        let words = [&self.leader, &self.instance];
+        words
+            .iter()
+            .all(|word| word.len() <= CLUSTER_WORD_BYTES_MAX)
+    }
 }
 
 /// Who acts.
@@ -362,10 +374,11 @@ impl Candidate<'_> {
         let subject = self.subject();
         match bucket.get_last_raw_message_by_subject(&subject).await {
             // What is no lease is nobody's.
-            Ok(message) => Ok((
-                message.sequence,
-                serde_json::from_slice(&message.payload).ok(),
-            )),
+            Ok(message) => {
+                let lease = serde_json::from_slice(&message.payload).ok();
+                let lease = lease.filter(|lease: &Lease| lease.is_short());
+                Ok((message.sequence, lease))
+            }
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok((0, None)),
             Err(error) => Err(format!("cannot read the lease {subject}: {error}")),
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::events::content_of;
 use super::record::RecordSummary;
 use crate::base::clock::Micros;
-use crate::base::limits::{TWINS_WINDOW, TWINS_WINDOW_EQUAL};
+use crate::base::limits::{TWINS_PER_NAME_MAX, TWINS_WINDOW, TWINS_WINDOW_EQUAL};
 use crate::model::{SeqNo, chained};
 
 /// What an event is recognised by.
@@ -95,6 +95,15 @@ impl Group {
     }
 }
 
+/// Adds a group. The oldest that is handled makes room for it, or else the oldest: its event stays open.
+fn add(groups: &mut Vec<Group>, group: Group) {
+    if groups.len() >= TWINS_PER_NAME_MAX {
+        let handled = groups.iter().position(|group| group.is_handled);
+        groups.remove(handled.unwrap_or(0));
+    }
+    groups.push(group);
+}
+
 /// The group of an event among those that it may belong to: equal data count first, of them the nearest, and else the order.
 fn best(
     groups: &[Group],
@@ -134,7 +143,7 @@ impl Twins {
         let waits = !is_own && !entry.is_of_job;
         let found = best(groups, content, entry.at, may_join);
         let Some(group) = found.and_then(|index| groups.get_mut(index)) else {
-            groups.push(Group {
+            let group = Group {
                 first: entry.at,
                 content,
                 origins: vec![entry.origin.to_owned()],
@@ -142,7 +151,8 @@ impl Twins {
                 is_settled: !waits,
                 is_handled: false,
                 records: Vec::new(),
-            });
+            };
+            add(groups, group);
             if waits {
                 let until = entry.at.after(TWINS_WINDOW);
                 self.waiting.insert((until, entry.seq), (name, entry.depth));
@@ -196,7 +206,7 @@ impl Twins {
         let is_open = |group: &Group| !group.is_handled;
         let index = best(groups, likeness.content, at, is_open).unwrap_or_else(|| {
             // The event itself comes later, from whichever master.
-            groups.push(Group {
+            let group = Group {
                 first: at,
                 content: likeness.content,
                 origins: Vec::new(),
@@ -204,7 +214,8 @@ impl Twins {
                 is_settled: true,
                 is_handled: false,
                 records: Vec::new(),
-            });
+            };
+            add(groups, group);
             groups.len() - 1
         });
 
@@ -473,6 +484,25 @@ mod tests {
             [SeqNo(1)]
         );
         assert!(rig.twins.groups.is_empty());
+    }
+
+    #[test]
+    fn a_minion_that_repeats_itself_costs_no_more_than_a_number_of_events() {
+        let mut rig = Rig::default();
+        for _ in 0..2 * TWINS_PER_NAME_MAX {
+            assert_eq!(rig.sees("", 7, 0), open(false));
+        }
+        assert_eq!(
+            rig.twins.groups.values().flatten().count(),
+            TWINS_PER_NAME_MAX
+        );
+        assert_eq!(rig.sees("b", 7, 0), Arrival::Twin);
+
+        // What is handled makes room first.
+        rig.record(7, 0, &["a"], 1);
+        rig.sees("", 7, 0);
+        let mut groups = rig.twins.groups.values().flatten();
+        assert!(groups.all(|group| group.open.is_some()));
     }
 
     #[test]

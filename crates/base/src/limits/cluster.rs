@@ -80,5 +80,8 @@ pub const ELECTION_EXPIRY_MAX: Duration = Duration::from_secs(300);
 /// Time in which an event comes to all masters that its minion tells. Measured: milliseconds to 8 s.
 pub const TWINS_WINDOW: Duration = Duration::from_secs(10);
 
+/// Events of one tag and minion whose copies are known. A minion that sends more in a minute may have a copy handled twice, and costs no more.
+pub const TWINS_PER_NAME_MAX: usize = 1000;
+
 /// Time after which equal data are another event. A minion tries for 60 s to tell a master that is down (`_fire_master` in Salt's `minion.py`).
 pub const TWINS_WINDOW_EQUAL: Duration = Duration::from_secs(70);
