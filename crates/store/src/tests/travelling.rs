@@ -47,12 +47,17 @@ fn put_event(rig: &Rig, tag: &str) {
 }
 
 /// Numbers of all entries that travel from a range, read with a limit of bytes; and how many blocks have many entries.
-fn travelling(store: &Store, range: Range<SeqNo>, bytes_max: usize) -> (Vec<u64>, usize) {
+fn travelling(
+    store: &Store,
+    entries: Entries,
+    range: Range<SeqNo>,
+    bytes_max: usize,
+) -> (Vec<u64>, usize) {
     let is_wanted = |kind: Kind, _: &str| kind != Kind::Endtime;
     let (mut seqs, mut large, mut next) = (Vec::new(), 0, range.start);
     while next < range.end {
         let part = store
-            .travelling(Entries::OwnJobs, next..range.end, bytes_max, is_wanted)
+            .travelling(entries, next..range.end, bytes_max, is_wanted)
             .unwrap();
         assert!(part.next > next);
         next = part.next;
@@ -94,7 +99,20 @@ fn wanted_entries_travel_once_in_order_whatever_is_between_them() {
         _ => entry,
     });
     put_event(&rig, "beacon/1");
-    put_returns(&rig, 1000..1400, same);
+    // One of another class within a block.
+    put_returns(&rig, 1000..1400, |n, entry| match n {
+        1200 => Entry {
+            kind: Kind::Event,
+            source: Source::Bus,
+            flags: Flags::ON_BUS,
+            tag: b"beacon/within",
+            jid: "",
+            minion: "",
+            fun: "",
+            ..entry
+        },
+        _ => entry,
+    });
     put_event(&rig, "salt/job/20261121030955000001/new");
     put_event(&rig, "beacon/2");
     put_returns(&rig, 2000..2400, |n, entry| match n {
@@ -106,7 +124,7 @@ fn wanted_entries_travel_once_in_order_whatever_is_between_them() {
         _ => entry,
     });
 
-    let check = |rig: &Rig| {
+    let check = |rig: &Rig, entries: Entries| {
         let end = rig.store.durable();
         let any = |_: Kind, _: Flags| true;
         let (all, _) = rig
@@ -119,13 +137,13 @@ fn wanted_entries_travel_once_in_order_whatever_is_between_them() {
                 let is_own = one.origin.is_empty() && one.number == 0;
                 let has_jid = !one.jid.is_empty();
                 one.kind != Kind::Endtime
-                    && Entries::OwnJobs.have(one.kind, one.flags, &one.fun, has_jid, is_own)
+                    && entries.have(one.kind, one.flags, &one.fun, has_jid, is_own)
             })
             .map(|one| one.seq.0)
             .collect();
         assert!(wanted.len() > 1400, "{}", wanted.len());
 
-        let (seqs, large) = travelling(&rig.store, SeqNo::FIRST..end, usize::MAX);
+        let (seqs, large) = travelling(&rig.store, entries, SeqNo::FIRST..end, usize::MAX);
         assert_eq!(seqs, wanted);
         assert!(large >= 2, "{large} blocks are whole");
         for bytes_max in [1, 300, 10_000, 200_000] {
@@ -135,7 +153,7 @@ fn wanted_entries_travel_once_in_order_whatever_is_between_them() {
                     .iter()
                     .filter(|seq| range.contains(&SeqNo(**seq)))
                     .collect();
-                let (seqs, _) = travelling(&rig.store, range, bytes_max);
+                let (seqs, _) = travelling(&rig.store, entries, range, bytes_max);
                 assert!(seqs.is_sorted());
                 assert_eq!(
                     seqs.iter().collect::<HashSet<_>>(),
@@ -146,7 +164,9 @@ fn wanted_entries_travel_once_in_order_whatever_is_between_them() {
             }
         }
     };
-    check(&rig);
+    let all = [Entries::OwnJobs, Entries::Own];
+    all.into_iter().for_each(|entries| check(&rig, entries));
     // Read from sealed segments, whose small blocks are merged.
-    check(&rig.reopened());
+    let rig = rig.reopened();
+    all.into_iter().for_each(|entries| check(&rig, entries));
 }
