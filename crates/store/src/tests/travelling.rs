@@ -165,8 +165,12 @@ fn wanted_entries_travel_once_in_order_whatever_is_between_them() {
         }
     };
     let all = [Entries::OwnJobs, Entries::Own];
-    all.into_iter().for_each(|entries| check(&rig, entries));
+    for entries in all {
+        check(&rig, entries);
+    }
     // Read from sealed segments, whose small blocks are merged.
     let rig = rig.reopened();
-    all.into_iter().for_each(|entries| check(&rig, entries));
+    for entries in all {
+        check(&rig, entries);
+    }
 }
