@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Call, Changing, In, NoArgs, Run, Whole};
 use crate::api::sign_in::SignIn;
 pub(crate) use crate::api::sign_in::tokens::Scope;
-use crate::api::sign_in::tokens::Token;
+use crate::api::sign_in::tokens::{Token, given_token, new_token};
 use crate::base::clock::Micros;
 use crate::base::limits::TOKEN_TEXT_BYTES_MAX;
 use crate::model::{Limit, ReadLimits, Right};
@@ -64,6 +64,8 @@ pub(crate) struct CreateArgs {
     pub(crate) scope: Scope,
     #[serde(flatten)]
     pub(crate) limits: ReadLimits,
+    /// A token that another daemon has made, to be accepted here as well
+    pub(crate) token: Option<String>,
 }
 
 impl Call for Create {
@@ -81,6 +83,7 @@ impl Run for Create {
             name,
             scope,
             limits,
+            token,
         } = args;
 
         // The list of tokens shows the name and the globs, and the audit log has the name.
@@ -91,7 +94,8 @@ impl Run for Create {
             }
         }
 
-        let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
+        let (text, now) = (token.map_or_else(new_token, given_token)?, ctx.clock.now());
+        ctx.tokens.create(&text, &name, scope, limits, now.0)?;
         // Without the token's text, which only the caller gets.
         tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
 

@@ -199,8 +199,10 @@ impl Tokens {
     /// A new token with all rights.
     #[cfg(test)]
     pub(in crate::api) fn create_for_tests(&self, name: &str) -> String {
-        self.create(name, Scope::Admin, ReadLimits::default(), 1)
-            .expect("a token")
+        let text = new_token().expect("a token");
+        self.create(&text, name, Scope::Admin, ReadLimits::default(), 1)
+            .expect("a token");
+        text
     }
 
     /// True if a token that was found still exists.
@@ -219,19 +221,19 @@ impl Tokens {
         }
     }
 
-    /// Adds a token, and returns its text, which is not kept.
+    /// Adds a token with this text, which is not kept.
     pub(in crate::api) fn create(
         &self,
+        text: &str,
         name: &str,
         scope: Scope,
         limits: ReadLimits,
         now: i64,
-    ) -> Result<String, CallError> {
-        let text = secret(PREFIX)?;
+    ) -> Result<(), CallError> {
         let token = Token {
             name: name.to_owned(),
             scope,
-            hash: hash(&text),
+            hash: hash(text),
             created: now,
             limits,
         };
@@ -243,6 +245,14 @@ impl Tokens {
                 )));
             }
 
+            // Its rights would be those of whichever is found.
+            if let Some(same) = tokens.iter().find(|one| one.hash == token.hash) {
+                return Err(CallError::Refused(format!(
+                    "this token exists, as {:?}",
+                    same.name
+                )));
+            }
+
             if tokens.len() >= TOKENS_MAX {
                 return Err(CallError::Refused(format!(
                     "there are {TOKENS_MAX} tokens already; revoke one first"
@@ -250,8 +260,7 @@ impl Tokens {
             }
             tokens.push(token);
             Ok(())
-        })?;
-        Ok(text)
+        })
     }
 
     /// Ends a token, also one that is rejected.
@@ -359,6 +368,27 @@ pub(super) fn secret(prefix: &str) -> Result<String, CallError> {
     Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(random)))
 }
 
+/// The text of a new token.
+pub(in crate::api) fn new_token() -> Result<String, CallError> {
+    secret(PREFIX)
+}
+
+/// The text of a token that another daemon has made.
+pub(in crate::api) fn given_token(text: String) -> Result<String, CallError> {
+    let secret = text.strip_prefix(PREFIX);
+    let is_token = secret
+        .and_then(|secret| URL_SAFE_NO_PAD.decode(secret).ok())
+        .is_some_and(|secret| secret.len() == 32);
+    if is_token {
+        return Ok(text);
+    }
+    // Without the text, which is somebody's secret.
+    let expected = format!(
+        "argument `token`: expected a token that a daemon has made: {PREFIX} and 43 characters"
+    );
+    Err(CallError::Argument(expected))
+}
+
 fn hash(text: &str) -> String {
     let mut hex = String::new();
     for byte in sha256(text.as_bytes()) {
@@ -382,6 +412,46 @@ mod tests {
 
     fn open(dir: &tempfile::TempDir) -> Tokens {
         Tokens::open(Settings::for_tests(dir.path()))
+    }
+
+    impl Tokens {
+        fn create_of(
+            &self,
+            name: &str,
+            scope: Scope,
+            limits: ReadLimits,
+            now: i64,
+        ) -> Result<String, CallError> {
+            let text = new_token()?;
+            self.create(&text, name, scope, limits, now)?;
+            Ok(text)
+        }
+    }
+
+    #[test]
+    fn a_token_of_another_daemon_is_accepted_once_and_nothing_else_is() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [one, two] = dirs.each_ref().map(open);
+        let text = one.create_for_tests("reader");
+        assert!(two.find(&text).is_none());
+
+        let given = given_token(text.clone()).unwrap();
+        let create = |name| two.create(&given, name, Scope::Read, ReadLimits::default(), 1);
+        create("reader").unwrap();
+        assert_eq!(two.find(&text).unwrap().scope, Scope::Read);
+        let refused = create("again").unwrap_err().to_string();
+        assert!(
+            refused.contains("this token exists, as \"reader\""),
+            "{refused}"
+        );
+
+        let short = text.get(..text.len() - 1).unwrap();
+        let longer = format!("{text}A");
+        let other = text.replace(PREFIX, "scx_");
+        for wrong in ["", "sct_", "hunter2", short, &longer, &other] {
+            let refused = given_token(wrong.to_owned()).unwrap_err().to_string();
+            assert!(!refused.contains("hunter2"), "{refused}");
+        }
     }
 
     #[derive(serde::Serialize, serde::Deserialize)]
@@ -420,14 +490,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tokens = open(&dir);
         let text = tokens
-            .create("grafana", Scope::Read, ReadLimits::default(), 7)
+            .create_of("grafana", Scope::Read, ReadLimits::default(), 7)
             .unwrap();
         assert!(
             text.starts_with(PREFIX) && text.len() == PREFIX.len() + 43,
             "{text}"
         );
         let other = tokens
-            .create("ci", Scope::Write, ReadLimits::default(), 8)
+            .create_of("ci", Scope::Write, ReadLimits::default(), 8)
             .unwrap();
         assert_ne!(text, other);
         drop(tokens);
@@ -438,7 +508,7 @@ mod tests {
             assert_eq!(again.find(wrong), None, "{wrong}");
         }
         let twice = again
-            .create("ci", Scope::Read, ReadLimits::default(), 9)
+            .create_of("ci", Scope::Read, ReadLimits::default(), 9)
             .unwrap_err();
         assert!(twice.to_string().contains("exists"), "{twice}");
     }

@@ -1,5 +1,9 @@
 //! `saltcellar token`: creates, lists and revokes tokens of the HTTP listener.
 
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
 use salt_sls::Glob;
 
 use crate::api::call::NoArgs;
@@ -50,6 +54,9 @@ pub(in crate::cli) struct Create {
     /// Only events and jobs of such functions
     #[arg(long, value_name = "GLOB")]
     functions: Option<String>,
+    /// Accept a token that another daemon has made, instead of a new one: a file with it, or `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
 }
 
 const CREATE_EXAMPLES: &str = "\
@@ -60,7 +67,20 @@ Examples:
   saltcellar token create prometheus --scope read
   saltcellar token create web-team --scope read --minions 'web*' --functions 'state.*'
   saltcellar token create gitlab --scope write --tags 'salt/engines/hook/gitlab/*'
+  saltcellar token create web --scope read --from -
   curl -H \"Authorization: Bearer $(saltcellar token create ci --scope read | tail -1)\" http://127.0.0.1:4581/api/v1/jobs";
+
+/// The token in the last line of a file, which `token create` may have printed.
+fn given(file: &Path) -> anyhow::Result<String> {
+    let text = if file == Path::new("-") {
+        io::read_to_string(io::stdin()).context("read the token from standard input")?
+    } else {
+        let failed = || format!("read the token in {}", file.display());
+        std::fs::read_to_string(file).with_context(failed)?
+    };
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    Ok(last.unwrap_or_default().trim().to_owned())
+}
 
 pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
     match verb {
@@ -70,7 +90,9 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
             minions,
             tags,
             functions,
+            from,
         }) => {
+            let token = from.as_deref().map(given).transpose()?;
             let [minions, tags, functions] =
                 [minions, tags, functions].map(|glob| glob.map(Glob::from));
             let args = tokens::CreateArgs {
@@ -81,6 +103,7 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
                     tags,
                     functions,
                 },
+                token,
                 ..tokens::CreateArgs::default()
             };
 
