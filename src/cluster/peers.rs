@@ -52,6 +52,9 @@ pub(crate) struct Place {
     /// Up to this message the stream may have entries that a restored log contains beyond the marks, at any place.
     #[serde(default)]
     pub(crate) compared_upto: u64,
+    /// The stream was made anew, and its masters fill it again: entries that the log has beyond the marks may come at any later message.
+    #[serde(default)]
+    pub(crate) is_refilled: bool,
 }
 
 impl Setting for Place {
@@ -264,6 +267,14 @@ impl Peers {
         let peer = state.peers.get(origin);
         let mark = peer.and_then(|peer| peer.marks.get(epoch));
         mark.map_or(0, |mark| mark.number)
+    }
+
+    /// The mark of an origin's newest numbering, which may have lower numbers than an earlier one; 0 without one.
+    pub(crate) fn newest_mark(&self, origin: &str) -> u64 {
+        let state = self.state.lock();
+        let peer = state.peers.get(origin);
+        let newest = peer.and_then(|peer| peer.marks.values().max_by_key(|mark| mark.at));
+        newest.map_or(0, |mark| mark.number)
     }
 
     /// Notes that the entries of an origin up to a number are on disk. Adds it to what is to be saved.

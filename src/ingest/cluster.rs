@@ -185,6 +185,7 @@ impl Inbox {
 
         let mut backoff = Backoff::new(Duration::from_secs(1), CLUSTER_RETRY_MAX).with_jitter(20);
         while !self.parts.drain.is_stopping() {
+            self.pin();
             let began = Instant::now();
             let Err(why) = runtime.block_on(self.connected()) else {
                 break;
@@ -243,6 +244,7 @@ impl Inbox {
                     );
                 }
                 self.parts.peers.receives(Some(why));
+                self.pin();
                 let until = Instant::now() + CLUSTER_BEAT;
                 while Instant::now() < until && !drain.is_stopping() {
                     tokio::time::sleep(STOP_CHECK).await;
@@ -271,6 +273,8 @@ impl Inbox {
         if self.place.created != found.created {
             self.place.created = found.created;
             self.place.message = 0;
+            self.place.is_refilled = true;
+            self.is_saved = false;
         }
         // The stream was purged, or made from an older copy.
         self.place.message = self.place.message.min(found.last);
@@ -309,6 +313,7 @@ impl Inbox {
         let stored = tokio::task::spawn_blocking(move || Stored::since(&store, upto)).await;
         let stored = stored.map_err(|error| error.to_string())?;
         self.stored = stored.map_err(failed)?;
+        self.place.is_refilled &= !self.stored.is_empty();
         self.is_unmarked = false;
         // The log has entries that the marks do not have, until the stream is read up to here.
         if !self.stored.is_empty() || self.place.message < self.place.compared_upto {
@@ -329,15 +334,12 @@ impl Inbox {
                         return Ok(());
                     }
                     self.save_if_due().map_err(failed)?;
-                    self.pin().map_err(failed)?;
+                    self.pin();
                 }
                 stored = until_stored(&mut self.storing) => {
                     let batch = stored?;
                     self.mark(batch)?;
-                    // What was in the stream at the start is read, so nothing comes a second time.
-                    if self.place.message >= found.last {
-                        self.stored = Stored::default();
-                    }
+                    self.forget_compared(found.last);
                 }
                 message = reader.next(), if !self.parts.drain.is_stopping() => {
                     let taken = self.take_arrived(&mut reader, message?)?;
@@ -349,6 +351,25 @@ impl Inbox {
                     self.submit(taken).await?;
                 }
             }
+        }
+    }
+
+    /// Forgets which entries the log has beyond the marks once none of them can come any more; `last` is the last message at the start.
+    fn forget_compared(&mut self, last: u64) {
+        if self.stored.is_empty() {
+            return;
+        }
+        let peers = &self.parts.peers;
+        let is_over = if self.place.is_refilled {
+            // Whatever was in the stream then, each master publishes its entries again.
+            self.stored.is_marked(|origin| peers.newest_mark(origin))
+        } else {
+            self.place.message >= last
+        };
+        if is_over {
+            self.stored = Stored::default();
+            self.place.is_refilled = false;
+            self.is_saved = false;
         }
     }
 
@@ -696,18 +717,26 @@ impl Inbox {
 
     /// Whether the marks have all entries of peers that the log has.
     fn is_compared(&self) -> bool {
-        !self.is_unmarked && self.place.message >= self.place.compared_upto
+        let is_read = self.place.message >= self.place.compared_upto;
+        is_read && !self.is_unmarked && self.stored.is_empty()
     }
 
     /// Retention keeps what is not published yet, for as long as the stream would keep it.
-    fn pin(&mut self) -> Result<(), StoreError> {
+    /// Also while NATS is away: that is what the limit is for.
+    fn pin(&mut self) {
         let is_due = self
             .pin_checked
             .is_none_or(|last| last.elapsed() > CLUSTER_PIN_CHECK);
         if !is_due {
-            return Ok(());
+            return;
         }
         self.pin_checked = Some(Instant::now());
+        if let Err(error) = self.decide_pin() {
+            tracing::error!(%error, "cannot decide whether retention keeps what is not published, retrying");
+        }
+    }
+
+    fn decide_pin(&self) -> Result<(), StoreError> {
         let store = &self.parts.store;
         let all = store.consumer_states()?;
         let Some(own) = all.iter().find(|one| one.record.name == OUTBOX) else {

@@ -63,6 +63,11 @@ impl Stored {
         self.names.is_empty()
     }
 
+    /// Whether the marks have reached the last entry of each origin.
+    pub(super) fn is_marked(&self, mark: impl Fn(&str) -> u64) -> bool {
+        self.last.iter().all(|(origin, last)| mark(origin) >= *last)
+    }
+
     pub(super) fn last(&self, origin: &str) -> u64 {
         self.last.get(origin).copied().unwrap_or(0)
     }

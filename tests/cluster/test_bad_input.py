@@ -175,6 +175,32 @@ def test_a_stream_that_is_deleted_is_reported_and_nothing_is_lost(site):
     site.is_complete()
 
 
+def test_a_restored_store_takes_nothing_twice_from_a_stream_that_is_filled_anew(site):
+    """It has entries that its marks do not have, and they come once more long after it has begun to read the new stream."""
+    site = site().start()
+    site.write(*site.nodes[:2])
+    site.stored()
+    *senders, late = site.nodes
+    eventually("it has entries of both", lambda: {one.get("master") for one in late.entries()} >= {"m1", "m2"})
+    late.backup(site.place / "backup")
+    late.kill()
+    late.restore(site.place / "backup")
+    for sender in senders:
+        sender.freeze()
+    with site.servers.client() as client:
+        assert client.api(f"STREAM.DELETE.{STREAM}").get("success")
+        late.start()
+        eventually("the stream is made again", lambda: "config" in client.api(f"STREAM.INFO.{STREAM}"))
+    for sender in senders:
+        sender.thaw()
+    site.stored()
+    # Nor after one more start.
+    late.kill()
+    late.start()
+    site.stored()
+    site.is_complete()
+
+
 @pytest.mark.parametrize("change", [{"max_msgs": 1000}, {"max_bytes": 10_000_000}, {"max_age": 3600_000_000_000}, {"max_msgs_per_subject": 500}])
 def test_a_stream_with_other_limits_is_reported(site, change):
     site = site(nodes=2).start()

@@ -1,4 +1,7 @@
 """One history on three nodes, also when NATS or nodes are away for a while."""
+import json
+import os
+
 import pytest
 from nodes import job_calls, new_jid
 from procs import eventually
@@ -69,6 +72,24 @@ def test_nothing_waits_for_nats(site, when):
     site.is_complete()
     for node in site.nodes:
         node.is_well()
+
+
+def test_retention_keeps_what_is_not_published_while_nats_is_away_from_the_start(site):
+    site = site(nodes=1, window="2m")
+    [one] = site.nodes
+    one.start()
+    site.write()
+    site.stored()
+
+    def is_pinned():
+        found = json.loads(one.cli("consumers", "list", "--output", "json").stdout)["consumers"]
+        return any(row["name"] == "cluster" and row["pin"] for row in found)
+    eventually("what waits is kept", is_pinned)
+    if os.environ.get("LONG"):
+        # Longer than the stream would keep it.
+        for writer in site.writers:
+            writer.finish()
+        eventually("it is not kept any longer", lambda: not is_pinned(), 240)
 
 
 def test_a_node_that_was_down_learns_what_others_stored(site):
