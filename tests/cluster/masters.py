@@ -12,7 +12,7 @@ import zmq
 
 
 class Master:
-    """The bus and the request port of one master. `calls` are the texts that published jobs have as their first argument."""
+    """The bus and the request port of one master. `calls` are the first arguments of published jobs, with their ids."""
 
     def __init__(self, place, name):
         self.name, self.place = name, pathlib.Path(place)
@@ -63,7 +63,7 @@ class Master:
             if not self._request.poll(50):
                 continue
             asked = msgpack.unpackb(self._request.recv(), raw=False, strict_map_key=False)["load"]
-            self.calls.append(asked["arg"][0])
+            self.calls.append((asked["arg"][0], asked["jid"]))
             load = {"jid": asked["jid"], "minions": ["web1"]}
             self._request.send(msgpack.packb({"enc": "clear", "load": load}, use_bin_type=True))
         self._request.close()
