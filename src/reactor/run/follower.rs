@@ -151,8 +151,12 @@ impl Follower {
 
     /// Continues what a former leader left open; false if the daemon stops.
     fn begin(&self, opened: &mut Opened) -> bool {
-        // What it did is in the log.
-        self.read_up_to(self.log.durable(), None) && self.queue_all(opened)
+        // What it did is in the log. Events that are read until then are queued with all others, once.
+        let has_begun = self.read_up_to(self.log.durable(), None) && self.queue_all(opened);
+        if has_begun {
+            self.team.begun();
+        }
+        has_begun
     }
 
     /// Reads the log up to a position; false if the daemon stops. See [`Follower::read_part`] for `fold`.

@@ -91,17 +91,25 @@ impl Team {
         self.acts.load(Ordering::Acquire)
     }
 
-    /// Compares what this reactor does with what it should.
+    /// Compares what this reactor does with what it should. Before it acts, all that is open must be queued: then [`Team::begun`].
     pub(super) fn change(&self) -> Option<Change> {
         let leads = self
             .gate
             .standing()
             .is_none_or(|standing| standing == Standing::Leads);
-        match (self.acts.swap(leads, Ordering::AcqRel), leads) {
+        match (self.acts(), leads) {
             (false, true) => Some(Change::Begins),
-            (true, false) => Some(Change::Ends),
+            (true, false) => {
+                self.acts.store(false, Ordering::Release);
+                Some(Change::Ends)
+            }
             _ => None,
         }
+    }
+
+    /// Notes that all open events are queued: from now on each is queued when it is read.
+    pub(super) fn begun(&self) {
+        self.acts.store(true, Ordering::Release);
     }
 
     /// Opens an event that rules match, unless it is known by a twin.

@@ -162,6 +162,34 @@ fn a_new_leader_continues_what_the_former_one_left_open() {
 }
 
 #[test]
+fn a_new_leader_queues_each_event_once_that_it_had_not_read_yet() {
+    let (slow, gate) = slow(&["held/*", "slow/*"]);
+    let held = slow.held.clone();
+    held.shut(true);
+    let member = Member::start("b", slow, Settings::default());
+    member.fires("", "held/1");
+    member.harness.wait_for("the follower to be held", |_| held.reached() == 1);
+    for tag in ["slow/1", "slow/2", "slow/3"] {
+        member.fires("", tag);
+    }
+
+    member.election.stand(Some(OWN));
+    held.shut(false);
+    let team = &member.harness.reactor.follower.team;
+    member.harness.wait_for("it to lead", |_| team.acts());
+    // It is read once the reactor has begun.
+    member.fires("", "slow/4");
+    member.has_open(4);
+    assert_eq!(member.harness.status().waiting, 4);
+
+    gate.shut(false);
+    let asked: Vec<_> = (0..5).map(|_| member.harness.next()).collect();
+    assert_eq!(asked, ["held/1", "slow/1", "slow/2", "slow/3", "slow/4"]);
+    member.harness.wait_until_done();
+    assert_eq!(member.stop().1, [""; 0]);
+}
+
+#[test]
 fn a_leader_acts_once_on_the_copies_of_an_event() {
     let member = Member::start(OWN, rules(&["x/*"]), Settings::default());
     member.fires("", "x/1");
