@@ -12,7 +12,7 @@ import zmq
 
 
 class Master:
-    """The bus and the request port of one master. `calls` are the first arguments of published jobs, with their ids."""
+    """The bus and the request port of one master. `calls` are the texts that published jobs have as their first argument."""
 
     def __init__(self, place, name):
         self.name, self.place = name, pathlib.Path(place)
@@ -45,7 +45,7 @@ class Master:
             thread.start()
 
     def settings(self, election, **reactor):
-        """What the daemon beside it has in its configuration."""
+        """The configuration of its daemon."""
         return {"bus": [str(self.sock_dir)],
                 "reactor": {"master": str(self.conf), "rules": [{"x/*": str(self.sls)}], "election": election, **reactor}}
 
@@ -63,7 +63,7 @@ class Master:
             if not self._request.poll(50):
                 continue
             asked = msgpack.unpackb(self._request.recv(), raw=False, strict_map_key=False)["load"]
-            self.calls.append((asked["arg"][0], asked["jid"]))
+            self.calls.append(asked["arg"][0])
             load = {"jid": asked["jid"], "minions": ["web1"]}
             self._request.send(msgpack.packb({"enc": "clear", "load": load}, use_bin_type=True))
         self._request.close()
