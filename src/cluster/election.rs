@@ -1,4 +1,4 @@
-//! The election of the one reactor that acts, among those of several masters.
+//! The election of one reactor among several masters.
 //!
 //! The leader has a lease: the one message of a subject in a bucket whose messages expire. It renews the lease by a message that is accepted
 //! only behind its last one, and whoever finds none takes it, so NATS decides between two who try. Nobody compares clocks of machines: a
@@ -33,14 +33,14 @@ use crate::model::MasterName;
 
 /// What a lease says. It is renewed with the same words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Lease {
+struct Leadership {
     /// The master whose reactor leads; empty if it has given up the lease.
     leader: String,
     /// The process that has it.
     instance: String,
 }
 
-impl Lease {
+impl Leadership {
     /// Whether it can be shown.
     fn is_short(&self) -> bool {
         let words = [&self.leader, &self.instance];
@@ -167,7 +167,7 @@ impl Election {
     }
 
     /// Says whether the reactor could act: why not, or `None`.
-    pub(crate) fn is_fit(&self, unfit: Option<String>) {
+    pub(crate) fn set_unfit(&self, unfit: Option<String>) {
         self.known.lock().unfit = unfit;
     }
 
@@ -197,7 +197,7 @@ impl Election {
             let mut candidate = Candidate {
                 election: self,
                 cluster,
-                lease: Lease {
+                lease: Leadership {
                     leader: self.own.as_str().to_owned(),
                     instance: instance.to_owned(),
                 },
@@ -296,7 +296,7 @@ impl Cluster {
 struct Candidate<'a> {
     election: &'a Election,
     cluster: &'a Cluster,
-    lease: Lease,
+    lease: Leadership,
     has_read: &'a dyn Fn(u64) -> bool,
     /// The number of the message by which this reactor has the lease.
     held: Option<u64>,
@@ -370,13 +370,13 @@ impl Candidate<'_> {
     }
 
     /// The lease, and the number of its message; 0 without one.
-    async fn read(&self, bucket: &Stream<()>) -> Result<(u64, Option<Lease>), String> {
+    async fn read(&self, bucket: &Stream<()>) -> Result<(u64, Option<Leadership>), String> {
         let subject = self.subject();
         match bucket.get_last_raw_message_by_subject(&subject).await {
             // What is no lease is nobody's.
             Ok(message) => {
                 let lease = serde_json::from_slice(&message.payload).ok();
-                let lease = lease.filter(|lease: &Lease| lease.is_short());
+                let lease = lease.filter(|lease: &Leadership| lease.is_short());
                 Ok((message.sequence, lease))
             }
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok((0, None)),
@@ -429,7 +429,7 @@ impl Candidate<'_> {
             return Ok(());
         };
         self.forget();
-        let free = Lease {
+        let free = Leadership {
             leader: String::new(),
             ..self.lease.clone()
         };
@@ -448,7 +448,7 @@ impl Candidate<'_> {
     async fn publish(
         &self,
         connection: &Connection,
-        lease: &Lease,
+        lease: &Leadership,
         last: u64,
     ) -> Result<u64, NotWritten> {
         let failed = |error: &dyn fmt::Display| NotWritten::Failed(format!("lease: {error}"));
@@ -540,7 +540,7 @@ mod tests {
     fn without_a_quorum_all_act_or_none_does() {
         for (without_quorum, acts) in [(WithoutQuorum::Stop, false), (WithoutQuorum::Act, true)] {
             let (election, clock) = election(without_quorum);
-            election.is_fit(None);
+            election.set_unfit(None);
             assert!(
                 matches!(election.standing(), Standing::Unknown(_)),
                 "a start is given time"
@@ -556,7 +556,7 @@ mod tests {
             }
 
             // One that cannot act does not.
-            election.is_fit(Some("its master is away".to_owned()));
+            election.set_unfit(Some("its master is away".to_owned()));
             assert!(matches!(election.standing(), Standing::Unknown(_)));
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct Place {
     /// Up to this message the stream may have entries that a restored log contains beyond the marks, at any place.
     #[serde(default)]
     pub(crate) compared_upto: u64,
-    /// The stream was made anew, and its masters fill it again: entries that the log has beyond the marks may come at any later message.
+    /// The stream was recreated, and its masters are refilling it: entries beyond the marks may arrive in any later message.
     #[serde(default)]
     pub(crate) is_refilled: bool,
 }

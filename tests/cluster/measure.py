@@ -259,9 +259,8 @@ def until_published(site):
 
 
 def test_own_ingest(site):
-    """With its peer away, so that only the outbox is beside it. Three kinds: `with` an outbox; `beside` servers that a plain publisher gives
-    the same messages in the same time, so that the difference is what the outbox takes in the daemon; and `without` either, while the
-    servers rest."""
+    """Without a peer, in three kinds: `with` an outbox; `beside` servers that a plain publisher gives the same messages in the same time; and
+    `without` either, while the servers rest. The first two differ by what the outbox takes in the daemon."""
     whole = site(nodes=1, servers=3)
     whole.servers.start()
     (node,) = whole.nodes

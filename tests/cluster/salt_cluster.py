@@ -21,7 +21,7 @@ import conftest as integration  # noqa: E402
 import procs  # noqa: E402
 import salt_lab  # noqa: E402
 from procs import eventually  # noqa: E402
-from servers import Servers, program, users  # noqa: E402
+from servers import Servers, nats_settings, program, users  # noqa: E402
 
 #: Seconds in which jobs run before a machine is killed, while it is away, and after its return.
 SECONDS = float(os.environ.get("SECONDS") or 8)
@@ -133,9 +133,7 @@ def main():
         servers = Servers(f"{path}/nats", 3, of_masters.values())
 
         def daemon_conf(number, root):
-            password = f"{root}/nats.password"
-            salt_lab.write(password, of_masters[names[number]]["password"])
-            nats = {"servers": [f"nats://127.0.0.1:{one.port}" for one in servers.all], "user": names[number], "password": f"file:{password}", "timeout": "2s"}
+            nats = nats_settings(root, names[number], of_masters[names[number]]["password"], servers)
             return {"cluster": {"slot": f"{number + 1}/3", "nats": nats}}
         try:
             servers.start()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""salt_hot: two Salt masters with one minion of both, a daemon beside each, and their reactors in an election. What `make cluster-hot` calls.
+"""salt_hot: two Salt masters with one minion of both, a daemon for each, and their reactors in an election. What `make cluster-hot` calls.
 
 The minion fires events at both masters, on which a rule reacts with a job. The machine of the leader is killed, and started again. At the end each
 event must have one job.
@@ -19,7 +19,7 @@ import conftest as integration  # noqa: E402
 import procs  # noqa: E402
 import salt_lab  # noqa: E402
 from procs import eventually  # noqa: E402
-from servers import Servers, program, users  # noqa: E402
+from servers import Servers, nats_settings, program, users  # noqa: E402
 
 #: Events of each part.
 EVENTS = int(os.environ.get("EVENTS") or 10)
@@ -113,8 +113,7 @@ def main():
 
         def daemon_conf(number, root):
             name = NAMES[number]
-            salt_lab.write(f"{root}/nats.password", of_masters[name]["password"])
-            nats = {"servers": [f"nats://127.0.0.1:{servers.all[0].port}"], "user": name, "password": f"file:{root}/nats.password", "timeout": "2s"}
+            nats = nats_settings(root, name, of_masters[name]["password"], servers)
             return {"cluster": {"slot": f"{number + 1}/2", "nats": nats, "replicas": 1, "replicate": "all"}}
         try:
             servers.start()

@@ -49,6 +49,14 @@ def users(masters, place, stream="saltcellar"):
     return found
 
 
+def nats_settings(root, name, password, servers):
+    """`cluster.nats` of a daemon, with its password in a file."""
+    file = f"{root}/nats.password"
+    salt_lab.write(file, password)
+    return {"servers": [f"nats://127.0.0.1:{one.port}" for one in servers.all], "user": name, "password": f"file:{file}", "timeout": "2s"}
+
+
+
 class Server:
     """One nats-server."""
 

@@ -204,7 +204,7 @@ fn latest(
             .with_context(|| format!("read the record {}", row.seq))?;
         Ok(Reaction { row, record })
     };
-    // Those of another master are found, and repeated, there.
+    // The daemon of another master reports its reactions itself.
     rows.into_iter()
         .filter(|row| row.master.is_none())
         .map(read)

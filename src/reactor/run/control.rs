@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::gate::LeaseGate;
+use super::gate::CallGate;
 use super::in_use::{InUse, RuleSnapshot};
 use super::keeper::Keeper;
 use super::pending::Pending;
@@ -25,7 +25,7 @@ pub(super) struct Control {
     pub(super) in_use: Arc<InUse>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) pending: Arc<Pending>,
-    pub(super) gate: Arc<LeaseGate>,
+    pub(super) gate: Arc<CallGate>,
     pub(super) traces: Arc<Traces>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) executor: Arc<dyn Executor>,

@@ -7,7 +7,7 @@
 //! | [`Pending`] | the scheduler: which task is next |
 //! | [`Traces`] | what the log shows of calls, and which are ours |
 //! | [`RunnerSlots`] | the slots of the master's runners |
-//! | [`LeaseGate`] | whether calls may be made |
+//! | [`CallGate`] | whether calls may be made |
 //! | [`Team`] | with an election: whether events are queued, and which are twins |
 //! | [`Recorder`] | records on their way to the log |
 //! | [`Endings`] | the end of reactions: counts, failures, records |
@@ -27,7 +27,7 @@ use super::control::Control;
 use super::endings::Endings;
 use super::failed::FailedReaction;
 use super::follower::Follower;
-use super::gate::LeaseGate;
+use super::gate::CallGate;
 use super::in_use::InUse;
 use super::keeper::Keeper;
 use super::pending::Pending;
@@ -180,7 +180,7 @@ impl Reactor {
         let fallback = settings.salts.fallback;
         let in_use = Arc::new(InUse::new(rules, settings, now));
         let elected = election.clone().map(|election| (election, in_use.clone()));
-        let gate = Arc::new(LeaseGate::new(fallback, elected, clock.clone()));
+        let gate = Arc::new(CallGate::new(fallback, elected, clock.clone()));
         let pending = Arc::new(Pending::new(in_use.settings(), clock.clone()));
         let traces = Arc::new(Traces::new(clock.clone()));
         let watch = Arc::new(Watch::new(metrics.clone()));
@@ -305,9 +305,9 @@ impl Reactor {
             let (control, drain) = (reactor.handle.control.clone(), drain.clone());
             reactor.spawn("sc-react-fit".to_owned(), move || {
                 loop {
-                    election.is_fit(control.unfit());
+                    election.set_unfit(control.unfit());
                     if drain.wait(ELECTION_RENEWAL) {
-                        return election.is_fit(Some("the daemon stops".to_owned()));
+                        return election.set_unfit(Some("the daemon stops".to_owned()));
                     }
                 }
             })?;

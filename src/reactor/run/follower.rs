@@ -9,7 +9,7 @@ use super::endings::Endings;
 use super::events::{
     self, event_of, is_bus_event, is_event_of_peer, is_of_interest, is_result_of_runner,
 };
-use super::gate::LeaseGate;
+use super::gate::CallGate;
 use super::in_use::{InUse, RuleSnapshot};
 use super::keeper::Keeper;
 use super::pending::Pending;
@@ -35,7 +35,7 @@ pub(super) struct Follower {
     pub(super) pending: Arc<Pending>,
     pub(super) slots: Arc<RunnerSlots>,
     pub(super) traces: Arc<Traces>,
-    pub(super) gate: Arc<LeaseGate>,
+    pub(super) gate: Arc<CallGate>,
     pub(super) watch: Arc<Watch>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) endings: Arc<Endings>,

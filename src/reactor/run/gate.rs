@@ -16,7 +16,7 @@ use crate::cluster::election::{Election, Standing};
 use crate::reactor::rules::lease::{EngineReport, Lease};
 use crate::wire::salt_event::stamp_of;
 
-pub(super) struct LeaseGate {
+pub(super) struct CallGate {
     /// Lock order: after the scheduler; no other lock is taken under it.
     lease: Mutex<Lease>,
     /// With `reactor.election`; and the settings, which may make it void.
@@ -36,7 +36,7 @@ pub(super) struct Reported {
     pub(super) salts_reactor: Option<bool>,
 }
 
-impl LeaseGate {
+impl CallGate {
     pub(super) fn new(
         fallback: bool,
         election: Option<(Arc<Election>, Arc<InUse>)>,
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_required_lease_opens_the_gate_until_it_ends() {
         let clock = Clock::manual(Micros(1_000_000));
-        let gate = LeaseGate::new(true, None, clock.clone());
+        let gate = CallGate::new(true, None, clock.clone());
         assert!(gate.blocks() && gate.why().is_some());
 
         // The first report gets a token, the second one a lease.
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_report_states_what_it_changed() {
-        let gate = LeaseGate::new(false, None, Clock::manual(Micros(1)));
+        let gate = CallGate::new(false, None, Clock::manual(Micros(1)));
         let acts = EngineReport {
             acts: true,
             salts_reactor: true,

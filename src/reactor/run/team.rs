@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::events::{is_bus_event, is_event_of_peer};
-use super::gate::LeaseGate;
+use super::events::{event_of, is_bus_event, is_event_of_peer};
+use super::gate::CallGate;
 use super::in_use::RuleSnapshot;
 use super::keeper::Keeper;
 use super::record::{RecordSummary, read_summary};
@@ -29,7 +29,7 @@ use crate::reactor::logged::is_by_reactor;
 use crate::store::{Followed, Start, Store, StoreError};
 
 pub(super) struct Team {
-    gate: Arc<LeaseGate>,
+    gate: Arc<CallGate>,
     keeper: Arc<Keeper>,
     log: Store,
     clock: Clock,
@@ -62,7 +62,7 @@ pub(super) enum Share {
 
 impl Team {
     pub(super) fn new(
-        gate: Arc<LeaseGate>,
+        gate: Arc<CallGate>,
         keeper: Arc<Keeper>,
         log: Store,
         clock: Clock,
@@ -196,28 +196,8 @@ impl Team {
                     || flags.has(Flags::ON_BUS)
             };
             let after = self.log.follow(planned, at, REACTOR_WAVE_BYTES, |row| {
-                if row.seq >= cursor {
-                    return;
-                }
-                if row.kind == Kind::Reaction {
-                    let Some(record) = read_summary(row.body) else {
-                        return;
-                    };
-                    let likeness = likeness_of_record(&row, &record);
-                    let event = twins.recorded(likeness, record.at, record);
-                    if let Some(event) = event.filter(|event| !open.contains(event)) {
-                        twins.closed(likeness, event);
-                    }
-                    return;
-                }
-                if !(is_bus_event(&row) || is_event_of_peer(&row)) || is_by_reactor(row.body) {
-                    return;
-                }
-                let tag = String::from_utf8_lossy(row.tag);
-                let rules = self.keeper.matching(&*snapshot.rules, &tag, row.seq);
-                if !rules.is_empty() {
-                    let event = super::events::event_of(&row);
-                    twins.restored(&sighting(&row, &event, 0), open.contains(&row.seq));
+                if row.seq < cursor {
+                    self.restore_row(&row, snapshot, &open, &mut twins);
                 }
             })?;
             if after == at {
@@ -226,6 +206,38 @@ impl Team {
             at = after;
         }
         Ok(())
+    }
+
+    fn restore_row(
+        &self,
+        row: &Followed<'_>,
+        snapshot: &RuleSnapshot,
+        open: &BTreeSet<SeqNo>,
+        twins: &mut Twins,
+    ) {
+        if row.kind == Kind::Reaction {
+            let Some(record) = read_summary(row.body) else {
+                return;
+            };
+            let likeness = likeness_of_record(row, &record);
+            let event = twins.recorded(likeness, record.at, record);
+            if let Some(event) = event.filter(|event| !open.contains(event)) {
+                twins.closed(likeness, event);
+            }
+            return;
+        }
+
+        let is_event = is_bus_event(row) || is_event_of_peer(row);
+        if !is_event || is_by_reactor(row.body) {
+            return;
+        }
+
+        let tag = String::from_utf8_lossy(row.tag);
+        let rules = self.keeper.matching(&*snapshot.rules, &tag, row.seq);
+        if !rules.is_empty() {
+            let sighting = sighting(row, &event_of(row), 0);
+            twins.restored(&sighting, open.contains(&row.seq));
+        }
     }
 
     /// The open events whose twin is awaited: they are not queued yet.

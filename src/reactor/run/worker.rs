@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::calls::{Calls, Permission, TryResult};
 use super::decide::{AtTurn, Mode, Turn};
 use super::endings::Endings;
-use super::gate::LeaseGate;
+use super::gate::CallGate;
 use super::in_use::{InUse, RuleSnapshot};
 use super::keeper::Keeper;
 use super::pending::Pending;
@@ -25,7 +25,7 @@ pub(super) struct Worker {
     pub(super) in_use: Arc<InUse>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) pending: Arc<Pending>,
-    pub(super) gate: Arc<LeaseGate>,
+    pub(super) gate: Arc<CallGate>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) calls: Calls,
     pub(super) endings: Arc<Endings>,

@@ -166,7 +166,7 @@ pub fn read(bytes: &[u8]) -> Result<Vec<BlockView>, NoBlock> {
             return Err(damaged("blocks whose numbers do not ascend"));
         }
         last = Some(rows.seq(rows.len() - 1));
-        // Together they have the limits of one, so that few bytes do not become much memory.
+        // Together they have the limits of one: few bytes must not expand to much memory.
         entries += rows.len();
         bodies += block.bodies_len();
         if entries > BLOCK_ENTRIES_MAX || bodies > BODIES_MAX {

@@ -98,7 +98,7 @@ impl<W: Fn(Kind, &str) -> bool> Packing<'_, W> {
 
 impl<W: Fn(Kind, &str) -> bool> Visit for Packing<'_, W> {
     fn row(&mut self, segment: &Arc<Segment>, rows: Rows<'_>, row: usize) -> usize {
-        // Counts as read, so that a log full of other entries ends a read, too. Their bodies are not unpacked.
+        // Counts as read: a read must end even in a log without wanted entries. Their bodies are not unpacked.
         if !is_wanted(self.entries, rows, row) {
             return rows.body_len(row);
         }

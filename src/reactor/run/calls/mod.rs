@@ -15,7 +15,7 @@ use salt_sls::Value;
 
 use super::decide::{Attempt, Consequence, Failure, Next};
 use super::depths::name_orchestration;
-use super::gate::LeaseGate;
+use super::gate::CallGate;
 use super::keeper::Keeper;
 use super::pending::Pending;
 use super::record::recorder::Recorder;
@@ -39,7 +39,7 @@ use crate::store::Store;
 pub(super) struct Calls {
     pub(super) executor: Arc<dyn Executor>,
     pub(super) jid_slot: Option<Slot>,
-    pub(super) gate: Arc<LeaseGate>,
+    pub(super) gate: Arc<CallGate>,
     pub(super) pending: Arc<Pending>,
     pub(super) slots: Arc<RunnerSlots>,
     pub(super) traces: Arc<Traces>,

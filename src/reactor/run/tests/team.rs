@@ -111,6 +111,18 @@ impl Member {
     }
 }
 
+/// A leader with three events of one minion, of which the first is being rendered.
+fn leader_that_renders() -> (Member, Arc<Barrier>) {
+    let (slow, gate) = slow(&["slow/*"]);
+    let member = Member::start(OWN, slow, Settings::default());
+    for tag in ["slow/1", "slow/2", "slow/3"] {
+        member.fires("", tag);
+    }
+    member.has_open(3);
+    member.harness.wait_for_rendering(&gate);
+    (member, gate)
+}
+
 #[test]
 fn a_follower_acts_on_nothing_and_knows_what_the_leader_did() {
     let member = Member::start("b", rules(&["x/*"]), Settings::default());
@@ -168,7 +180,9 @@ fn a_new_leader_queues_each_event_once_that_it_had_not_read_yet() {
     held.shut(true);
     let member = Member::start("b", slow, Settings::default());
     member.fires("", "held/1");
-    member.harness.wait_for("the follower to be held", |_| held.reached() == 1);
+    member
+        .harness
+        .wait_for("the follower to be held", |_| held.reached() == 1);
     for tag in ["slow/1", "slow/2", "slow/3"] {
         member.fires("", tag);
     }
@@ -245,13 +259,7 @@ fn a_new_leader_acts_on_what_only_another_master_has() {
 
 #[test]
 fn a_reactor_that_loses_the_lease_begins_nothing_more_and_forgets_nothing() {
-    let (slow, gate) = slow(&["slow/*"]);
-    let member = Member::start(OWN, slow, Settings::default());
-    for tag in ["slow/1", "slow/2", "slow/3"] {
-        member.fires("", tag);
-    }
-    member.has_open(3);
-    member.harness.wait_for_rendering(&gate);
+    let (member, gate) = leader_that_renders();
 
     member.leads("b", 1);
     member.harness.wait_for("the queue to be empty", |harness| {
@@ -271,13 +279,7 @@ fn a_reactor_that_loses_the_lease_begins_nothing_more_and_forgets_nothing() {
 
 #[test]
 fn a_leader_does_not_begin_what_the_former_one_turns_out_to_have_done() {
-    let (slow, gate) = slow(&["slow/*"]);
-    let member = Member::start(OWN, slow, Settings::default());
-    for tag in ["slow/1", "slow/2", "slow/3"] {
-        member.fires("", tag);
-    }
-    member.has_open(3);
-    member.harness.wait_for_rendering(&gate);
+    let (member, gate) = leader_that_renders();
 
     // Its record was on the way when this one began to lead.
     member.b_handles_by("slow/*", "slow/2");

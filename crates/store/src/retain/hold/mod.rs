@@ -98,7 +98,7 @@ pub struct Merged {
     pub beyond_limit: usize,
 }
 
-/// Times of changes end in the year 9999, so that a later one can always follow.
+/// Times of changes end in the year 9999. A later change can always follow.
 const CHANGE_MAX: Micros = Micros(253_402_300_799_000_000);
 
 impl HoldChange {
