@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -201,6 +201,11 @@ bench-sinks: $(TARGET)/bench-libs bench-build ## measure sinks beside baselines:
 bench-http: bench-build ## measure the page and queries of large stores, live viewers beside none, and the start of the command line (JOBS, EVENTS, LIVE, KEEP, ONLY=page)
 	@SALTCELLAR_BENCH="$(BENCH)" SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/http/measure.py $(PYTEST_ARGS)
+
+bench-page: ## measure processor time and bytes of the page's views in a store of 14 highstates of 1,000 minions, and of the overview with a million jobs (NIGHTS, JOBS, REPEATS, KEEP, ONLY=fleet)
+	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
+	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
+	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/http/measure_page.py $(PYTEST_ARGS)
 
 SOAK_ENTRIES ?= 100000000
 soak: bench-build ## measure memory over a hundred million entries (SOAK_ENTRIES)

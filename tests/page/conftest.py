@@ -139,6 +139,15 @@ class Daemon:
     def load(self, site):
         self.call("import", "jsonl", "-", stdin=site.text())
 
+    def stream(self, lines):
+        """Imports lines without all of them in memory."""
+        command = [BIN, "import", "jsonl", "-", "--socket", self.directory / "s.sock"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as feed:
+            for line in lines:
+                feed.stdin.write(line + "\n")
+            feed.stdin.close()
+            assert feed.wait(DEADLINE) == 0
+
     def react(self):
         """Fires events that rules match, and waits until they are recorded."""
         self.bus.fire("salt/auth", id="web7.example.net", act="pend", result=True)
