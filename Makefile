@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -65,7 +65,7 @@ test-release:
 
 test-salt: ## make the Python environments with Salt and the extension, and install what pip has of sinks' destinations
 	@for r in $$($(LAB) releases); do $(LAB) venv --release $$r; done
-	@$(MAKE) --no-print-directory sinks-libs
+	@$(MAKE) --no-print-directory sinks-libs page-libs
 
 # Their many small files are in memory, if there is room; in CI they are on the disk. nextest runs no examples of documentation.
 test-rust: ## run the tests of the crates
@@ -94,8 +94,14 @@ test-python: test-binary ## run the tests of the extension, and of the daemon's 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rfEs -p no:cacheprovider tests/http $(PYTEST_ARGS)
 
-test-page: test-binary ## drive the web page in a headless Chromium (Debian: chromium)
-	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rfEs -p no:cacheprovider tests/page $(PYTEST_ARGS)
+# What pip installs for the page: axe-core (MPL-2.0), which looks for barriers in a view. Its bindings for another browser driver are not used.
+PAGE_LIBS := $(abspath $(TARGET))/page-libs
+page-libs:
+	@test -d "$(PAGE_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --target "$(PAGE_LIBS)" axe-playwright-python==0.1.8 || echo "axe-core cannot be installed: the tests with it are skipped"
+
+test-page: test-binary page-libs ## drive the web page in a headless Chromium (Debian: chromium)
+	@SALTCELLAR_BIN="$(TEST_BIN)" PAGE_LIBS="$(PAGE_LIBS)" $(LAB) in-venv --no-extension -- pytest -q -rfEs -p no:cacheprovider tests/page $(PYTEST_ARGS)
 
 screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chromium, pngquant)
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- python tests/page/screenshots.py docs/images

@@ -63,17 +63,17 @@ class Browser:
         message, self.buffer = self.buffer.split(b"\0", 1)
         return json.loads(message)
 
-    def send(self, method, session=None, **params):
-        """The result of a command. Events that arrive meanwhile are kept."""
+    def send(self, method, session=None, seconds=TIMEOUT_S, **params):
+        """The result of a command, within so many seconds. Events that arrive meanwhile are kept."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if session:
             message["sessionId"] = session
         os.write(self.out, json.dumps(message).encode() + b"\0")
-        until = time.monotonic() + TIMEOUT_S
+        until = time.monotonic() + seconds
         while True:
             answer = self.receive(until)
-            assert answer, f"{method} was not answered within {TIMEOUT_S} s"
+            assert answer, f"{method} was not answered within {seconds} s"
             if answer.get("id") == self.number:
                 assert "error" not in answer, (method, answer["error"])
                 return answer["result"]
@@ -145,8 +145,8 @@ class Page:
         while "Page.loadEventFired" not in self.pump(0.02):
             assert time.monotonic() < until, "the page did not load"
 
-    def js(self, expression):
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+    def js(self, expression, seconds=TIMEOUT_S):
+        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, seconds=seconds)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

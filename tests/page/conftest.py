@@ -1,5 +1,6 @@
 """A daemon with its page, a bus and a sink, from the binary in SALTCELLAR_BIN; and Chromium."""
 
+import http.server
 import json
 import os
 import re
@@ -22,7 +23,7 @@ bus: [{dir}]
 sinks:
   audit: {{encoder: json, match: [{{tag: 'salt/auth*'}}], transport: {{file: {{path: {dir}/audit.jsonl}}}}}}
   splunk: {{encoder: json, transport: {{http: {{url: 'http://127.0.0.1:9/collector'}}}}}}
-reactor:
+{sinks}reactor:
   master: {dir}/master
   shadow: true
   shadow_window: 1s
@@ -33,6 +34,10 @@ reactor:
 ACCEPT = "accept:\n  wheel.key.accept:\n    - args:\n      - match: {{ data['id'] }}\n"
 DEPLOY = "restart:\n  local.service.restart:\n    - tgt: {{ data['id'] }}\n    - arg: [nginx]\n"
 BROKEN = "report:\n  runner.http.query:\n    - args:\n      - url: {{ data['url'].strip() }}\n"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--screenshots", metavar="DIR", help="write a picture of each answer of test_tasks.py there")
 
 
 def wait_for(what, attempt):
@@ -70,9 +75,41 @@ class Bus:
         self.socket.close()
 
 
+#: Its destination takes nothing.
+SINK_WITH_LETTERS = "soc-webhook"
+
+
+class RejectingPeer:
+    """A destination that rejects every event for good, each with a message of its own."""
+
+    def __init__(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                size = len(self.rfile.read(int(self.headers["content-length"])))
+                text = f"field host of request {time.monotonic_ns()} has {size} bytes, at most 12 are accepted".encode()
+                self.send_response(400)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def sink(self):
+        url = f"http://127.0.0.1:{self.server.server_port}/alerts"
+        return f"  {SINK_WITH_LETTERS}: {{encoder: json, match: [{{tag: 'soc/alert/*'}}], transport: {{http: {{url: '{url}'}}}}}}\n"
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
 class Daemon:
-    def __init__(self, directory):
-        self.directory = directory
+    def __init__(self, directory, sinks=""):
+        self.directory, self.sinks = directory, sinks
         #: More of the configuration.
         self.more = ""
         (directory / "cache").mkdir()
@@ -86,7 +123,7 @@ class Daemon:
 
     def start(self, port):
         directory = self.directory
-        (directory / "c.yaml").write_text(CONFIG.format(dir=directory, port=port) + self.more)
+        (directory / "c.yaml").write_text(CONFIG.format(dir=directory, port=port, sinks=self.sinks) + self.more)
         self.bus.connected.clear()
         command = [BIN, "serve", "--config", directory / "c.yaml", "--state-dir", directory / "state"]
         self.process = subprocess.Popen([*command, "--socket", directory / "s.sock"], stderr=open(self.log, "a"))
@@ -156,6 +193,10 @@ class Daemon:
 
     def token(self, name, *args):
         return TOKEN.search(self.call("token", "create", name, "--scope", "admin", *args))[0]
+
+    def letters(self, sink):
+        """How many dead letters a sink has."""
+        return next(one["dead_letters"] for one in self.status()["sinks"] if one["name"] == sink)
 
     def newest(self):
         return json.loads(self.call("events", "list", "--limit", "1", "--output", "json"))["events"][0]["seq"]
