@@ -46,6 +46,7 @@ use crate::api::call::{
 };
 use crate::api::http;
 use crate::api::monitor::{ListenerMonitor, ZmqSocketStatus};
+use crate::api::query::Digest;
 use crate::api::sign_in::SignIn;
 use crate::api::sign_in::sessions::Sessions;
 use crate::api::sign_in::tokens::Tokens;
@@ -124,6 +125,7 @@ impl Made<'_> {
             metrics: self.metrics,
             master: OwnMaster::new(&engines::master_id(config)),
             shared: self.shared,
+            digest: Digest::default(),
         };
 
         // New job ids continue after the newest stored one even if the clock was set back.

@@ -546,6 +546,51 @@ pub const MINION_TIMELINE: usize = 20;
 /// Failed and changed states that are named for one minion.
 pub const MINION_STATES_SHOWN: usize = 50;
 
+/// Failed states of one return that count as causes.
+pub const CAUSES_PER_RETURN_MAX: usize = 50;
+/// Characters of each text by which failures are grouped.
+pub const CAUSE_MESSAGE_MAX: usize = 200;
+/// Characters of the line that is an example of a cause.
+pub const CAUSE_EXAMPLE_MAX: usize = 400;
+/// Causes in one answer.
+pub const CAUSES_SHOWN_MAX: usize = 1_000;
+/// Minions that are named for one cause.
+pub const CAUSE_MINIONS_SHOWN: usize = 100;
+/// Newest entries that one call examines for the time at which missing minions were heard last.
+pub const MISSING_ENTRIES_SEEN: usize = 20_000;
+/// Days of highstates that are counted for the fleet.
+pub const FLEET_DAYS: i64 = 14;
+/// Days of which durations of states are shown by default.
+pub const DURATION_DAYS: i64 = 7;
+/// Minions in the picture of a job.
+pub const STRIP_MINIONS: usize = 100;
+/// Days of a minion's results.
+pub const MINION_RESULT_DAYS: i64 = 30;
+/// Days of a minion's changes.
+pub const MINION_CHANGE_DAYS: i64 = 7;
+/// Runs of a minion in one answer.
+pub const MINION_RESULTS_SHOWN: usize = 1_000;
+/// Changes of a minion in one answer.
+pub const MINION_CHANGES_SHOWN: usize = 200;
+/// Characters of the line that tells what a state changed.
+pub const CHANGE_SUMMARY_MAX: usize = 200;
+/// Causes in the view of a job.
+pub const PAGE_CAUSES: usize = 25;
+/// Latest events that are counted by kinds of tags.
+pub const RATE_EVENTS_SEEN: usize = 5_000;
+/// Kinds of tags in one answer.
+pub const RATE_TAGS_SHOWN: usize = 10;
+/// Causes of which metrics show the number of minions.
+pub const METRICS_CAUSES: usize = 10;
+/// How far back the digest of runs reaches.
+pub const DIGEST_WINDOW: Duration = Duration::from_secs(30 * 86_400);
+/// Bytes of returns from which one call derives the digest; the next call continues.
+pub const DIGEST_BYTES_AT_ONCE: usize = 256 * 1024 * 1024;
+/// Runs in the digest; the oldest are left out.
+pub const DIGEST_RUNS_MAX: usize = 500_000;
+/// Different states of which the digest knows durations, by day.
+pub const DIGEST_STATES_MAX: usize = 20_000;
+
 /// Groups that one call counts events by; events of further groups are counted together.
 pub const COUNT_GROUPS_MAX: usize = 10_000;
 

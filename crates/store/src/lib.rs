@@ -66,6 +66,7 @@
 //!                  view, allowed     reads under limits;  what limits leave of each block
 //!                  follow            forward reads, as a subscription;  consumer: filters with durable cursors
 //!                  returns           results of many jobs
+//!                  returned          returns by segment, for what is derived from them
 //!                  last_seen         the latest entries of minions
 //!                  blocks, cache     blocks on demand;  the block cache
 //! retain           plan, limits      which segments go;  the limits in effect
@@ -129,6 +130,7 @@ pub use read::consumer::{
 pub use read::consumer::{LOST_TAG, ReadAhead, Start, is_consumer_name};
 pub use read::follow::Followed;
 pub use read::last_seen::{LastSeen, Seen};
+pub use read::returned::{BlockSpan, FoundReturn, ReturnsIn};
 pub use read::{EventPage, JobRows, StoreView, TravellingPart};
 pub use retain::Retainer;
 pub use retain::age_clock::Step;

@@ -193,12 +193,16 @@ pub fn views() -> Vec<String> {
         "/engines/out",
         "/jobs?result=failed",
         "/events?where=true",
+        "/causes",
+        "/minions?state=failed",
+        "/minions?state=missing",
     ];
     let jobs = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION]
         .map(|jid| format!("/jobs/{jid}"));
+    let causes = [SHARED[0], FOREIGN[0]].map(|jid| format!("/jobs/{jid}/causes"));
     let diff = format!("/jobs/{}/diff", SHARED[1]);
     let all = views.into_iter().chain(more).map(str::to_owned);
-    all.chain(jobs).chain([diff]).collect()
+    all.chain(jobs).chain(causes).chain([diff]).collect()
 }
 
 /// What salt-api is asked.

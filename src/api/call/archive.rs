@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::shared::SharedHistory;
+use crate::api::query::Digest;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::store::Store;
@@ -18,6 +19,8 @@ pub(crate) struct Archive {
     pub(crate) master: OwnMaster,
     /// With `cluster.nats`.
     pub(crate) shared: Option<SharedHistory>,
+    /// What lists and counts need of runs.
+    pub(crate) digest: Digest,
 }
 
 /// The id of this machine's master; empty if there is none.

@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
-use crate::api::query::{Minion, MinionsFilter, MinionsPage, minion, minions_list};
+use crate::api::query::{
+    Minion, MinionState, MinionsFilter, MinionsPage, members, minion, minions_list,
+};
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::model::Limit;
 use crate::wire::call::CallError;
@@ -22,6 +24,8 @@ pub(crate) struct ListArgs {
     /// Only minions whose last highstate failed, or with missing returns
     #[serde(default)]
     pub(crate) attention: bool,
+    /// Only minions in this state: failed, changed and ok by their last highstate, missing, or not seen for 24 hours
+    pub(crate) state: Option<MinionState>,
     /// Only minions after this one: `next` of the previous page
     pub(crate) after: Option<String>,
 }
@@ -37,7 +41,11 @@ impl Call for List {
 
 impl Run for List {
     fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<MinionsPage, CallError> {
+        let only = args
+            .state
+            .map(|state| members(&ctx.store, &ctx.others, &ctx.digest, state).map_err(failed));
         let filter = MinionsFilter {
+            only: only.transpose()?,
             minion: args.minion,
             attention: args.attention,
             after: args.after,
@@ -71,6 +79,6 @@ impl Call for Show {
 
 impl Run for Show {
     fn run(ctx: &In<'_, Self>, args: ShowArgs) -> Result<Option<Minion>, CallError> {
-        minion(&ctx.store, &ctx.others, &args.minion).map_err(failed)
+        minion(&ctx.store, &ctx.others, &ctx.digest, &args.minion).map_err(failed)
     }
 }

@@ -11,13 +11,17 @@
 mod accept;
 mod archive;
 pub(crate) mod cache;
+pub(crate) mod causes;
 mod changing;
 pub(crate) mod config;
 pub(crate) mod consumers;
 mod cursor;
 mod definition;
 mod document;
+pub(crate) mod durations;
+pub(crate) mod event_rates;
 pub(crate) mod events;
+pub(crate) mod fleet;
 pub(crate) mod jobs;
 pub(crate) mod minions;
 pub(crate) mod page_link;
@@ -87,10 +91,16 @@ pub const CALLS: &[CallEntry] = &[
     CallEntry::runs::<jobs::States>(),
     CallEntry::runs::<jobs::Diff>(),
     CallEntry::waits::<jobs::Watch>(),
+    CallEntry::runs::<jobs::strip::Strip>(),
+    CallEntry::runs::<causes::List>(),
+    CallEntry::runs::<durations::OfJob>(),
+    CallEntry::runs::<durations::OfTime>(),
+    CallEntry::runs::<fleet::Show>(),
     CallEntry::runs::<minions::List>(),
     CallEntry::runs::<minions::Show>(),
     CallEntry::runs::<events::List>(),
     CallEntry::runs::<events::Count>(),
+    CallEntry::runs::<event_rates::Rates>(),
     CallEntry::waits::<events::Follow>(),
     CallEntry::runs::<events::Entries>(),
     CallEntry::runs::<send::Send>(),

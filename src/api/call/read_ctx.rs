@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::archive::{Archive, OwnMaster};
-use crate::api::query::Others;
+use crate::api::query::{DigestView, Others};
 use crate::base::metrics::Metrics;
 use crate::model::{Limit, ReadLimits};
 use crate::store::StoreView;
@@ -17,6 +17,8 @@ pub(crate) struct ReadCtx<'a> {
     pub(crate) master: &'a OwnMaster,
     /// The other masters of a shared history, as known when the call began.
     pub(crate) others: Others,
+    /// Runs, as far as the caller may know them.
+    pub(crate) digest: DigestView<'a>,
     pub(super) limits: Arc<ReadLimits>,
 }
 
@@ -32,6 +34,7 @@ impl<'a> ReadCtx<'a> {
                 .map_or_else(Others::default, |shared| {
                     Others::of(shared.others(), shared.window())
                 }),
+            digest: DigestView::new(&archive.digest, &archive.store, limits.clone()),
             limits: limits.clone(),
         }
     }

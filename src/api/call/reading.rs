@@ -7,6 +7,7 @@ use super::archive::{Archive, OwnMaster};
 use super::parts::{Ctx, Part, Process, Reacting};
 use super::running::RunningConfig;
 use super::shared::SharedHistory;
+use crate::api::query::Digest;
 use crate::api::sign_in::SignIn;
 use crate::api::sign_in::tokens::Token;
 use crate::base::clock::Clock;
@@ -36,6 +37,7 @@ pub(crate) struct ReadArchive<'a> {
     pub(crate) metrics: &'a Metrics,
     pub(crate) master: &'a OwnMaster,
     pub(crate) shared: Option<&'a SharedHistory>,
+    pub(crate) digest: &'a Digest,
 }
 
 impl ReadPart for Archive {
@@ -49,6 +51,7 @@ impl ReadPart for Archive {
             metrics: &self.metrics,
             master: &self.master,
             shared: self.shared.as_ref(),
+            digest: &self.digest,
         }
     }
 }

@@ -225,8 +225,18 @@ pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
 /// The first parts of the paths of the page. They need no token: without one, a view is answered by
 /// the form for it.
-const PARTS: [&str; 9] = [
-    "", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out",
+const PARTS: [&str; 11] = [
+    "",
+    "assets",
+    "causes",
+    "durations",
+    "engines",
+    "events",
+    "jobs",
+    "minions",
+    "reactor",
+    "sign-in",
+    "sign-out",
 ];
 
 pub(super) fn is_page(path: &str) -> bool {

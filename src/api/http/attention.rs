@@ -1,4 +1,4 @@
-//! The overview's list of minions, shared by views.
+//! The costly parts of the overview, shared by views: minions that need attention, the counts of the fleet, and rates of events.
 //!
 //! A list is exact while nothing has been stored since it was read; otherwise it is shown up to an
 //! age.
@@ -11,7 +11,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::access::Access;
-use crate::api::query::MinionsPage;
+use crate::api::call::event_rates::EventRates;
+use crate::api::query::{Fleet, MinionsPage};
 use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
 use crate::wire::msgpack::Time;
@@ -38,6 +39,10 @@ impl<T> Part<T> {
 pub(super) struct Attended {
     #[serde(flatten)]
     pub(super) list: MinionsPage,
+    #[serde(skip)]
+    pub(super) fleet: Part<Fleet>,
+    #[serde(skip)]
+    pub(super) rates: Part<EventRates>,
     /// When the list was read.
     pub(super) time: Time,
 }
@@ -163,6 +168,8 @@ mod tests {
                 },
                 ..MinionsPage::default()
             },
+            fleet: Part::Shown(Fleet::default()),
+            rates: Part::Shown(EventRates::default()),
             time: Time(Micros(0)),
         })
     }

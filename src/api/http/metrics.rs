@@ -15,6 +15,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::api::call::Ctx;
+use crate::api::call::causes::minions_by_cause;
+use crate::base::limits::METRICS_CAUSES;
 use crate::base::metrics::{BUCKETS_US, Histogram, Metrics};
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Flags, SeqNo};
@@ -117,6 +119,10 @@ families! {
         "returns",
         "Returns stored, by `function_class`, `outcome` (succeeded, failed) and `confirmed`. A return that is seen on a bus first (`no`) and then \
          confirmed by the job cache (`yes`) counts once in each; with the job cache, select `confirmed=\"yes\"`"
+    );
+    FAILED_CAUSES = gauge(
+        "failed_causes",
+        "Minions that failed for the same cause in the last 24 hours, of the ten causes with the most, by `rank` from 1; `saltcellar jobs causes` names them"
     );
     COMMITS = histogram("commit_duration_seconds", "Time of a commit: write, sync, update of the index");
     ANSWERS = histogram(
@@ -337,6 +343,16 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
     of.gauge(&START, &[], ctx.process.started.0 as f64 / 1e6);
 
     store(ctx, of)?;
+
+    // By rank, so that no text of a minion becomes a series.
+    let causes = minions_by_cause(&ctx.archive)?;
+    for (rank, minions) in (1..=METRICS_CAUSES).zip(causes) {
+        of.gauge(
+            &FAILED_CAUSES,
+            &[("rank", &rank.to_string())],
+            minions as f64,
+        );
+    }
 
     for bus in ctx.reacting.buses.iter().map(BusMonitor::status) {
         let path = bus.path.to_string_lossy();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use salt_sls::Glob;
 
+use super::answer::Answer;
 use super::job::Job;
 use super::others::Others;
 use crate::base::clock::Micros;
@@ -73,6 +74,30 @@ named! {
 }
 
 impl JobResult {
+    /// Whether it is the result of one minion in a job.
+    fn is_of_minion(
+        self,
+        store: &StoreView,
+        others: &Others,
+        (jid, minion): (&str, &str),
+    ) -> Result<bool, StoreError> {
+        // Only what a state changed is in the body.
+        let with_body = self == Self::Changed;
+        let Some(mut job) = Job::read_of(store, jid, |id| with_body && id == minion)? else {
+            return Ok(false);
+        };
+        others.judge(store, &mut job)?;
+
+        let answer = job.answers.get(minion);
+        Ok(match self {
+            Self::Failed => answer.is_some_and(Answer::failed),
+            Self::Succeeded => answer.is_some_and(|answer| !answer.failed()),
+            Self::Changed => answer.is_some_and(|a| a.states().iter().any(StateRow::changed)),
+            Self::Missing => job.missing().contains(&minion),
+            Self::Unknown => job.unknown.contains_key(minion),
+        })
+    }
+
     fn is_of(
         self,
         store: &StoreView,
@@ -102,7 +127,7 @@ impl JobResult {
         others.judge(store, &mut job)?;
 
         let missing = || !job.missing().is_empty();
-        let failed = || job.answers.values().any(super::answer::Answer::failed);
+        let failed = || job.answers.values().any(Answer::failed);
         Ok(match self {
             Self::Failed => failed(),
             Self::Missing => missing(),
@@ -319,7 +344,13 @@ pub(crate) fn each_job_before(
                 passes = answered_by(store, filter, &listed)?
                     && filter.allows_origin(store, &listed.row)?
                     && match filter.result {
-                        Some(result) => result.is_of(store, &filter.others, &listed.row)?,
+                        Some(result) => match &filter.minion {
+                            Some(minion) => {
+                                let of = (listed.row.jid.as_str(), minion.as_str());
+                                result.is_of_minion(store, &filter.others, of)?
+                            }
+                            None => result.is_of(store, &filter.others, &listed.row)?,
+                        },
                         None => true,
                     };
             }

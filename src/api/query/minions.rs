@@ -9,10 +9,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use salt_sls::Glob;
 
 use super::answer::Answer;
+use super::change;
+use super::counts::StateCounts;
+use super::digest::{DAY_US, DigestView, RunRow};
 use super::job::Job;
 use super::others::Others;
+use crate::base::clock::Micros;
 use crate::base::limits::{
-    LIST_BYTES_MAX, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
+    LIST_BYTES_MAX, MINION_CHANGE_DAYS, MINION_CHANGES_SHOWN, MINION_RESULT_DAYS,
+    MINION_RESULTS_SHOWN, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
 use crate::model::{EventFilter, Flags};
@@ -67,12 +72,6 @@ answers! {
         /// Null if they were not read.
         states: Option<StateCounts>,
     }
-    /// Numbers of states.
-    StateCounts {
-        total: u64,
-        failed: u64,
-        changed: u64,
-    }
     /// A minion.
     Minion {
         #[serde(flatten)]
@@ -87,7 +86,34 @@ answers! {
         missing_jobs: Vec<MinionRun>,
         /// Its latest events, the latest first.
         timeline: Vec<MinionEvent>,
+        /// Its runs of states, and its failed runs, of the last 30 days, the latest first.
+        results: Vec<MinionResult>,
+        /// Results since this time are known.
+        results_since: Time,
+        /// What its states changed in the last 7 days, the latest first, up to a limit.
+        changes: Vec<MinionChange>,
         skipped: NotRead,
+    }
+    /// The result of a run on a minion.
+    MinionResult {
+        jid: String,
+        time: Time,
+        /// Empty for several functions.
+        fun: String,
+        failed: bool,
+        /// Null if it ran none.
+        states: Option<StateCounts>,
+    }
+    /// What a state changed.
+    MinionChange {
+        jid: String,
+        time: Time,
+        /// The id of the state.
+        id: String,
+        fun: String,
+        name: String,
+        /// In one line.
+        summary: String,
     }
     /// An event of a minion.
     MinionEvent {
@@ -118,6 +144,8 @@ pub(crate) struct MinionsFilter {
     pub(crate) minion: Option<Glob>,
     /// Only minions whose last highstate failed, or that have missing returns.
     pub(crate) attention: bool,
+    /// Only these.
+    pub(crate) only: Option<BTreeSet<String>>,
     /// Ids after this one.
     pub(crate) after: Option<String>,
     pub(crate) limit: usize,
@@ -189,6 +217,16 @@ fn runs(
     Ok(minions)
 }
 
+/// The minions that have returned a job, with the time of the newest.
+pub(super) fn known(store: &StoreView) -> Result<HashMap<String, Option<Micros>>, StoreError> {
+    let runs = runs(store, |_, _| true)?;
+    let of_minion = |(id, runs): (String, Runs)| {
+        let at = newest(&runs).and_then(|(_, run)| run.jid.key().time());
+        (id, at)
+    };
+    Ok(runs.into_iter().map(of_minion).collect())
+}
+
 /// The latest jobs of the functions of a minion.
 fn functions(runs: &Runs) -> impl Iterator<Item = (&String, &LatestJob)> {
     runs.iter().filter(|(fun, _)| fun.as_str() != HIGHSTATE)
@@ -215,12 +253,12 @@ fn last_highstate(runs: &Runs) -> Option<MinionRun> {
 
 /// Missing returns of the newest jobs.
 #[derive(Default)]
-struct MissingReturns {
-    by_minion: HashMap<String, Vec<MinionRun>>,
+pub(super) struct MissingReturns {
+    pub(super) by_minion: HashMap<String, Vec<MinionRun>>,
     skipped: NotRead,
 }
 
-fn missing_returns(
+pub(super) fn missing_returns(
     store: &StoreView,
     others: &Others,
     wanted: impl Fn(&str) -> bool,
@@ -384,7 +422,11 @@ pub(crate) fn minions_list(
     others: &Others,
     filter: &MinionsFilter,
 ) -> Result<MinionsPage, StoreError> {
-    let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
+    let wanted = |id: &str| {
+        let is_among = |only: &BTreeSet<String>| only.contains(id);
+        filter.minion.as_ref().is_none_or(|glob| glob.matches(id))
+            && filter.only.as_ref().is_none_or(is_among)
+    };
     let missing = missing_returns(store, others, wanted)?;
 
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
@@ -450,10 +492,42 @@ pub(crate) fn minions_list(
     })
 }
 
+/// What the states of a minion changed since a time, by its runs, the latest first.
+fn changes_of(
+    store: &StoreView,
+    id: &str,
+    runs: &[RunRow],
+    since: Micros,
+) -> Result<Vec<MinionChange>, StoreError> {
+    let mut changes = Vec::new();
+    for run in runs.iter().filter(|run| run.at >= since && run.changed()) {
+        if changes.len() >= MINION_CHANGES_SHOWN {
+            break;
+        }
+        let job = Job::read_of(store, &run.jid, |minion| minion == id)?;
+        let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
+            continue;
+        };
+        for state in answer.states().iter().filter(|state| state.changed()) {
+            changes.push(MinionChange {
+                jid: run.jid.to_string(),
+                time: Time(answer.entry.at),
+                id: state.id.to_owned(),
+                fun: state.fun.clone(),
+                name: state.name.to_owned(),
+                summary: change::summary(state.changes.unwrap_or_default()),
+            });
+        }
+    }
+    changes.truncate(MINION_CHANGES_SHOWN);
+    Ok(changes)
+}
+
 /// One minion; `None` if the archive does not know it.
 pub(crate) fn minion(
     store: &StoreView,
     others: &Others,
+    digest: &DigestView<'_>,
     id: &str,
 ) -> Result<Option<Minion>, StoreError> {
     let runs = runs(store, |_, known| known == id)?
@@ -514,7 +588,30 @@ pub(crate) fn minion(
             .then_some(event.retcode),
     });
 
+    let days_ago = |days: i64| Micros(store.now().0.saturating_sub(days.saturating_mul(DAY_US)));
+    let known = digest.runs(store, days_ago(MINION_RESULT_DAYS), |run| {
+        *run.minion == *id
+    })?;
+    let results_since = Time(known.since);
+    let mut known = known.rows;
+    known.sort_by(|one, other| (other.at, &other.jid).cmp(&(one.at, &one.jid)));
+    let changes = changes_of(store, id, &known, days_ago(MINION_CHANGE_DAYS))?;
+    let result = |run: RunRow| MinionResult {
+        jid: run.jid.to_string(),
+        time: Time(run.at),
+        fun: run.fun.to_string(),
+        failed: run.failed,
+        states: run.states,
+    };
+
     Ok(Some(Minion {
+        results: known
+            .into_iter()
+            .take(MINION_RESULTS_SHOWN)
+            .map(result)
+            .collect(),
+        results_since,
+        changes,
         row: MinionRow {
             id: id.to_owned(),
             last_seen: seen(id, &latest.into_iter().collect(), last.as_ref()),

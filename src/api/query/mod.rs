@@ -4,16 +4,24 @@
 //! answer does not depend on their order of arrival, on duplicates or on rebuilt indexes.
 
 mod answer;
+mod change;
+mod counts;
 mod diff;
+mod digest;
+mod fleet;
 mod job;
 mod jobs;
 mod links;
 mod minions;
+mod missing;
 mod others;
 mod progress;
 
 pub(crate) use answer::Answer;
+pub(crate) use counts::StateCounts;
 pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
+pub(crate) use digest::{Cause, DAY_US, Digest, DigestView, Failure, RunFailure, Spread, failures};
+pub(crate) use fleet::{Fleet, FleetDay, MinionState, fleet, members};
 pub(crate) use job::{Behind, Job, load_of};
 pub(crate) use jobs::{
     JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
@@ -21,8 +29,9 @@ pub(crate) use jobs::{
 };
 pub(crate) use links::{Child, children, parent};
 pub(crate) use minions::{
-    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead,
-    StateCounts, minion, minions_list,
+    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead, minion,
+    minions_list,
 };
+pub(crate) use missing::{MissingGroup, missing_by_silence, missing_lately};
 pub(crate) use others::Others;
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};

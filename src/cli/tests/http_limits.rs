@@ -80,9 +80,21 @@ fn values(name: &str) -> Option<Vec<String>> {
         ]
         .map(str::to_owned)
         .into(),
-        "result" => ["failed", "succeeded", "missing", "changed", "none"]
+        "result" => [
+            "failed",
+            "succeeded",
+            "missing",
+            "changed",
+            "none",
+            "notable",
+        ]
+        .map(str::to_owned)
+        .into(),
+        "state" => ["failed", "changed", "ok", "missing", "not_seen"]
             .map(str::to_owned)
             .into(),
+        "upto" => vec!["web1".into(), "db1".into()],
+        "cause" => vec!["0000000000000000".into()],
         "metadata" => vec![
             json!({ SECRET: "*" }).to_string(),
             json!({ "web": "*" }).to_string(),
@@ -119,7 +131,6 @@ fn values(name: &str) -> Option<Vec<String>> {
         // Followed as `next`.
         // `max_rate` is tested with streams.
         "cursor" | "max_rate" => Vec::new(),
-        "state" => vec!["failed".into()],
         "search" => vec![SECRET.into(), "web".into()],
         "by" => ["function", "minion", "hour", "class"]
             .map(str::to_owned)
@@ -410,14 +421,18 @@ fn compare(full: &Cellar, other: &Cellar, limits: &[&str], secret: &str, applied
     }
 }
 
-const OF_JOBS: [&str; 5] = [
+const OF_JOBS: [&str; 9] = [
     "/jobs",
     "/jobs/{jid}",
     "/jobs/{jid}/missing",
     "/jobs/{jid}/states",
+    "/jobs/{jid}/strip",
+    "/jobs/{jid}/durations",
     "/jobs/{jid}/diff",
+    "/causes",
+    "/fleet",
 ];
-const OF_EVENTS: [&str; 2] = ["/events", "/events/count"];
+const OF_EVENTS: [&str; 3] = ["/events", "/events/count", "/events/rates"];
 const OF_MINIONS: [&str; 2] = ["/minions", "/minions/{minion}"];
 
 #[test]

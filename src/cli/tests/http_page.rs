@@ -142,18 +142,26 @@ fn every_view_shows_what_is_stored() {
         (
             format!("/jobs/{JID}"),
             &[
-                "Missing: 1",
+                "never seen",
                 "missing1",
-                "Timeline",
-                "Summary for <bdi>web1</bdi>",
-                "Succeeded: 1 (changed=1)",
-                "Failed:    1",
+                "What failed",
+                "class=\"strip\"",
+                "aria-label=\"web1: failed\"",
+                "2 states: 1 failed, 1 changed",
             ],
         ),
         (
             format!("/jobs/{JID}?minion=web2"),
-            &["Summary for <bdi>web2</bdi>"],
+            &["Shown: of <b>web2</b> of a job with 2 returns, 2 failed"],
         ),
+        (
+            format!("/jobs/{JID}/causes"),
+            &["2 minions with 2 failed returns", "second"],
+        ),
+        (format!("/jobs/{JID}/durations"), &["1.5 ms", "web1"]),
+        ("/causes".to_owned(), &["Causes of failures"]),
+        ("/durations".to_owned(), &["Slowest states"]),
+        ("/minions?state=failed".to_owned(), &["web1"]),
         (
             format!("/jobs/{JID}/diff?with={EARLIER}"),
             &["only in the later run", "web1", "first", "second"],
@@ -389,7 +397,7 @@ fn a_token_signs_in_and_its_limits_apply() {
     assert!(minions.contains("token web, right read"), "{minions}");
     let job = html(&get(&address, &format!("/jobs/{JID}"), &line));
     assert!(
-        job.contains("Summary for <bdi>web1</bdi>")
+        job.contains("aria-label=\"States of web1\"")
             && !job.contains("db1")
             && !job.contains("missing1"),
         "{job}"

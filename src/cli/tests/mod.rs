@@ -1,5 +1,6 @@
 //! Verbs and requests over HTTP, against a daemon in process.
 
+mod causes;
 mod consumers;
 mod http_api;
 mod http_limits;

@@ -12,6 +12,7 @@ pub mod consumer;
 pub(crate) mod follow;
 pub mod last_seen;
 pub mod pattern;
+pub mod returned;
 pub mod returns;
 mod scan;
 pub(crate) mod stored_entry;

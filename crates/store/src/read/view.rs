@@ -105,6 +105,11 @@ impl StoreView {
         self.limits.is_limited()
     }
 
+    /// As [`LogReader::now`](crate::LogReader::now).
+    pub fn now(&self) -> Micros {
+        self.log.now()
+    }
+
     /// The durable watermark of the whole store.
     pub fn durable(&self) -> SeqNo {
         self.log.durable()

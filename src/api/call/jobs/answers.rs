@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::call::Cursor;
-use crate::api::query::{Child, DiffKind};
+use crate::api::query::{Child, DiffKind, StateCounts};
 use crate::wire::msgpack::{Stored, Time, or_absent};
 
 answers! {
@@ -121,6 +121,9 @@ answers! {
         minion: String,
         seq: u64,
         time: Time,
+        /// Numbers of its states, if it ran any.
+        #[serde(serialize_with = "or_absent")]
+        states: Option<StateCounts>,
         #[serde(rename = "return")]
         value: Stored,
         #[serde(serialize_with = "or_absent")]

@@ -4,6 +4,7 @@
 //! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
 pub(crate) mod answers;
+pub(crate) mod strip;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +22,9 @@ use super::page_rows::PageRows;
 use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
-    self, Answer, Behind, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits,
-    ProgressEvent, children, diff, job_changes, jobs_before, load_of, parent, previous_run,
-    row_load, settled,
+    self, Answer, Behind, Difference, Failure, Job, JobChanges, JobFilter, JobResult, ListedJob,
+    PageLimits, ProgressEvent, StateCounts, children, diff, failures, job_changes, jobs_before,
+    load_of, parent, previous_run, row_load, settled,
 };
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
@@ -45,7 +46,7 @@ pub(crate) struct ListArgs {
     pub(crate) since: Option<Time>,
     /// End of the time range
     pub(crate) until: Option<Time>,
-    /// Only jobs that this minion returned or was expected to
+    /// Only jobs that this minion returned or was expected to; with a result, those with that result of it
     pub(crate) minion: Option<String>,
     /// Only functions that match this glob
     pub(crate) fun: Option<Glob>,
@@ -242,25 +243,41 @@ pub(crate) struct PageArgs {
     pub(crate) minion: Option<Glob>,
     /// Only minions after this one: `next` of the previous page
     pub(crate) after: Option<String>,
+    /// Only minions up to this one, in the order of the page
+    pub(crate) upto: Option<String>,
 }
 
 impl PageArgs {
-    /// The rows of the minions of this page, until it has enough rows or bytes, and the last minion
+    /// The rows of the minions of this page, failed ones first and then by id, until it has enough rows or bytes, and the last minion
     /// if more follow. `rows` returns the rows of a minion with the bytes from which they are made.
     fn walk<'a, T>(
         &'a self,
-        minions: impl Iterator<Item = &'a String>,
+        minions: impl Iterator<Item = Place<'a>>,
         read: impl Fn(&BTreeSet<&str>) -> Result<[Option<Job>; 2], CallError>,
         mut rows: impl FnMut(&str, &[Option<Job>; 2]) -> (Vec<T>, usize),
     ) -> Result<(Vec<T>, Option<String>), CallError> {
         let wanted_rows = self.limit.unwrap_or(LIST_ROWS_MAX).min(LIST_ROWS_MAX);
         let after = self.after.as_deref();
 
-        let is_meant = |id: &&String| {
-            after.is_none_or(|after| id.as_str() > after)
-                && self.minion.as_ref().is_none_or(|glob| glob.matches(id))
+        let mut places: Vec<Place<'_>> = minions.collect();
+        places.sort_unstable();
+        // One that is not known any more was among the others, which are by id.
+        let place = |minion: &'a str| {
+            let known = places.iter().find(|place| place.minion == minion);
+            known.copied().unwrap_or(Place {
+                has_not_failed: true,
+                minion,
+            })
         };
-        let minions: Vec<&str> = minions.filter(is_meant).map(String::as_str).collect();
+        let (begin, end) = (after.map(place), self.upto.as_deref().map(place));
+        let is_meant = |place: &&Place<'_>| {
+            let matches = |glob: &Glob| glob.matches(place.minion);
+            begin.is_none_or(|begin| **place > begin)
+                && end.is_none_or(|end| **place <= end)
+                && self.minion.as_ref().is_none_or(matches)
+        };
+        let minions = places.iter().filter(is_meant).map(|place| place.minion);
+        let minions: Vec<&str> = minions.collect();
 
         let mut all = PageRows::new(wanted_rows);
         let mut last = after;
@@ -286,6 +303,21 @@ impl PageArgs {
     }
 }
 
+/// The place of a minion in the lists of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place<'a> {
+    has_not_failed: bool,
+    minion: &'a str,
+}
+
+/// The minions that have answered, with their places.
+fn answered(job: &Job) -> impl Iterator<Item = Place<'_>> {
+    job.answers.iter().map(|(minion, answer)| Place {
+        has_not_failed: !answer.failed(),
+        minion,
+    })
+}
+
 /// `job_show`.
 pub(crate) struct Show;
 
@@ -297,6 +329,8 @@ pub(crate) struct ShowArgs {
     pub(crate) page: PageArgs,
     /// Only failed, succeeded or changed returns
     pub(crate) result: Option<ReturnResult>,
+    /// Only returns that failed for this cause: its `key` in `causes`
+    pub(crate) cause: Option<String>,
     /// Search for the job that started this one
     #[serde(default)]
     pub(crate) links: bool,
@@ -340,6 +374,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         jid: Id(jid),
         page,
         result,
+        cause,
         links,
     } = args;
 
@@ -355,8 +390,14 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
     };
 
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
-    let (returns, next) = page.walk(job.answers.keys(), read, |minion, [read, _]| {
+    let (returns, next) = page.walk(answered(&job), read, |minion, [read, _]| {
         let answer = read.as_ref().and_then(|job| job.answers.get(minion));
+        let has_cause = |answer: &&Answer| {
+            cause.as_ref().is_none_or(|key| {
+                let mut found = failures_of(answer).into_iter();
+                found.any(|failure| failure.cause.key() == *key)
+            })
+        };
         let is_meant = |answer: &&Answer| match result {
             Some(ReturnResult::Failed) => answer.failed(),
             Some(ReturnResult::Succeeded) => !answer.failed(),
@@ -364,7 +405,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
             None => true,
         };
         // The minion counts as passed, so the next page does not read it again.
-        let Some(answer) = answer.filter(is_meant) else {
+        let Some(answer) = answer.filter(is_meant).filter(has_cause) else {
             return (Vec::new(), 0);
         };
 
@@ -464,6 +505,36 @@ fn unknown(job: &Job) -> Vec<UnknownReturn> {
     job.unknown.iter().map(row).collect()
 }
 
+/// A job without the bodies of its returns; `None` if unknown.
+pub(super) fn known(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<Job>, CallError> {
+    Ok(find(ctx, jid)?.map(|(_, job)| job))
+}
+
+/// Calls `take` with the answers of minions, which are read a part at a time.
+pub(super) fn each_answer(
+    ctx: &ReadCtx<'_>,
+    jid: &str,
+    minions: &[&str],
+    mut take: impl FnMut(&Answer),
+) -> Result<(), CallError> {
+    for part in minions.chunks(PAGE_MINIONS) {
+        let job = read_of(ctx, jid, &part.iter().copied().collect())?;
+        let of_part = part.iter().filter_map(|id| job.as_ref()?.answers.get(*id));
+        of_part.for_each(&mut take);
+    }
+    Ok(())
+}
+
+/// Why an answer failed; none if it did not.
+pub(super) fn failures_of(answer: &Answer) -> Vec<Failure> {
+    if !answer.failed() {
+        return Vec::new();
+    }
+    let entry = &answer.entry;
+    let code = answer.code().unwrap_or_default();
+    failures(&entry.body, &entry.jid, &entry.minion, code)
+}
+
 fn read_of(
     ctx: &ReadCtx<'_>,
     jid: &str,
@@ -496,6 +567,7 @@ fn return_of(answer: &Answer) -> Return {
         minion: answer.entry.minion.clone(),
         seq: answer.entry.seq.0,
         time: Time(answer.entry.at),
+        states: state_counts(&answer.states()),
         value: Stored::of(answer.get("return")),
         retcode: Stored::of(outcome.retcode),
         success: Stored::of(outcome.success),
@@ -510,6 +582,17 @@ fn return_of(answer: &Answer) -> Return {
         others: answer.others.iter().map(later).collect(),
         not_targeted: false,
     }
+}
+
+/// The counts of states; `None` without any.
+fn state_counts(states: &[StateRow<'_>]) -> Option<StateCounts> {
+    let failed = states.iter().filter(|state| state.result == Some(false));
+    let changed = states.iter().filter(|state| state.changed());
+    (!states.is_empty()).then(|| StateCounts {
+        total: states.len() as u64,
+        failed: failed.count() as u64,
+        changed: changed.count() as u64,
+    })
 }
 
 fn state_of(row: &StateRow<'_>) -> State {
@@ -546,7 +629,7 @@ pub(crate) struct StatesArgs {
     pub(crate) fun: Option<Glob>,
     /// Only SLS files that match this glob
     pub(crate) sls: Option<Glob>,
-    /// Only succeeded, failed, none or changed states
+    /// Only succeeded, failed, none or changed states; `notable`: failed, none or changed
     pub(crate) result: Option<StateResult>,
 }
 
@@ -558,6 +641,8 @@ pub(crate) enum StateResult {
     /// A test run with pending changes.
     None,
     Changed,
+    /// All but those that succeeded and changed nothing.
+    Notable,
 }
 
 named! {
@@ -566,6 +651,7 @@ named! {
         Failed: "failed",
         None: "none",
         Changed: "changed",
+        Notable: "notable",
     }
 }
 
@@ -607,6 +693,7 @@ fn states(ctx: &ReadCtx<'_>, args: StatesArgs) -> Result<Option<StatesPage>, Cal
             Some(StateResult::Failed) => row.result == Some(false),
             Some(StateResult::Changed) => row.changed(),
             Some(StateResult::None) => row.result.is_none(),
+            Some(StateResult::Notable) => row.result != Some(true) || row.changed(),
             None => true,
         };
 
@@ -617,7 +704,7 @@ fn states(ctx: &ReadCtx<'_>, args: StatesArgs) -> Result<Option<StatesPage>, Cal
     };
 
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
-    let (states, next) = page.walk(job.answers.keys(), read, |minion, [job, _]| {
+    let (states, next) = page.walk(answered(&job), read, |minion, [job, _]| {
         let answer = job.as_ref().and_then(|job| job.answers.get(minion));
         let Some(answer) = answer else {
             return (Vec::new(), 0);
@@ -690,7 +777,17 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
     };
     let (a_listed, a) = find(ctx, &earlier)?.ok_or_else(|| unknown(&earlier))?;
 
-    let minions: BTreeSet<&String> = a.answers.keys().chain(b.answers.keys()).collect();
+    // Failed in the later run, or in the earlier one if it is not in that.
+    let of_both: BTreeSet<&String> = a.answers.keys().chain(b.answers.keys()).collect();
+    let place = |minion: &'_ String| {
+        let answer = b.answers.get(minion).or_else(|| a.answers.get(minion));
+        (minion.clone(), !answer.is_some_and(Answer::failed))
+    };
+    let of_both: Vec<(String, bool)> = of_both.into_iter().map(place).collect();
+    let minions = of_both.iter().map(|(minion, has_not_failed)| Place {
+        has_not_failed: *has_not_failed,
+        minion,
+    });
     let read = |wanted: &BTreeSet<&str>| {
         Ok([
             read_of(ctx, &earlier, wanted)?,
@@ -700,7 +797,7 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
 
     let mut same = 0_u64;
     // Each page counts its own minions.
-    let (minions, next) = page.walk(minions.into_iter(), read, |minion, jobs| {
+    let (minions, next) = page.walk(minions, read, |minion, jobs| {
         let [a, b] = jobs
             .each_ref()
             .map(|job| job.as_ref().and_then(|job| job.answers.get(minion)));

@@ -9,10 +9,14 @@
 //! Text from outside reaches the page only through templates, which escape it, or through
 //! [`render`], which escapes it too. The policy of the page allows no inline script or style.
 
+mod causes;
+mod job;
 mod layout;
+mod overview;
 mod render;
 mod response;
 mod session;
+mod table;
 mod views;
 
 pub(super) use self::session::arrival;
@@ -31,7 +35,8 @@ use parking_lot::Mutex;
 use self::layout::{Layout, Notice};
 use self::render::Data;
 use self::response::{LocalPath, html, see_other};
-use self::views::{Ask, VIEWS, View};
+use self::table::{VIEWS, View};
+use self::views::Ask;
 use super::access::{Access, Peer};
 use super::answer::{HttpError, tagged_as};
 use super::cookie::had_session;
@@ -94,7 +99,8 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                     return session::ask_for_token(&uri, had_session);
                 };
 
-                show(view, &server, access, peer, path, &uri).await
+                // It holds the answers of all operations of a view.
+                Box::pin(show(view, &server, access, peer, path, &uri)).await
             }
         };
         router = router.route(view.path, get(handler));
@@ -148,7 +154,7 @@ async fn show(
         Ok(room.into_inner().fill(text.into_bytes())?)
     };
 
-    match shown.await {
+    match Box::pin(shown).await {
         Ok(body) => html(StatusCode::OK, body),
         Err(error) => frame.failed(error),
     }

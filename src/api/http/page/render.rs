@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use minijinja::value::{Serde, ValueKind};
-use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, escape_formatter};
+use minijinja::{
+    AutoEscape, Environment, HtmlEscape, State, UndefinedBehavior, Value, escape_formatter,
+};
 use salt_sls::jinja::bounded::BoundedSource;
 use serde::Serialize;
 
@@ -20,8 +22,8 @@ macro_rules! templates {
 }
 
 pub(super) const TEMPLATES: &[(&str, &str)] = templates! {
-    "diff.html" "engines.html" "events.html" "job.html" "jobs.html" "layout.html" "minion.html" "minions.html"
-    "notice.html" "overview.html" "reaction.html" "reactor.html"
+    "causes.html" "day.html" "diff.html" "durations.html" "engines.html" "events.html" "fleet.html" "job.html"
+    "jobs.html" "layout.html" "minion.html" "minions.html" "notice.html" "strip.html" "overview.html" "reaction.html" "reactor.html"
 };
 
 /// Depth to which a tree is open.
@@ -47,7 +49,10 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 
     env.add_filter("brief", brief);
     env.add_filter("bytes", |value: &Value| short(units::bytes, value));
+    env.add_filter("iso", |value: &Value| iso(value).unwrap_or_default());
+    env.add_filter("ms", |value: &Value| duration(value));
     env.add_filter("part", part);
+    env.add_filter("shown_as", shown_as);
     env.add_filter("span", |value: &Value| short(units::span, value));
     env.add_filter("tree", tree);
     env.add_filter("when", when);
@@ -151,6 +156,28 @@ fn short(of: fn(u64) -> String, value: &Value) -> String {
     of(u64::try_from(value.as_i64().unwrap_or(0)).unwrap_or(0))
 }
 
+/// A number of milliseconds, in few characters.
+fn duration(value: &Value) -> String {
+    let ms = f64::try_from(value.clone()).unwrap_or(0.0);
+    match ms {
+        ..10.0 => format!("{ms:.1} ms"),
+        ..1_000.0 => format!("{ms:.0} ms"),
+        ..60_000.0 => format!("{:.1} s", ms / 1e3),
+        _ => format!("{:.1} min", ms / 6e4),
+    }
+}
+
+/// A part that several views have, by the template for it.
+fn shown_as(
+    state: &State<'_, '_>,
+    value: &Value,
+    template: &str,
+) -> Result<Value, minijinja::Error> {
+    let template = state.env().get_template(template)?;
+    let text = template.render(minijinja::context! { data => value })?;
+    Ok(Value::from_safe_string(text))
+}
+
 /// Text as a part of a path or as a value in a query.
 fn part(value: &Value) -> Value {
     Value::from_safe_string(encoded(&plain_text(value)))
@@ -174,12 +201,18 @@ fn plain_text(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A time: ISO text, or microseconds since 1970.
+/// A time as ISO text: it is that, or microseconds since 1970.
+fn iso(value: &Value) -> Option<String> {
+    match value.as_i64() {
+        Some(at) => Some(Micros(at).iso()),
+        None => value.as_str().map(str::to_owned),
+    }
+}
+
+/// A time, as its element.
 fn when(value: &Value) -> Value {
-    let iso = match (value.as_i64(), value.as_str()) {
-        (Some(at), _) => Micros(at).iso(),
-        (None, Some(text)) => text.to_owned(),
-        (None, None) => return Value::from_safe_string(String::new()),
+    let Some(iso) = iso(value) else {
+        return Value::from_safe_string(String::new());
     };
 
     let text = match iso.get(..19).zip(iso.get(19..)) {

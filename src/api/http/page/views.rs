@@ -9,133 +9,24 @@ use serde_json::Value as Json;
 
 use super::super::access::Access;
 use super::super::answer::HttpError;
-use super::super::attention::{Attended, Part};
+use super::super::attention::Part;
 use super::super::server::HttpServer;
 use super::super::v1;
-use super::render::{Data, encoded};
+use super::render::encoded;
 use crate::api::budget::Room;
 use crate::api::call::consumers::ConsumersPage;
 use crate::api::call::events::{EventRow, EventsPage};
-use crate::api::call::jobs::answers::{
-    JobAnswer, JobDiff, JobRow, JobsPage, Publish, Return, State, StatesPage, UnknownReturn,
-};
+use crate::api::call::jobs::answers::{JobDiff, JobsPage};
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
-use crate::api::call::status::Status;
-use crate::api::call::{
-    Call, Cursor, NoArgs, Run, consumers, events, jobs, minions, reactor, sinks, status, store,
-};
-use crate::api::query::{Child, JobResult, MinionsPage};
+use crate::api::call::{Call, Cursor, NoArgs, Run, consumers, events, reactor, sinks};
+use crate::api::query::MinionsPage;
 use crate::base::clock::Micros;
-use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
+use crate::base::limits::{PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
 use crate::reactor::stored::{State as ReactionState, States, StoredRecord};
 use crate::wire::call::CallError;
-use crate::wire::msgpack::{Head, Reader, Stored, Time};
-
-pub(super) struct View {
-    pub(super) path: &'static str,
-    pub(super) template: &'static str,
-    pub(super) title: &'static str,
-    /// The entry of the navigation.
-    pub(super) part: &'static str,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Overview,
-    Jobs,
-    Job,
-    Diff,
-    Events,
-    Event,
-    Minions,
-    Minion,
-    Reactor,
-    Reaction,
-    Engines,
-    Sink,
-}
-
-const fn view(
-    path: &'static str,
-    template: &'static str,
-    title: &'static str,
-    part: &'static str,
-    kind: Kind,
-) -> View {
-    View {
-        path,
-        template,
-        title,
-        part,
-        kind,
-    }
-}
-
-pub(super) const VIEWS: &[View] = &[
-    view("/", "overview.html", "Overview", "overview", Kind::Overview),
-    view("/jobs", "jobs.html", "Jobs", "jobs", Kind::Jobs),
-    view("/jobs/{jid}", "job.html", "Job", "jobs", Kind::Job),
-    view(
-        "/jobs/{jid}/diff",
-        "diff.html",
-        "Difference of two runs",
-        "jobs",
-        Kind::Diff,
-    ),
-    view("/events", "events.html", "Events", "events", Kind::Events),
-    view(
-        "/events/{seq}",
-        "events.html",
-        "Event",
-        "events",
-        Kind::Event,
-    ),
-    view(
-        "/minions",
-        "minions.html",
-        "Minions",
-        "minions",
-        Kind::Minions,
-    ),
-    view(
-        "/minions/{minion}",
-        "minion.html",
-        "Minion",
-        "minions",
-        Kind::Minion,
-    ),
-    view(
-        "/reactor",
-        "reactor.html",
-        "Reactor",
-        "reactor",
-        Kind::Reactor,
-    ),
-    view(
-        "/reactor/reactions/{seq}",
-        "reaction.html",
-        "Reaction",
-        "reactor",
-        Kind::Reaction,
-    ),
-    view(
-        "/engines",
-        "engines.html",
-        "Engines",
-        "engines",
-        Kind::Engines,
-    ),
-    view(
-        "/engines/{name}",
-        "engines.html",
-        "Sink",
-        "engines",
-        Kind::Sink,
-    ),
-];
+use crate::wire::msgpack::Time;
 
 /// A request for a view.
 pub(super) struct Ask<'a> {
@@ -149,7 +40,7 @@ pub(super) struct Ask<'a> {
 
 impl Ask<'_> {
     /// A field of the address that is not empty.
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.query
             .iter()
             .find(|(known, value)| known == name && !value.is_empty())
@@ -158,7 +49,7 @@ impl Ask<'_> {
 
     /// The fields of the address for an operation: all that are not empty and do not belong to the
     /// view itself (`own`). `last`, such as `1d`, becomes the start of the time range.
-    fn fields(&self, own: &[&str]) -> Result<Vec<(String, Json)>, HttpError> {
+    pub(super) fn fields(&self, own: &[&str]) -> Result<Vec<(String, Json)>, HttpError> {
         let mut fields = vec![];
 
         for (name, value) in self
@@ -182,7 +73,7 @@ impl Ask<'_> {
     }
 
     /// The time this long before now, in microseconds since 1970.
-    fn before(&self, span: &str) -> Result<i64, HttpError> {
+    pub(super) fn before(&self, span: &str) -> Result<i64, HttpError> {
         let seconds = match span {
             "1h" => 3600,
             "1d" => 86_400,
@@ -207,12 +98,12 @@ impl Ask<'_> {
     }
 
     /// The answer of a call, with the rights and limits of the reader.
-    async fn get<C: Run>(&self, args: C::Args<'static>) -> Result<C::Answer, HttpError> {
+    pub(super) async fn get<C: Run>(&self, args: C::Args<'static>) -> Result<C::Answer, HttpError> {
         v1::make::<C>(self.server, self.access, self.room, self.path, args).await
     }
 
     /// Like [`Ask::get`], of a call that has no answer for an unknown job or minion.
-    async fn known<C, A>(&self, args: C::Args<'static>) -> Result<A, HttpError>
+    pub(super) async fn known<C, A>(&self, args: C::Args<'static>) -> Result<A, HttpError>
     where
         C: Run + Call<Answer = Option<A>>,
     {
@@ -220,7 +111,7 @@ impl Ask<'_> {
     }
 
     /// Like [`Ask::get`], for a part of a view: an error is shown in its place.
-    async fn part<C: Run>(&self, args: C::Args<'static>) -> Part<C::Answer> {
+    pub(super) async fn part<C: Run>(&self, args: C::Args<'static>) -> Part<C::Answer> {
         match self.get::<C>(args).await {
             Ok(answer) => Part::Shown(answer),
             Err(error) => Part::Failed {
@@ -231,17 +122,17 @@ impl Ask<'_> {
 
     /// The arguments of a call from the path and the address of this view, but the fields that
     /// belong to the view itself (`own`).
-    fn args<C: Run>(&self, own: &[&str]) -> Result<C::Args<'static>, HttpError> {
+    pub(super) fn args<C: Run>(&self, own: &[&str]) -> Result<C::Args<'static>, HttpError> {
         v1::args_of::<C>(self.path, self.fields(own)?)
     }
 
     /// The part of the path that names what is shown.
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.path.first().map_or("", |(_, name)| name.as_str())
     }
 
     /// The query of this view with another value of a field.
-    fn with(&self, name: &str, value: &str) -> String {
+    pub(super) fn with(&self, name: &str, value: &str) -> String {
         let kept = self
             .query
             .iter()
@@ -254,7 +145,7 @@ impl Ask<'_> {
 
     /// A page of a list, with what its template needs: the fields of the address, and the query of
     /// the next page, which is in the field `cursor`.
-    fn listed<P: Page>(&self, page: P, cursor: &str) -> Listed<P> {
+    pub(super) fn listed<P: Page>(&self, page: P, cursor: &str) -> Listed<P> {
         Listed {
             filter: self.query.iter().cloned().collect(),
             next_page: page.next().map(|next| self.with(cursor, next)),
@@ -264,7 +155,7 @@ impl Ask<'_> {
 }
 
 /// A page of a list.
-trait Page: Serialize {
+pub(super) trait Page: Serialize {
     /// Where the next page begins, if more follow.
     fn next(&self) -> Option<&str>;
 }
@@ -288,7 +179,7 @@ pages! {
 }
 
 #[derive(Debug, Serialize)]
-struct Listed<P> {
+pub(super) struct Listed<P> {
     #[serde(flatten)]
     page: P,
     next_page: Option<String>,
@@ -303,213 +194,9 @@ fn query<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     format!("?{}", fields.join("&"))
 }
 
-impl View {
-    /// The data of the template.
-    pub(super) async fn load(&self, ask: &Ask<'_>) -> Result<Box<dyn Data>, HttpError> {
-        Ok(match self.kind {
-            Kind::Overview => Box::new(overview(ask).await?),
-            Kind::Jobs => {
-                let page = ask.get::<jobs::List>(ask.args::<jobs::List>(&[])?).await?;
-                Box::new(ask.listed(page, "cursor"))
-            }
-            Kind::Job => Box::new(job(ask).await?),
-            Kind::Diff => {
-                let args = ask.args::<jobs::Diff>(&[])?;
-                Box::new(ask.listed(ask.get::<jobs::Diff>(args).await?, "after"))
-            }
-            Kind::Events => Box::new(events(ask).await?),
-            Kind::Event => Box::new(event(ask).await?),
-            Kind::Minions => {
-                let args = ask.args::<minions::List>(&[])?;
-                Box::new(ask.listed(ask.get::<minions::List>(args).await?, "after"))
-            }
-            Kind::Minion => {
-                let minion = ask.name().to_owned();
-                let args = minions::ShowArgs { minion };
-                Box::new(ask.known::<minions::Show, _>(args).await?)
-            }
-            Kind::Reactor => Box::new(reactor(ask).await?),
-            Kind::Reaction => Box::new(reaction(ask).await?),
-            Kind::Engines => Box::new(engines(ask).await),
-            Kind::Sink => Box::new(sink(ask).await?),
-        })
-    }
-}
-
-/// The overview: each part with its own error.
-#[derive(Serialize)]
-struct Overview {
-    status: Part<Status>,
-    failed: Part<JobsPage>,
-    missing: Part<JobsPage>,
-    changed: Part<JobsPage>,
-    minions: Part<Attended>,
-    /// None if nothing was stored in any of them.
-    hours: Option<Vec<u64>>,
-    hours_max: Option<u64>,
-}
-
-async fn overview(ask: &Ask<'_>) -> Result<Overview, HttpError> {
-    let since = Time(Micros(ask.before("1d")?));
-    let jobs = |result: JobResult| jobs::ListArgs {
-        result: Some(result),
-        since: Some(since),
-        limit: Some(PAGE_OVERVIEW_ROWS),
-        ..jobs::ListArgs::default()
-    };
-
-    let attention = || minions::ListArgs {
-        attention: true,
-        limit: Some(PAGE_OVERVIEW_ROWS),
-        ..minions::ListArgs::default()
-    };
-
-    // The costliest part by far: it reads the last highstate of every minion.
-    let minions = ask.server.attention.get(
-        ask.access,
-        ask.server.ctx.archive.store.durable(),
-        || async {
-            let time = Time(ask.server.ctx.archive.clock.now());
-            match ask.part::<minions::List>(attention()).await {
-                Part::Shown(list) => Part::Shown(Attended { list, time }),
-                Part::Failed { error } => Part::Failed { error },
-            }
-        },
-    );
-
-    // All parts at the same time; a part that fails shows its error in its place, and the others
-    // are shown.
-    let (status, store, failed, missing, changed, minions) = tokio::join!(
-        ask.part::<status::Show>(NoArgs {}),
-        ask.part::<store::Stats>(NoArgs {}),
-        ask.part::<jobs::List>(jobs(JobResult::Failed)),
-        ask.part::<jobs::List>(jobs(JobResult::Missing)),
-        ask.part::<jobs::List>(jobs(JobResult::Changed)),
-        minions,
-    );
-
-    let hours = store.shown().map(|store| &store.entries_by_hour);
-    let hours_max = hours.and_then(|hours| hours.iter().max().copied());
-
-    Ok(Overview {
-        hours: hours.filter(|_| hours_max > Some(0)).cloned(),
-        hours_max,
-        status,
-        failed,
-        missing,
-        changed,
-        minions,
-    })
-}
-
-/// A job: failed returns first.
-#[derive(Serialize)]
-struct JobView {
-    #[serde(flatten)]
-    row: JobRow,
-    load: Stored,
-    missing: Vec<String>,
-    unknown: Vec<UnknownReturn>,
-    not_confirmed: Vec<String>,
-    publishes: Vec<Publish>,
-    parent: Option<String>,
-    children: Vec<Child>,
-    returns: Vec<ReturnView>,
-    next_page: Option<String>,
-    filter: HashMap<String, String>,
-}
-
-/// A return with its states, and its position in the timeline.
-#[derive(Serialize)]
-struct ReturnView {
-    #[serde(flatten)]
-    answer: Return,
-    states: Option<Vec<State>>,
-    /// Its states are on a page that was not read.
-    states_cut: bool,
-    /// Since the start of the job.
-    after_us: i64,
-    /// In thousandths of the span.
-    place: i64,
-}
-
-async fn job(ask: &Ask<'_>) -> Result<JobView, HttpError> {
-    let args = ask.args::<jobs::Show>(&[])?;
-    let job = ask.known::<jobs::Show, JobAnswer>(args).await?;
-
-    let mut of_states = ask.args::<jobs::States>(&["limit"])?;
-
-    // A filter leaves out other returns than states.
-    if ask.field("result").is_none() {
-        // As many states as the returns on this page have, in the same order; a return without
-        // states counts as one.
-        let count: usize = job.returns.iter().map(|answer| rows(&answer.value)).sum();
-        of_states.page.limit = Some(count.clamp(1, LIST_ROWS_MAX));
-    }
-
-    let StatesPage { states, more, .. } = ask.known::<jobs::States, _>(of_states).await?;
-
-    let last = states.last().map(|state| state.minion.clone());
-    let mut of_minions: HashMap<String, Vec<State>> = HashMap::new();
-    for state in states {
-        let of_minion = of_minions.entry(state.minion.clone()).or_default();
-        of_minion.push(state);
-    }
-
-    let next_page = job.next.as_ref().filter(|_| job.more);
-    let next_page = next_page.map(|next| ask.with("after", next));
-
-    let Time(Micros(start)) = job.row.time;
-    let span = job.row.duration_us.unwrap_or(0).max(1);
-
-    let shown = |answer: Return| {
-        let Time(Micros(at)) = answer.time;
-        let after_us = at.saturating_sub(start);
-
-        let place = after_us.saturating_mul(1000);
-        let place = place.checked_div(span).unwrap_or(0).clamp(0, 1000);
-
-        ReturnView {
-            states: of_minions.remove(&answer.minion),
-            // Minions are in order, so states of those after the last one are on a page that was
-            // not read.
-            states_cut: more && last.as_ref().is_none_or(|last| answer.minion > *last),
-            after_us,
-            place,
-            answer,
-        }
-    };
-    let mut returns: Vec<_> = job.returns.into_iter().map(shown).collect();
-
-    // A stable sort: within the failed returns, and within the others, minions stay in order.
-    returns.sort_by_key(|shown| !shown.answer.failed);
-
-    Ok(JobView {
-        row: job.row,
-        load: job.load,
-        missing: job.missing,
-        unknown: job.unknown,
-        not_confirmed: job.not_confirmed.into_iter().collect(),
-        publishes: job.publishes,
-        parent: job.parent,
-        children: job.children,
-        returns,
-        next_page,
-        filter: ask.query.iter().cloned().collect(),
-    })
-}
-
-/// The states that a return may have: those of a map or a list, otherwise it counts as one.
-fn rows(value: &Stored) -> usize {
-    match Reader::new(value.packed()).head() {
-        Ok(Head::Map(count) | Head::Array(count)) => count.max(1),
-        _ => 1,
-    }
-}
-
 /// Events, and the stream that adds new ones to the first page.
 #[derive(Serialize)]
-struct EventsView {
+pub(super) struct EventsView {
     #[serde(flatten)]
     page: Listed<EventsPage>,
     stream: Option<String>,
@@ -526,7 +213,7 @@ struct StreamScope<'a> {
     master: Option<&'a str>,
 }
 
-async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
+pub(super) async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
     // Entries before this position are on the page, or not wanted. It counts all entries, even
     // those that a limited token may not read.
     let is_limited = ask.access.caller.limits.is_limited();
@@ -591,12 +278,12 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
 }
 
 #[derive(Serialize)]
-struct EventView {
+pub(super) struct EventView {
     event: EventRow,
 }
 
 /// One event: the first one below the next sequence number.
-async fn event(ask: &Ask<'_>) -> Result<EventView, HttpError> {
+pub(super) async fn event(ask: &Ask<'_>) -> Result<EventView, HttpError> {
     let unknown = || HttpError::not_found("there is no such event, or it has expired");
     let seq: u64 = ask.name().parse().map_err(|_| unknown())?;
 
@@ -616,14 +303,14 @@ async fn event(ask: &Ask<'_>) -> Result<EventView, HttpError> {
 }
 
 #[derive(Serialize)]
-struct ReactorView {
+pub(super) struct ReactorView {
     reactor: Part<ReactorState>,
     #[serde(flatten)]
     lists: Option<ReactorLists>,
 }
 
 #[derive(Serialize)]
-struct ReactorLists {
+pub(super) struct ReactorLists {
     dead: Part<ReactionsPage>,
     /// Only if the reader asks for it.
     why: Option<Part<Why>>,
@@ -631,7 +318,7 @@ struct ReactorLists {
     page: Listed<ReactionsPage>,
 }
 
-async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
+pub(super) async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
     let state = ask.part::<reactor::List>(NoArgs {}).await;
     if state.shown().is_none() {
         // A search for reactions would read the whole log.
@@ -667,14 +354,14 @@ async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
 }
 
 #[derive(Serialize)]
-struct ReactionView {
+pub(super) struct ReactionView {
     reaction: ReactionRow,
     can_replay: bool,
     /// How many calls were repeated, after a replay.
     replayed: Option<String>,
 }
 
-async fn reaction(ask: &Ask<'_>) -> Result<ReactionView, HttpError> {
+pub(super) async fn reaction(ask: &Ask<'_>) -> Result<ReactionView, HttpError> {
     let args = v1::args_of::<reactor::Show>(ask.path, Vec::new())?;
     let reaction = ask.get::<reactor::Show>(args).await?;
 
@@ -697,14 +384,14 @@ async fn reaction(ask: &Ask<'_>) -> Result<ReactionView, HttpError> {
 
 /// Sinks and consumers; or one sink, with its dead letters.
 #[derive(Serialize)]
-struct EnginesView {
+pub(super) struct EnginesView {
     sinks: Part<SinksPage>,
     consumers: Option<Part<ConsumersPage>>,
     letters: Option<DeadLettersPage>,
     next_page: Option<String>,
 }
 
-async fn engines(ask: &Ask<'_>) -> EnginesView {
+pub(super) async fn engines(ask: &Ask<'_>) -> EnginesView {
     let (sinks, consumers) = tokio::join!(
         ask.part::<sinks::List>(sinks::ListArgs::default()),
         ask.part::<consumers::List>(consumers::ListArgs::default())
@@ -717,7 +404,7 @@ async fn engines(ask: &Ask<'_>) -> EnginesView {
     }
 }
 
-async fn sink(ask: &Ask<'_>) -> Result<EnginesView, HttpError> {
+pub(super) async fn sink(ask: &Ask<'_>) -> Result<EnginesView, HttpError> {
     let args = sinks::ListArgs {
         name: Some(ask.name().to_owned()),
     };

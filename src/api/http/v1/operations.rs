@@ -12,7 +12,8 @@ use super::super::answer::HttpError;
 use super::events::StreamArgs;
 use super::params::{Param, of_arguments};
 use crate::api::call::{
-    CallEntry, Run, Wait, consumers, events, jobs, minions, reactor, sinks, status, store,
+    CallEntry, Run, Wait, causes, consumers, durations, event_rates, events, fleet, jobs, minions,
+    reactor, sinks, status, store,
 };
 use crate::wire::call::CallError;
 
@@ -36,9 +37,9 @@ impl Operation {
         format!("{} /api/v1{}", self.method, self.path)
     }
 
-    /// The error if there is no answer, which only an unknown job or minion in the path can cause.
+    /// The error if there is no answer, which only an unknown job or minion can cause.
     pub(super) fn not_found(&self) -> HttpError {
-        let parts = [("{jid}", "job"), ("{minion}", "minion")];
+        let parts = [("{jid}", "job"), ("/causes", "job"), ("{minion}", "minion")];
         let what = parts
             .into_iter()
             .find(|(part, _)| self.path.contains(part))
@@ -117,10 +118,16 @@ pub(super) static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
         get::<jobs::Missing>("/jobs/{jid}/missing"),
         get::<jobs::States>("/jobs/{jid}/states"),
         get::<jobs::Diff>("/jobs/{jid}/diff"),
+        get::<jobs::strip::Strip>("/jobs/{jid}/strip"),
+        get::<durations::OfJob>("/jobs/{jid}/durations"),
+        get::<durations::OfTime>("/durations"),
+        get::<causes::List>("/causes"),
+        get::<fleet::Show>("/fleet"),
         get::<minions::List>("/minions"),
         get::<minions::Show>("/minions/{minion}"),
         get::<events::List>("/events"),
         get::<events::Count>("/events/count"),
+        get::<event_rates::Rates>("/events/rates"),
         stream::<events::Follow, StreamArgs>("/events/stream").doc(FOLLOW),
         get::<consumers::List>("/consumers"),
         get::<consumers::List>("/consumers/{name}").doc("Show a consumer"),

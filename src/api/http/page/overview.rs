@@ -1,0 +1,165 @@
+//! The overview: what needs attention first.
+
+use serde::Serialize;
+
+use super::super::answer::HttpError;
+use super::super::attention::{Attended, Part};
+use super::views::Ask;
+use crate::api::call::event_rates::EventRates;
+use crate::api::call::jobs::answers::JobsPage;
+use crate::api::call::status::Status;
+use crate::api::call::{NoArgs, event_rates, fleet, jobs, minions, status, store};
+use crate::api::query::{DAY_US, Fleet, FleetDay, JobResult};
+use crate::base::clock::Micros;
+use crate::base::limits::PAGE_OVERVIEW_ROWS;
+use crate::wire::msgpack::Time;
+
+/// The overview: each part with its own error.
+#[derive(Serialize)]
+pub(super) struct Overview {
+    status: Part<Status>,
+    failed: Part<JobsPage>,
+    missing: Part<JobsPage>,
+    changed: Part<JobsPage>,
+    minions: Part<Attended>,
+    fleet: Part<FleetView>,
+    rates: Part<EventRates>,
+    /// None if nothing was stored in any of them.
+    hours: Option<Vec<u64>>,
+    hours_max: Option<u64>,
+}
+
+pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
+    let since = Time(Micros(ask.before("1d")?));
+    let jobs = |result: JobResult| jobs::ListArgs {
+        result: Some(result),
+        since: Some(since),
+        limit: Some(PAGE_OVERVIEW_ROWS),
+        ..jobs::ListArgs::default()
+    };
+
+    let attention = || minions::ListArgs {
+        attention: true,
+        limit: Some(PAGE_OVERVIEW_ROWS),
+        ..minions::ListArgs::default()
+    };
+
+    // The costliest part by far: it reads the last highstate of every minion.
+    let minions = ask.server.attention.get(
+        ask.access,
+        ask.server.ctx.archive.store.durable(),
+        || async {
+            let time = Time(ask.server.ctx.archive.clock.now());
+            let (list, fleet, rates) = tokio::join!(
+                ask.part::<minions::List>(attention()),
+                ask.part::<fleet::Show>(NoArgs {}),
+                ask.part::<event_rates::Rates>(NoArgs {}),
+            );
+            match list {
+                Part::Shown(list) => Part::Shown(Attended {
+                    list,
+                    fleet,
+                    rates,
+                    time,
+                }),
+                Part::Failed { error } => Part::Failed { error },
+            }
+        },
+    );
+
+    // All parts at the same time; a part that fails shows its error in its place, and the others
+    // are shown.
+    let (status, store, failed, missing, changed, minions) = tokio::join!(
+        ask.part::<status::Show>(NoArgs {}),
+        ask.part::<store::Stats>(NoArgs {}),
+        ask.part::<jobs::List>(jobs(JobResult::Failed)),
+        ask.part::<jobs::List>(jobs(JobResult::Missing)),
+        ask.part::<jobs::List>(jobs(JobResult::Changed)),
+        minions,
+    );
+
+    let hours = store.shown().map(|store| &store.entries_by_hour);
+    let hours_max = hours.and_then(|hours| hours.iter().max().copied());
+
+    let (fleet, rates) = match &minions {
+        Part::Shown(attended) => (FleetView::of(&attended.fleet), attended.rates.clone()),
+        Part::Failed { error } => {
+            let error = || error.clone();
+            (
+                Part::Failed { error: error() },
+                Part::Failed { error: error() },
+            )
+        }
+    };
+
+    Ok(Overview {
+        fleet,
+        rates,
+        hours: hours.filter(|_| hours_max > Some(0)).cloned(),
+        hours_max,
+        status,
+        failed,
+        missing,
+        changed,
+        minions,
+    })
+}
+
+/// The fleet, with what its picture needs.
+#[derive(Serialize)]
+pub(super) struct FleetView {
+    #[serde(flatten)]
+    fleet: Fleet,
+    /// Shadows the days of the fleet.
+    days: Vec<DayView>,
+    /// The highstates of the day with the most; 0 without any.
+    most: u64,
+    /// Highstates of the first days are not counted yet.
+    is_partial: bool,
+}
+
+#[derive(Serialize)]
+struct DayView {
+    #[serde(flatten)]
+    day: FleetDay,
+    end: Time,
+    /// Its date, in UTC.
+    name: String,
+}
+
+impl FleetView {
+    fn of(fleet: &Part<Fleet>) -> Part<Self> {
+        let fleet = match fleet {
+            Part::Shown(fleet) => fleet.clone(),
+            Part::Failed { error } => {
+                return Part::Failed {
+                    error: error.clone(),
+                };
+            }
+        };
+
+        let total = |day: &FleetDay| day.failed + day.changed + day.ok;
+        let most = fleet.days.iter().map(total).max().unwrap_or(0);
+        let is_partial = fleet
+            .days
+            .first()
+            .is_some_and(|first| fleet.since > first.day);
+        let day = |day: &FleetDay| {
+            let Time(begin) = day.day;
+            DayView {
+                end: Time(Micros(begin.0.saturating_add(DAY_US))),
+                name: begin.iso().chars().take(10).collect(),
+                day: day.clone(),
+            }
+        };
+        Part::Shown(Self {
+            days: fleet.days.iter().map(day).collect(),
+            most,
+            is_partial,
+            fleet: Fleet {
+                days: Vec::new(),
+                ..fleet
+            },
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! Why a minion has not returned a job: what the archive knows of it since.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::job::Job;
+use super::minions::{MissingReturns, missing_returns};
+use super::others::Others;
+use crate::base::clock::Micros;
+use crate::base::limits::{CAUSE_MINIONS_SHOWN, MISSING_ENTRIES_SEEN};
+use crate::base::named::named;
+use crate::model::JidKey;
+use crate::store::{StoreError, StoreView};
+use crate::wire::call::id_text;
+use crate::wire::msgpack::{self, Time, is_empty};
+
+const FIND_JOB: &str = "saltutil.find_job";
+
+/// What is known of a minion that has not returned a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Silence {
+    /// Nothing was heard of it since before the job.
+    #[default]
+    Down,
+    /// It has told `saltutil.find_job` that it still runs the job.
+    Busy,
+    /// It was heard since, and has not returned this job.
+    Silent,
+    /// The archive has no event or return of it.
+    NeverSeen,
+}
+
+named! {
+    Silence {
+        Down: "down",
+        Busy: "busy",
+        Silent: "silent",
+        NeverSeen: "never_seen",
+    }
+}
+
+answers! {
+    /// Minions that have not returned, for the same reason.
+    MissingGroup {
+        why: Silence,
+        count: u64,
+        /// The first of them by id, up to a limit.
+        minions: Vec<MissingMinion>,
+    }
+    /// A minion that has not returned.
+    MissingMinion {
+        id: String,
+        /// The job that expects its return.
+        jid: String,
+        /// When it was heard last; null if it never was, or before what was looked at.
+        since: Option<Time>,
+    }
+}
+
+/// The missing minions of a job, the larger groups first.
+pub(crate) fn missing_by_silence(
+    store: &StoreView,
+    job: &Job,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<MissingGroup>, StoreError> {
+    let missing: BTreeSet<&str> = job.missing().into_iter().filter(|id| wanted(id)).collect();
+    let jid: &str = &job.jid;
+    grouped(store, missing.into_iter().map(|id| (id, jid)).collect())
+}
+
+/// The minions that have not returned one of the newest jobs since a time; of several jobs of a minion the newest counts.
+pub(crate) fn missing_lately(
+    store: &StoreView,
+    others: &Others,
+    since: Micros,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Vec<MissingGroup>, StoreError> {
+    let MissingReturns { by_minion, .. } = missing_returns(store, others, wanted)?;
+    let mut newest = BTreeMap::new();
+    for (id, runs) in &by_minion {
+        let recent = runs
+            .iter()
+            .find(|run| run.time.is_none_or(|Time(at)| at >= since));
+        if let Some(run) = recent {
+            newest.insert(id.as_str(), run.jid.as_str());
+        }
+    }
+    grouped(store, newest)
+}
+
+/// Groups minions, each with the job that it has not returned.
+fn grouped(
+    store: &StoreView,
+    missing: BTreeMap<&str, &str>,
+) -> Result<Vec<MissingGroup>, StoreError> {
+    // The usual case.
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+
+    let heard = last_heard(store, &missing.keys().copied().collect())?;
+    let busy = busy(store, &missing)?;
+    let mut groups: BTreeMap<Silence, MissingGroup> = BTreeMap::new();
+    for (id, jid) in missing {
+        let at = heard.get(id).copied();
+        let why = match (at, JidKey::of(jid).time()) {
+            _ if busy.contains(id) => Silence::Busy,
+            (None, _) => Silence::NeverSeen,
+            (Some(at), Some(start)) if at > start => Silence::Silent,
+            _ => Silence::Down,
+        };
+
+        let group = groups.entry(why).or_default();
+        group.why = why;
+        group.count += 1;
+        if group.minions.len() < CAUSE_MINIONS_SHOWN {
+            group.minions.push(MissingMinion {
+                id: id.to_owned(),
+                jid: jid.to_owned(),
+                since: at.map(Time),
+            });
+        }
+    }
+
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+    Ok(groups)
+}
+
+/// When minions were heard last: by their latest jobs, of which there is an index, and by the newest entries.
+pub(super) fn last_heard<'a>(
+    store: &StoreView,
+    ids: &BTreeSet<&'a str>,
+) -> Result<HashMap<&'a str, Micros>, StoreError> {
+    let mut heard: HashMap<&str, Micros> = HashMap::new();
+    // The usual case.
+    if ids.is_empty() {
+        return Ok(heard);
+    }
+
+    let is_wanted = |minion: &[u8]| std::str::from_utf8(minion).is_ok_and(|id| ids.contains(id));
+    for (row, _) in store.latest_jobs(&|_, minion| is_wanted(minion))? {
+        let known = std::str::from_utf8(&row.minion)
+            .ok()
+            .and_then(|id| ids.get(id));
+        if let (Some(id), Some(at)) = (known, row.jid.key().time()) {
+            let last = heard.entry(*id).or_insert(at);
+            *last = at.max(*last);
+        }
+    }
+
+    let seen = store.last_seen(MISSING_ENTRIES_SEEN, Some(ids))?;
+    for id in ids {
+        if let Some(seen) = seen.minions.get(*id) {
+            let last = heard.entry(*id).or_insert(seen.at);
+            *last = seen.at.max(*last);
+        }
+    }
+    Ok(heard)
+}
+
+/// The minions whose last answer to `saltutil.find_job` says that they run the job (`salt/modules/saltutil.py`).
+fn busy<'a>(
+    store: &StoreView,
+    missing: &BTreeMap<&'a str, &str>,
+) -> Result<BTreeSet<&'a str>, StoreError> {
+    let mut asked: BTreeMap<String, BTreeSet<&'a str>> = BTreeMap::new();
+    let is_wanted = |fun: &[u8], minion: &[u8]| {
+        fun == FIND_JOB.as_bytes()
+            && std::str::from_utf8(minion).is_ok_and(|minion| missing.contains_key(minion))
+    };
+    for (row, _) in store.latest_jobs(&is_wanted)? {
+        let named = std::str::from_utf8(&row.minion).ok();
+        if let Some((id, _)) = named.and_then(|named| missing.get_key_value(named)) {
+            asked.entry(row.jid.to_string()).or_default().insert(*id);
+        }
+    }
+
+    let mut busy = BTreeSet::new();
+    for (jid, minions) in asked {
+        let Some(job) = Job::read_of(store, &jid, |id| minions.contains(id))? else {
+            continue;
+        };
+        // Which job was asked for: the first argument.
+        let args = msgpack::get(&job.load, "arg").or_else(|| job.result_args());
+        let about = msgpack::elements(args.unwrap_or_default())
+            .next()
+            .and_then(id_text);
+        for id in minions {
+            let runs = job.answers.get(id).and_then(|answer| answer.get("return"));
+            let is_about = about.as_deref() == missing.get(id).copied();
+            if is_about && runs.is_some_and(|runs| !is_empty(runs)) {
+                busy.insert(id);
+            }
+        }
+    }
+    Ok(busy)
+}
