@@ -107,7 +107,7 @@ def rows(facts):
         Row("causes of a week, repeated", f"{api}/causes?since={week}"),
         Row("strip of a job", f"{api}/jobs/{facts['nightly']}/strip"),
         Row("fleet, 14 days", f"{api}/fleet"),
-        Row("durations of a job", f"{api}/durations?jid={facts['nightly']}"),
+        Row("durations of a job", f"{api}/jobs/{facts['nightly']}/durations"),
         Row("durations of a week", f"{api}/durations"),
         Row("overview", "/"),
         Row("jobs", "/jobs"),

@@ -137,7 +137,9 @@ class Fleet:
         self.causes = {"nginx": kinds["web"][-nginx:], "fetch": (kinds["db"] + kinds["app"])[-fetch:], "access": kinds["WIN-RDS"][-access:]}
         self.failed = {minion: cause for cause, minions in self.causes.items() for minion in minions}
 
-        free = [minion for minion in self.minions if minion not in self.failed and minion not in self.kinds["web"][:20]]
+        # The morning's jobs are made by these.
+        active = {*self.kinds["web"][:20], *self.kinds["db"][:3]}
+        free = [minion for minion in self.minions if minion not in self.failed and minion not in active]
         missing = free[:: max(len(free) // sizes.missing, 1)][: sizes.missing]
         down, never = sizes.missing // 2, sizes.missing // 4
         #: Minions without a return, by the reason. `down` has the number of nights.
