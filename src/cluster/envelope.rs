@@ -65,16 +65,19 @@ pub(crate) enum Rejected {
 }
 
 impl Header {
-    /// The message with a part of a block.
-    pub(crate) fn message(&self, part: &[u8]) -> Vec<u8> {
+    /// The message with blocks, or with a part of one.
+    pub(crate) fn message(&self, blocks: &[&[u8]]) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a header is JSON");
-        let mut message = Vec::with_capacity(MAGIC.len() + CRC_LEN + json.len() + part.len() + 2);
+        let len: usize = blocks.iter().map(|block| block.len()).sum();
+        let mut message = Vec::with_capacity(MAGIC.len() + CRC_LEN + json.len() + len + 2);
         message.extend_from_slice(MAGIC.as_bytes());
         message.extend_from_slice(&[b'0'; CRC_LEN]);
         message.push(b' ');
         message.extend_from_slice(json.as_bytes());
         message.push(b'\n');
-        message.extend_from_slice(part);
+        for block in blocks {
+            message.extend_from_slice(block);
+        }
 
         let from = MAGIC.len() + CRC_LEN;
         let crc = crc32fast::hash(message.get(from..).unwrap_or_default());
@@ -230,7 +233,7 @@ pub(crate) mod tests {
             part in prop::collection::vec(any::<u8>(), 0..200), at in any::<usize>(), to in any::<u8>(),
         ) {
             let header = header(4, 5, 9);
-            let message = header.message(&part);
+            let message = header.message(&[&part]);
             prop_assert_eq!(Header::read(&message), Ok((header, &part[..])));
 
             let mut changed = message.clone();
@@ -274,7 +277,7 @@ pub(crate) mod tests {
             },
         ];
         for header in wrong {
-            let read = Header::read(&header.message(b"")).map(drop);
+            let read = Header::read(&header.message(&[])).map(drop);
             assert!(matches!(read, Err(Rejected::Damaged(_))), "{header:?}");
         }
         let newer = Header::read(b"saltcellar block 2 \xff").map(drop);

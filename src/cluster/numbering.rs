@@ -201,6 +201,11 @@ impl Numbering {
         found.map_or((&self.epoch, 1), |earlier| (&earlier.epoch, earlier.from))
     }
 
+    /// Whether two numbers of this store have the same numbering.
+    pub(crate) fn is_one(&self, a: u64, b: u64) -> bool {
+        self.of_number(a) == self.of_number(b)
+    }
+
     /// Notes in which stream it is from now on.
     pub(crate) fn is_in(&mut self, stream: Micros, settings: &Settings) -> Result<(), StoreError> {
         self.stream = stream;

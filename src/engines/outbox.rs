@@ -69,7 +69,7 @@ impl Encoder for Whole {
         range: Range<SeqNo>,
         bytes_max: usize,
     ) -> Option<Result<TravellingPart, StoreError>> {
-        let is_wanted = |kind, jid: &str| !is_of_question(&self.store, kind, jid);
+        let is_wanted = |jid: &str| !is_of_question(&self.store, jid);
         Some(
             self.store
                 .travelling(self.entries, range, bytes_max, is_wanted),

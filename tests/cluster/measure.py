@@ -1,7 +1,7 @@
 """What sharing costs and reaches, beside a plain JetStream publisher of the same run (``make cluster-bench``). Prints; asserts no time.
 
 ``ENTRIES`` is the number of entries of a rate, ``BEHIND`` that by which a node is behind, ``LIVE`` the seconds at 2,000 entries/s, ``ONLY`` (of
-`make cluster-bench`) a part of a test's name: rate, delay, ingest, catching.
+`make cluster-bench`) a part of a test's name: rate, delay, ingest, backlog, catching.
 """
 import collections
 import contextlib
@@ -147,6 +147,12 @@ def stream_bytes(site):
     with site.servers.client() as client:
         state = client.api(f"STREAM.INFO.{STREAM}")["state"]
     return state["messages"], state["bytes"]
+
+
+def stored_messages(site):
+    """Messages of the stream; none before it is made."""
+    with site.servers.client() as client:
+        return client.api(f"STREAM.INFO.{STREAM}").get("state", {}).get("messages", 0)
 
 
 def plain_rate(site, sizes):
@@ -304,6 +310,28 @@ def test_own_ingest(site):
           f"{best['with']:,.0f} with an outbox; with over beside {best['with'] / best['beside']:.3f}, with over without {best['with'] / best['without']:.3f} "
           f"(all: {json.dumps({k: [round(r) for r in v] for k, v in rates.items()})})\n"
           f"  us CPU per entry of all processes but the plain publisher: {json.dumps({k: [round(r, 1) for r in v] for k, v in used.items()})}")
+
+
+def test_backlog(site):
+    """What the outbox takes alone: a daemon publishes what it had stored without one, and does nothing else."""
+    whole = site(nodes=1, servers=3)
+    whole.servers.start()
+    (node,) = whole.nodes
+    nats, node.nats = node.nats, None
+    node.start()
+    batches = frames("m1", ENTRIES)
+    entries = sum(count for count, _ in batches)
+    store(node, batches)
+    node.stop()
+    node.nats = nats
+    node.start()
+    assert poll(lambda: stored_messages(whole) and not node.ask("status")["cluster"]["unpublished_entries"], GIVEN_UP, pause=0.2), node.reasons()
+    # Threads that read ahead have ended, so the other threads are taken from the whole.
+    used, threads = cpu(node.process.pid), cpu_of_threads(node.process.pid)
+    own = sum(part for thread, part in threads.items() if not thread.startswith(("sc-sink", "sc-outbox")))
+    messages, size = stream_bytes(whole)
+    print(f"\nbacklog: {entries:,} entries in {messages} messages of {size / messages:,.0f} bytes; us CPU per entry: {1e6 * used / entries:.2f}, "
+          f"without the threads that do something else {1e6 * (used - own) / entries:.2f}")
 
 
 def test_catching_up(site):

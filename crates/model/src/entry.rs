@@ -68,6 +68,11 @@ impl Kind {
     /// The number of kinds.
     pub const COUNT: usize = Self::ALL.len();
 
+    /// Whether entries of this kind belong to a job without naming its function.
+    pub fn lacks_fun(self) -> bool {
+        matches!(self, Self::Minions | Self::Endtime | Self::NoCache)
+    }
+
     /// The kind with this number in the format of the store.
     pub fn from_number(n: u8) -> Option<Self> {
         Self::ALL.get(usize::from(n)).copied()

@@ -8,6 +8,7 @@
 //! A block says which entry came before it ([`Header::before`]), and all entries between the two that are shared are in the stream, or
 //! were lost here before they could be published, which the others then learn.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_nats::jetstream::context::PublishAckFuture;
@@ -17,6 +18,7 @@ use super::deliver::{
     DeliverError, Dependencies, Destination, Rejected, RequestLimits, Transcript, Transport,
 };
 use super::item::Item;
+use crate::base::clock::Micros;
 use crate::base::limits::{
     BLOCK_ENTRIES_MAX, CLUSTER_GATHER, CLUSTER_MESSAGE_BYTES, CLUSTER_PARTS_MAX,
     CLUSTER_PUBLISH_BYTES, SINK_BATCH_EVENTS_MAX,
@@ -30,7 +32,7 @@ use crate::cluster::numbering::{Numbering, OwnNumbering};
 use crate::cluster::peers::Peers;
 use crate::cluster::stream::Difference;
 use crate::cluster::{Cluster, OUTBOX};
-use crate::model::{Kind, SeqNo};
+use crate::model::SeqNo;
 use crate::store::log::exchange::{self, TravelPacker, Travelling};
 use crate::store::{Store, StoreError};
 use crate::wire::filter::Entries;
@@ -213,14 +215,14 @@ impl OutboxTransport {
         let mut entries = 0;
         let is_shared = |item: &&Item| {
             let event = &item.event;
-            !is_of_question(store, event.stored.kind, &event.jid)
+            !(event.stored.kind.lacks_fun() && is_of_question(store, &event.jid))
         };
         let shared: Vec<&Item> = items.iter().filter(is_shared).collect();
         let parts = blocks(&mut open.packer, &own, &shared)?;
         let bytes_max = open.payload_max.min(CLUSTER_MESSAGE_BYTES);
         for block in joined(parts, &own, bytes_max) {
             let block = match block {
-                Part::Block(block) => block,
+                Part::Blocks(blocks) => blocks,
                 Part::Lost(last) => {
                     own.published = own.published.max(last.0);
                     continue;
@@ -229,7 +231,7 @@ impl OutboxTransport {
             // Published once more, from an earlier place on.
             let before = own.published.min(block.first.0.saturating_sub(1));
             own.published = own.published.max(block.last.0);
-            bytes += block.bytes.len() as u64;
+            bytes += block.len() as u64;
             entries += block.entries as u64;
             messages.extend(self.messages(&own, before, &block, open.payload_max)?);
             metrics.cluster_raw_bytes_sent.add(block.raw_bytes);
@@ -300,24 +302,34 @@ impl OutboxTransport {
         Ok(last)
     }
 
-    /// The messages of a block: one, unless it is larger than a message. With their ids, by which the stream drops repetitions.
+    /// The messages of blocks that are published together: one, unless there is one block, which is larger than a message. With their ids,
+    /// by which the stream drops repetitions.
     fn messages(
         &self,
         own: &Numbering,
         before: u64,
-        block: &Travelling,
+        block: &Blocks<'_>,
         payload_max: usize,
     ) -> Result<Vec<(String, Vec<u8>)>, String> {
-        let parts: Vec<&[u8]> = block.bytes.chunks(payload_max).collect();
+        let all: Vec<&[u8]> = block.bytes.iter().map(|bytes| &**bytes).collect();
+        // As they are: several in one message are copied into it, and not put together before.
+        let parts: Vec<&[&[u8]]>;
+        let chunks: Vec<&[u8]>;
+        if let [one] = all[..] {
+            chunks = one.chunks(payload_max).collect();
+            parts = chunks.chunks(1).collect();
+        } else {
+            parts = vec![&all];
+        }
         let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         if count > CLUSTER_PARTS_MAX {
             return Err(format!(
                 "an entry of {} bytes does not fit into {CLUSTER_PARTS_MAX} messages of {payload_max} bytes; raise max_payload of the servers",
-                block.bytes.len()
+                block.len()
             ));
         }
 
-        let message = |(part, bytes): (u32, &[u8])| {
+        let message = |(part, bytes): (u32, &[&[u8]])| {
             let (epoch, from) = own.of_number(block.first.0);
             let header = Header {
                 origin: self.parts.cluster.name.as_str().to_owned(),
@@ -346,108 +358,230 @@ async fn stored(acknowledgement: PublishAckFuture) -> Result<u64, String> {
     Ok(stored.sequence)
 }
 
-/// Whether an entry without a function belongs to a job that is not shared.
-pub(in crate::engines) fn is_of_question(store: &Store, kind: Kind, jid: &str) -> bool {
-    let has_no_fun = matches!(kind, Kind::Endtime | Kind::NoCache | Kind::Minions);
-    if !has_no_fun {
-        return false;
-    }
+/// Whether a job is one that is not shared, for an entry that does not say its function.
+pub(in crate::engines) fn is_of_question(store: &Store, jid: &str) -> bool {
     // Without an answer it is shared: a peer that has too much has nothing wrong.
     let row = store.job_row(jid).ok().flatten();
     row.is_some_and(|row| msgpack::as_text(&row.fun) == Some(Entries::QUESTION))
 }
 
 /// What a batch consists of.
-enum Part {
-    Block(Travelling),
+enum Part<'a> {
+    Blocks(Blocks<'a>),
     /// Entries up to this one were dropped here before they were published.
     Lost(SeqNo),
 }
 
+/// Blocks that follow each other.
+struct Blocks<'a> {
+    first: SeqNo,
+    last: SeqNo,
+    /// Arrival of the last entry.
+    last_at: Micros,
+    entries: usize,
+    raw_bytes: u64,
+    /// Of each block; borrowed from its item, if it is published as it is.
+    bytes: Vec<Cow<'a, [u8]>>,
+}
+
+impl Blocks<'_> {
+    /// Bytes of all of them.
+    fn len(&self) -> usize {
+        self.bytes.iter().map(|bytes| bytes.len()).sum()
+    }
+}
+
+impl From<Travelling> for Part<'_> {
+    fn from(block: Travelling) -> Self {
+        Self::Blocks(Blocks {
+            first: block.first,
+            last: block.last,
+            last_at: block.last_at,
+            entries: block.entries,
+            raw_bytes: block.raw_bytes,
+            bytes: vec![Cow::Owned(block.bytes)],
+        })
+    }
+}
+
 /// As many blocks as fit into a message are one part.
-fn joined(parts: Vec<Part>, own: &Numbering, bytes_max: usize) -> Vec<Part> {
-    let mut joined: Vec<Part> = Vec::new();
+fn joined<'a>(parts: Vec<Part<'a>>, own: &Numbering, bytes_max: usize) -> Vec<Part<'a>> {
+    let mut joined: Vec<Part<'a>> = Vec::new();
     for part in parts {
-        let (Some(Part::Block(to)), Part::Block(block)) = (joined.last_mut(), &part) else {
+        let (Some(Part::Blocks(to)), Part::Blocks(next)) = (joined.last_mut(), &part) else {
             joined.push(part);
             continue;
         };
-        let fits = to.bytes.len() + block.bytes.len() <= bytes_max
-            && to.entries + block.entries <= BLOCK_ENTRIES_MAX
-            && own.of_number(to.first.0) == own.of_number(block.first.0);
-        if fits {
-            to.append(block);
-        } else {
+        let fits = to.len() + next.len() <= bytes_max
+            && to.entries + next.entries <= BLOCK_ENTRIES_MAX
+            && own.of_number(to.first.0) == own.of_number(next.first.0);
+        if !fits {
             joined.push(part);
+            continue;
+        }
+        if let Part::Blocks(next) = part {
+            to.last = next.last;
+            to.last_at = next.last_at;
+            to.entries += next.entries;
+            to.raw_bytes += next.raw_bytes;
+            to.bytes.extend(next.bytes);
         }
     }
     joined
 }
 
-fn blocks(
+fn blocks<'a>(
     packer: &mut TravelPacker,
     own: &Numbering,
-    items: &[&Item],
-) -> Result<Vec<Part>, String> {
+    items: &[&'a Item],
+) -> Result<Vec<Part<'a>>, String> {
     let failed = |error: StoreError| error.to_string();
-    let mut parts = Vec::new();
+    let mut parts: Vec<Part<'a>> = Vec::new();
+    let mut before = None;
     for item in items {
         let event = &item.event;
         if let Some(packed) = event.stored.block {
-            parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
-            let block = Travelling {
+            parts.extend(packer.finish().map_err(failed)?.map(Part::from));
+            if !own.is_one(packed.first.0, event.seq.0) {
+                let blocks = divided(packer, own, &item.bytes)?;
+                parts.extend(blocks.into_iter().map(Part::from));
+                continue;
+            }
+            parts.push(Part::Blocks(Blocks {
                 first: packed.first,
                 last: event.seq,
                 last_at: event.at,
                 entries: packed.entries,
                 raw_bytes: packed.raw_bytes,
-                bytes: item.bytes.clone(),
-            };
-            if (block.first.0..block.last.0).contains(&own.from.saturating_sub(1)) {
-                parts.extend(divided(packer, own, &block)?.into_iter().map(Part::Block));
-            } else {
-                parts.push(Part::Block(block));
-            }
+                bytes: vec![Cow::Borrowed(&item.bytes)],
+            }));
             continue;
         }
         // A block has one numbering.
-        if event.seq.0 == own.from {
-            parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
+        let begins = before.is_some_and(|before| !own.is_one(before, event.seq.0));
+        before = Some(event.seq.0);
+        if begins {
+            parts.extend(packer.finish().map_err(failed)?.map(Part::from));
         }
         if event.is_lost_record() {
-            parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
+            parts.extend(packer.finish().map_err(failed)?.map(Part::from));
             let last = msgpack::get(&event.body, "last").and_then(msgpack::as_int);
             parts.extend(last.map(|last| Part::Lost(SeqNo(last.unsigned_abs()))));
             continue;
         }
         let full = packer.push(event.seq, &event.as_entry()).map_err(failed)?;
-        parts.extend(full.map(Part::Block));
+        parts.extend(full.map(Part::from));
     }
-    parts.extend(packer.finish().map_err(failed)?.map(Part::Block));
+    parts.extend(packer.finish().map_err(failed)?.map(Part::from));
     Ok(parts)
 }
 
-/// The blocks of a block that a numbering begins in.
+/// The blocks of a block that a numbering begins in, each with one numbering.
 fn divided(
     packer: &mut TravelPacker,
     own: &Numbering,
-    block: &Travelling,
+    block: &[u8],
 ) -> Result<Vec<Travelling>, String> {
     let failed = |error: StoreError| error.to_string();
     let mut blocks = Vec::new();
-    let mut is_before = true;
-    for view in exchange::read(&block.bytes).map_err(|error| error.to_string())? {
+    let mut before = None;
+    for view in exchange::read(block).map_err(|error| error.to_string())? {
         let rows = view.rows();
         for row in 0..rows.len() {
             let (seq, tag, jid) = (rows.seq(row), rows.tag(row), rows.jid(row));
-            if is_before && seq.0 >= own.from {
+            if before.is_some_and(|before| !own.is_one(before, seq.0)) {
                 blocks.extend(packer.finish().map_err(failed)?);
-                is_before = false;
             }
+            before = Some(seq.0);
             let entry = rows.entry(row, &tag, &jid, rows.body(row)?);
             blocks.extend(packer.push(seq, &entry).map_err(failed)?);
         }
     }
     blocks.extend(packer.finish().map_err(failed)?);
     Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::event::{Event, PackedBlock};
+    use crate::model::{Entry, Kind, Source};
+    use crate::store::settings::Settings;
+
+    fn entry(body: &[u8]) -> Entry<'_> {
+        Entry {
+            tag: b"salt/job/1/ret/web1",
+            ..Entry::new(Kind::Return, Source::Returner, Micros(7), body)
+        }
+    }
+
+    /// A block of the log as the encoder makes an item of it.
+    fn copied(numbers: std::ops::RangeInclusive<u64>) -> Item {
+        let mut packer = TravelPacker::new().unwrap();
+        for n in numbers {
+            let body = n.to_string().into_bytes();
+            assert_eq!(packer.push(SeqNo(n), &entry(&body)).unwrap(), None);
+        }
+        let block = packer.finish().unwrap().unwrap();
+        let packed = PackedBlock {
+            first: block.first,
+            entries: block.entries,
+            raw_bytes: block.raw_bytes,
+        };
+        let event = Event::of_block(packed, block.last, block.last_at);
+        Item::new(Arc::new(event), None, block.bytes)
+    }
+
+    /// Numbers, and the bodies behind them, of each message that is made of these items.
+    fn published(own: &Numbering, items: &[Item]) -> Vec<Vec<(u64, String)>> {
+        let items: Vec<&Item> = items.iter().collect();
+        let parts = blocks(&mut TravelPacker::new().unwrap(), own, &items).unwrap();
+        let mut messages = Vec::new();
+        for part in joined(parts, own, usize::MAX) {
+            let Part::Blocks(blocks) = part else {
+                panic!("nothing is lost")
+            };
+            let mut found = Vec::new();
+            for view in exchange::read(&blocks.bytes.concat()).unwrap() {
+                let rows = view.rows();
+                found.extend((0..rows.len()).map(|row| {
+                    let body = rows.body(row).unwrap().to_vec();
+                    (rows.seq(row).0, String::from_utf8(body).unwrap())
+                }));
+            }
+
+            // What its header says.
+            let said = [blocks.first.0, blocks.last.0, blocks.entries as u64];
+            let (first, last) = (found[0].0, found[found.len() - 1].0);
+            assert_eq!(said, [first, last, found.len() as u64]);
+            assert!(own.is_one(first, last), "{first} {last}");
+            messages.push(found);
+        }
+        messages
+    }
+
+    #[test]
+    fn a_copied_block_in_which_numberings_begin_is_divided() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = Settings::for_tests(dir.path());
+        let mut own = Numbering::of(&settings).unwrap();
+        let items = [copied(1..=3), copied(4..=9), copied(10..=12)];
+        let numbers = |own: &Numbering| -> Vec<(u64, u64)> {
+            let messages = published(own, &items);
+            let all: Vec<_> = messages.concat();
+            let expected: Vec<_> = (1..=12).map(|n| (n, n.to_string())).collect();
+            assert_eq!(all, expected, "each once, in order");
+            let ends = |found: &Vec<(u64, String)>| (found[0].0, found[found.len() - 1].0);
+            messages.iter().map(ends).collect()
+        };
+        assert_eq!(numbers(&own), [(1, 12)]);
+
+        // Within a block; with the first of a block; and an earlier one within a block, which is published once more.
+        own.renew(SeqNo(6), &settings).unwrap();
+        assert_eq!(numbers(&own), [(1, 5), (6, 12)]);
+        own.renew(SeqNo(10), &settings).unwrap();
+        assert_eq!(numbers(&own), [(1, 5), (6, 9), (10, 12)]);
+        own.renew(SeqNo(12), &settings).unwrap();
+        assert_eq!(numbers(&own), [(1, 5), (6, 9), (10, 11), (12, 12)]);
+    }
 }

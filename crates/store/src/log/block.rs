@@ -20,7 +20,7 @@ use rkyv::util::AlignedVec;
 use rkyv::{Archive, Serialize};
 use zstd::bulk::Decompressor;
 
-use super::column::{ArchivedColumn, Column};
+use super::column::{ArchivedColumn, Column, distinct};
 use super::columns::{Columns, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 use super::frame::Packed;
 use crate::error::StoreError;
@@ -355,6 +355,45 @@ impl<'a> Speller<'a> {
     }
 }
 
+/// What the length of a tag is made of.
+#[derive(Debug, Clone, Copy)]
+struct TagShape {
+    /// Bytes that are the same in each tag.
+    fixed: usize,
+    /// How often it has the jid, and the minion.
+    jids: usize,
+    minions: usize,
+}
+
+impl TagShape {
+    /// That of a template.
+    fn of(template: &[u8]) -> Self {
+        let (mut jids, mut minions) = (0, 0);
+        if template.first() == Some(&LITERAL) {
+            let fixed = template.len() - 1;
+            return Self {
+                fixed,
+                jids,
+                minions,
+            };
+        }
+        for byte in template {
+            jids += usize::from(*byte == JID_PLACEHOLDER);
+            minions += usize::from(*byte == MINION_PLACEHOLDER);
+        }
+        let fixed = template.len() - jids - minions;
+        Self {
+            fixed,
+            jids,
+            minions,
+        }
+    }
+}
+
+/// Jids of all times before the year 10000 have twenty digits.
+const USUAL_JID_LEN: usize = 20;
+const USUAL_JIDS_END: Micros = Micros(253_402_300_800_000_000);
+
 /// Row access to the entries of a block.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
@@ -552,17 +591,61 @@ impl<'a> Rows<'a> {
 
     /// Bytes of the tags and bodies of all entries.
     pub(crate) fn raw_len(&self) -> usize {
-        // Tags are not expanded: their lengths follow from the templates.
-        let (jid, names) = (self.jids(), self.jid_texts());
-        let raw_len = (0..self.len()).map(|at| {
-            // 0 stands for no jid.
-            let name = jid
-                .get(at)
-                .and_then(|&n| usize::try_from(n - 1).ok())
-                .and_then(|n| names.get(n));
-            self.tag_len(at, name.map_or("", String::as_str)) + self.body_len(at)
-        });
-        raw_len.sum()
+        // Neither tags nor jids are spelled: lengths follow from the templates, which are few.
+        let jid_lens: Vec<usize> = (0..self.block.jids.to_native() as usize)
+            .map(|at| self.jid_text_len(at))
+            .collect();
+        let mut shapes: Vec<Option<TagShape>> = vec![None; self.texts_len()];
+
+        let mut tags = 0;
+        let names = self.jids().into_iter().zip(self.minions());
+        for (tag, (jid, minion)) in self.tags().into_iter().zip(names) {
+            let at = usize::try_from(tag).expect("tags were checked");
+            let shape = shapes.get_mut(at).expect("tags were checked");
+            let shape = shape.get_or_insert_with(|| TagShape::of(self.text(at)));
+
+            // 0 stands for no jid, and for no minion.
+            let jid = usize::try_from(jid - 1).ok();
+            let jid = jid.and_then(|at| jid_lens.get(at)).copied();
+            let minion = usize::try_from(minion - 1)
+                .ok()
+                .filter(|_| shape.minions > 0);
+            let minion = minion.map_or(0, |at| self.text_str(at).len());
+            tags += shape.fixed + shape.jids * jid.unwrap_or(0) + shape.minions * minion;
+        }
+        tags + usize::try_from(self.view.bodies_len()).expect("lengths were checked")
+    }
+
+    /// The length of a jid by its index among the block's jids.
+    fn jid_text_len(&self, at: usize) -> usize {
+        let is_usual = (0..USUAL_JIDS_END.0).contains(&self.block.jid_time.get(at));
+        if is_usual && !self.jid_has_pid(at) {
+            return USUAL_JID_LEN;
+        }
+        self.jid_text(at).len()
+    }
+
+    /// Bytes of the bodies of all entries.
+    pub(crate) fn bodies_len(&self) -> u64 {
+        self.view.bodies_len()
+    }
+
+    /// Whether no entry is another master's.
+    pub(crate) fn are_own(&self) -> bool {
+        self.block.origin.is_all(0) && self.block.number.is_all(0)
+    }
+
+    /// The number of each entry's kind.
+    pub(crate) fn kinds(&self) -> Vec<i64> {
+        self.column(&self.block.kind)
+    }
+
+    /// The distinct functions, without those that are empty.
+    pub(crate) fn distinct_funs(&self) -> Vec<&'a str> {
+        let texts = self.funs().into_iter().map(|fun| fun - 1);
+        let texts: Vec<i64> = texts.collect();
+        let found = distinct(&texts).into_iter();
+        found.map(|at| self.text_str(at)).collect()
     }
 
     /// Head and bodies as they are in the frame. An error if only the head was read.
@@ -660,16 +743,8 @@ impl<'a> Rows<'a> {
 
     /// Length of the tag in bytes; `jid` is that of the entry.
     pub fn tag_len(&self, i: usize, jid: &str) -> usize {
-        let template = self.text(self.block.tag.index(i));
-        if template.first() == Some(&LITERAL) {
-            return template.len() - 1;
-        }
-        let lens = template.iter().map(|&b| match b {
-            JID_PLACEHOLDER => jid.len(),
-            MINION_PLACEHOLDER => self.minion(i).len(),
-            _ => 1,
-        });
-        lens.sum()
+        let shape = TagShape::of(self.text(self.block.tag.index(i)));
+        shape.fixed + shape.jids * jid.len() + shape.minions * self.minion(i).len()
     }
 
     /// The texts of all distinct jids.

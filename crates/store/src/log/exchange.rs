@@ -39,20 +39,11 @@ pub struct Travelling {
     pub entries: usize,
     /// Bytes of their tags and bodies.
     pub raw_bytes: u64,
-    /// The frame; several after [`Travelling::append`].
+    /// The frame. Those of several blocks, one behind the other, are read together.
     pub bytes: Vec<u8>,
 }
 
 impl Travelling {
-    /// Adds the blocks that come next, for [`read`] to read together.
-    pub fn append(&mut self, next: &Self) {
-        self.last = next.last;
-        self.last_at = next.last_at;
-        self.entries += next.entries;
-        self.raw_bytes += next.raw_bytes;
-        self.bytes.extend_from_slice(&next.bytes);
-    }
-
     /// A block of the log, as it is: nothing is unpacked.
     pub(crate) fn copy_of(rows: Rows<'_>) -> Result<Self, StoreError> {
         let (first, last) = (rows.seq(0), rows.seq(rows.len() - 1));
@@ -318,12 +309,7 @@ mod tests {
             let entries: Vec<_> = (from..from + count).map(|n| (n, b"x".to_vec())).collect();
             blocks(&entries).pop().unwrap()
         };
-        let mut both = of(1, 3);
-        both.append(&of(7, 2));
-        assert_eq!(
-            (both.first, both.last, both.entries),
-            (SeqNo(1), SeqNo(8), 5)
-        );
+        let both = [of(1, 3).bytes, of(7, 2).bytes].concat();
         let seqs = |bytes: &[u8]| -> Result<Vec<u64>, NoBlock> {
             let read = read(bytes)?;
             let all = read.iter().flat_map(|view| {
@@ -332,18 +318,17 @@ mod tests {
             });
             Ok(all.collect())
         };
-        assert_eq!(seqs(&both.bytes).unwrap(), [1, 2, 3, 7, 8]);
+        assert_eq!(seqs(&both).unwrap(), [1, 2, 3, 7, 8]);
 
-        let mut wrong = of(7, 2);
-        wrong.append(&of(8, 2));
-        assert!(seqs(&wrong.bytes).is_err(), "8 twice");
+        let wrong = [of(7, 2).bytes, of(8, 2).bytes].concat();
+        assert!(seqs(&wrong).is_err(), "8 twice");
         let entries: Vec<_> = (1..=70_000).map(|n| (n, b"x".to_vec())).collect();
-        let mut all = blocks(&entries).into_iter();
-        let mut many = all.next().unwrap();
-        all.for_each(|block| many.append(&block));
-        assert_eq!(many.entries, 70_000);
-        assert!(seqs(&many.bytes).is_err(), "more than a block may have");
-        let cut = &both.bytes[..both.bytes.len() - 100];
+        let many: Vec<u8> = blocks(&entries)
+            .into_iter()
+            .flat_map(|block| block.bytes)
+            .collect();
+        assert!(seqs(&many).is_err(), "more than a block may have");
+        let cut = &both[..both.len() - 100];
         assert!(seqs(cut).is_err());
     }
 }

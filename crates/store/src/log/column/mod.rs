@@ -85,6 +85,11 @@ impl ArchivedColumn {
         self.width <= 8 && count.checked_mul(usize::from(self.width)) == Some(self.data.len())
     }
 
+    /// Whether all values are this one, without a look at each. May be false for a column that no builder packs.
+    pub(crate) fn is_all(&self, value: i64) -> bool {
+        self.width == 0 && self.base.to_native() == value
+    }
+
     /// Value `i`; the column must be checked with [`ArchivedColumn::holds`].
     pub(crate) fn get(&self, i: usize) -> i64 {
         let width = usize::from(self.width);
