@@ -9,6 +9,8 @@
 //! Masters that hear each other have the same holds, whatever was lost on the way. Until a daemon has heard them after its start, its
 //! retention drops nothing, but not for longer than [`CLUSTER_HOLDS_WAIT`].
 
+use parking_lot::Mutex;
+
 use super::peers::Peers;
 use super::shared_hold::SharedHold;
 use crate::base::limits::{CLUSTER_HOLDS_BYTES, HOLDS_SHARED_MAX};
@@ -26,26 +28,52 @@ pub(crate) struct Told {
     pub(crate) parts: Vec<Vec<SharedHold>>,
 }
 
-/// What to tell the others now. Once they agree with this store, its retention may go on.
-pub(crate) fn tell(store: &Store, peers: &Peers) -> Told {
-    let changes = store.hold_changes(peers.own.as_str());
-    let all: Vec<SharedHold> = changes.into_iter().map(SharedHold::from).collect();
+/// The digest of the holds, which is made once for each version of them: a sign of life every two seconds needs no look at all holds.
+#[derive(Debug, Default)]
+pub(crate) struct KnownDigest {
+    /// The version and its digest. Lock order: before those of the settings, which are read under it.
+    known: Mutex<Option<(u64, String)>>,
+}
 
+impl KnownDigest {
+    fn of(&self, version: u64, make: impl FnOnce() -> String) -> String {
+        let mut known = self.known.lock();
+        match &*known {
+            Some((of, digest)) if *of == version => digest.clone(),
+            _ => known.insert((version, make())).1.clone(),
+        }
+    }
+}
+
+/// All changes of holds, each with its JSON.
+fn changes(store: &Store, peers: &Peers) -> Vec<(SharedHold, Vec<u8>)> {
+    let changes = store.hold_changes(peers.own.as_str()).into_iter();
+    let shared = changes.map(SharedHold::from).map(|one| {
+        let text = serde_json::to_vec(&one).expect("a hold is JSON");
+        (one, text)
+    });
+    shared.collect()
+}
+
+fn digest_of(all: &[(SharedHold, Vec<u8>)]) -> String {
     // Each with its length, so none is taken for a part of another.
-    let texts = all
-        .iter()
-        .map(|one| serde_json::to_vec(one).unwrap_or_default());
-    let texts: Vec<Vec<u8>> = texts.collect();
-    let hash = texts.iter().fold(0, |hash, text| {
+    let hash = all.iter().fold(0, |hash, (_, text)| {
         chained(hash, [&text.len().to_le_bytes(), text.as_slice()])
     });
-    let digest = format!("{hash:016x}");
+    format!("{hash:016x}")
+}
+
+/// What to tell the others now. Once they agree with this store, its retention may go on.
+pub(crate) fn tell(store: &Store, peers: &Peers, known: &KnownDigest) -> Told {
+    // Before the holds are read: what changes meanwhile has another version.
+    let version = store.holds_version();
+    let digest = known.of(version, || digest_of(&changes(store, peers)));
 
     if peers.has_all_holds(&digest) {
         store.has_all_holds();
     }
     let parts = if peers.must_tell_holds(&digest) {
-        parts(all, &texts)
+        parts(changes(store, peers))
     } else {
         Vec::new()
     };
@@ -53,10 +81,10 @@ pub(crate) fn tell(store: &Store, peers: &Peers) -> Told {
 }
 
 /// Parts that fit into a message.
-fn parts(all: Vec<SharedHold>, texts: &[Vec<u8>]) -> Vec<Vec<SharedHold>> {
+fn parts(all: Vec<(SharedHold, Vec<u8>)>) -> Vec<Vec<SharedHold>> {
     let mut parts: Vec<Vec<SharedHold>> = Vec::new();
     let mut bytes = 0;
-    for (one, text) in all.into_iter().zip(texts) {
+    for (one, text) in all {
         match parts.last_mut() {
             Some(part) if bytes + text.len() <= CLUSTER_HOLDS_BYTES => part.push(one),
             _ => {
@@ -128,15 +156,29 @@ mod tests {
     #[test]
     fn a_message_has_a_limited_part_of_many_holds() {
         let all: Vec<_> = (0..100).map(of).collect();
-        let texts: Vec<_> = all
-            .iter()
-            .map(|one| serde_json::to_vec(one).unwrap())
-            .collect();
-        let parts = parts(all.clone(), &texts);
+        let with_text = |one: &SharedHold| (one.clone(), serde_json::to_vec(one).unwrap());
+        let parts = parts(all.iter().map(with_text).collect());
         assert!(parts.len() > 2, "{}", parts.len());
         for part in &parts {
             assert!(serde_json::to_vec(part).unwrap().len() <= CLUSTER_HOLDS_BYTES + 2);
         }
         assert_eq!(parts.concat(), all);
+    }
+
+    #[test]
+    fn a_digest_is_made_once_for_each_version() {
+        let known = KnownDigest::default();
+        let made = std::cell::Cell::new(0);
+        let of = |version| {
+            known.of(version, || {
+                made.set(made.get() + 1);
+                format!("{version}")
+            })
+        };
+        assert_eq!(
+            [of(0), of(0), of(1), of(1), of(3)],
+            ["0", "0", "1", "1", "3"]
+        );
+        assert_eq!(made.get(), 3);
     }
 }

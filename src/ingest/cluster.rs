@@ -35,7 +35,7 @@ use crate::base::shutdown::Drain;
 use crate::client::nats::Connection;
 use crate::client::secret::Revealed;
 use crate::cluster::envelope::{self, Header, OpenBlocks};
-use crate::cluster::holds::{self, Told};
+use crate::cluster::holds::{self, KnownDigest, Told};
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::{Beat, Mark, Peers, Place};
 use crate::cluster::reader::Reader;
@@ -797,12 +797,13 @@ async fn beats(
 
     Ok(async move {
         let mut tick = tokio::time::interval(CLUSTER_BEAT);
+        let digest = Arc::new(KnownDigest::default());
         loop {
             tokio::select! {
                 _ = tick.tick() => {
                     // Off this thread: it reads the log.
-                    let made = parts.clone();
-                    let beats = tokio::task::spawn_blocking(move || beats_now(&made)).await;
+                    let (made, digest) = (parts.clone(), digest.clone());
+                    let beats = tokio::task::spawn_blocking(move || beats_now(&made, &digest)).await;
                     let beats = beats.map_err(|error| error.to_string())?;
                     for beat in beats.map_err(|error| error.to_string())? {
                         let beat = serde_json::to_vec(&beat).map_err(|error| error.to_string())?;
@@ -855,11 +856,11 @@ async fn hear_holds(parts: &InboxParts, sender: MasterName, told: Vec<SharedHold
 }
 
 /// The sign of life of this daemon, and more of them if others lack its holds.
-fn beats_now(parts: &InboxParts) -> Result<Vec<Beat>, StoreError> {
+fn beats_now(parts: &InboxParts, digest: &KnownDigest) -> Result<Vec<Beat>, StoreError> {
     let Told {
         digest,
         parts: holds,
-    } = holds::tell(&parts.store, &parts.peers);
+    } = holds::tell(&parts.store, &parts.peers, digest);
     let beat = Beat {
         holds_digest: Some(digest),
         ..beat(parts)?

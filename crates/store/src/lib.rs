@@ -389,6 +389,11 @@ impl StoreReader {
         self.retention.hold_changes(own)
     }
 
+    /// Grows with each change of [`Self::hold_changes`]. Read it before them.
+    pub fn holds_version(&self) -> u64 {
+        self.retention.holds_version()
+    }
+
     /// The minions that were over their share of a class within a day: the class, the minion, and
     /// what of it is in the overflow.
     pub fn over_share(&self) -> Vec<(Arc<str>, String, shares::OverShare)> {

@@ -567,6 +567,11 @@ impl Retention {
         self.holds.changes(own)
     }
 
+    /// As [`Holds::version`].
+    pub(crate) fn holds_version(&self) -> u64 {
+        self.holds.version()
+    }
+
     /// Drops nothing for this time, or until [`Self::has_all_holds`].
     pub(crate) fn await_holds(&self, time: Duration) {
         *self.holds_due.lock() = Some(self.clock.monotonic().saturating_add(time));

@@ -91,6 +91,10 @@ impl Changes {
         self.0.push((key::<T>(name), None));
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a [`Removed`] for each value that is removed.
     fn note_removals(&mut self) -> Result<(), StoreError> {
         let removed = self.0.iter().filter(|(_, value)| value.is_none());

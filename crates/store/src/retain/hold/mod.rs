@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,8 @@ pub(crate) struct Holds {
     /// Held from the look at a hold to its change. Lock order: after a retention round, before
     /// those of the settings.
     changing: Mutex<()>,
+    /// See [`Holds::version`].
+    version: AtomicU64,
 }
 
 impl Holds {
@@ -134,7 +137,24 @@ impl Holds {
         Self {
             settings,
             changing: Mutex::default(),
+            version: AtomicU64::default(),
         }
+    }
+
+    /// Grows with each change, so that whoever knows all changes of a version need not read them again. Read it before them.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Makes changes of holds and releases; nothing else does.
+    fn commit(&self, changes: Changes, save: Save) -> Result<(), StoreError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let committed = self.settings.commit(changes, save);
+        // Afterwards: who reads the new version reads the new values. After an error too, because it costs one reading.
+        self.version.fetch_add(1, Ordering::AcqRel);
+        committed
     }
 
     /// Whether any job may be held, because holds may be lost.
@@ -240,7 +260,7 @@ impl Holds {
         let mut changes = Changes::default();
         changes.put(jid, &hold)?;
         self.forget_release(jid, &mut changes);
-        self.settings.commit(changes, Save::Durable)?;
+        self.commit(changes, Save::Durable)?;
         Ok(hold)
     }
 
@@ -262,7 +282,7 @@ impl Holds {
         let mut changes = Changes::default();
         changes.remove::<Hold>(jid);
         changes.put(jid, &released)?;
-        self.settings.commit(changes, Save::Durable)?;
+        self.commit(changes, Save::Durable)?;
         self.forget_old_releases()?;
         Ok(true)
     }
@@ -318,7 +338,7 @@ impl Holds {
             latest.insert(change.jid.clone(), change);
         }
 
-        self.settings.commit(new, Save::Durable)?;
+        self.commit(new, Save::Durable)?;
         self.forget_old_releases()?;
         Ok(merged)
     }
@@ -335,7 +355,7 @@ impl Holds {
         for (_, jid) in all.iter().skip(RELEASES_MAX) {
             changes.remove::<Released>(jid);
         }
-        self.settings.commit(changes, Save::Later)
+        self.commit(changes, Save::Later)
     }
 
     /// Keys and jids of all held jobs.

@@ -234,3 +234,30 @@ fn holds_of_an_earlier_release_are_read() {
     holds.settings.put("1", &hold, Save::Durable).unwrap();
     assert_eq!(holds.changes("a")[0].at, Micros(7));
 }
+
+#[test]
+fn each_change_and_nothing_else_makes_another_version() {
+    let two = two();
+    let mut known = two.a.version();
+    let mut grows = |what: &str, grows: bool| {
+        let version = two.a.version();
+        assert_eq!(version > known, grows, "{what}");
+        known = version;
+    };
+
+    two.a.hold("1", "", Micros(7)).unwrap();
+    grows("a hold", true);
+    two.a.hold("1", "why", Micros(8)).unwrap();
+    grows("another reason", true);
+    assert!(two.a.release("1", Micros(9)).unwrap());
+    grows("a release", true);
+    assert!(!two.a.release("1", Micros(10)).unwrap());
+    grows("nothing to release", false);
+
+    two.b.hold("2", "", Micros(11)).unwrap();
+    two.a.merge("a", two.b.changes("b")).unwrap();
+    grows("a hold of another store", true);
+    two.a.merge("a", two.b.changes("b")).unwrap();
+    two.a.changes("a");
+    grows("the same", false);
+}
