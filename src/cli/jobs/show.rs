@@ -25,12 +25,13 @@ use crate::wire::msgpack::json::to_json;
 const EXAMPLES: &str = "\
 With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \
 Salt does. json with --returns prints {minion: return}, as Salt does.
+With --result missing or unknown there are no returns; jsonl and csv then have a line for each of these minions.
 
 Examples:
   saltcellar jobs show 20261121054728123456
   saltcellar jobs show 20261121054728123456 --output highstate
   saltcellar jobs show 20261121054728123456 --result failed --minion 'web*'
-  saltcellar jobs show 20261121054728123456 --output json | jq '.missing'
+  saltcellar jobs show 20261121054728123456 --result missing --output jsonl | jq -r .minion
   saltcellar jobs show 20261121054728123456 --output json --returns | jq '.web1'";
 
 #[derive(clap::Args)]
@@ -41,7 +42,7 @@ pub(in crate::cli) struct Args {
     /// Only returns of minions that match this glob
     #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
-    /// Only returns with this result: failed, succeeded or changed (by a state)
+    /// Only returns with this result: failed, succeeded or changed (by a state). Or the minions without one: missing (they have not returned) or unknown (they may have returned to a master that is behind)
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<ReturnResult>(), hide_possible_values = true)]
     result: Option<ReturnResult>,
     /// Show only the returns
@@ -77,6 +78,39 @@ struct ReturnOf<'a> {
     answer: &'a Return,
 }
 
+/// A line of JSON for each minion without a return.
+#[derive(Serialize)]
+struct NoReturnOf<'a> {
+    jid: &'a str,
+    result: &'static str,
+    minion: &'a str,
+    /// Which master may have it, if it is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    behind_s: Option<u64>,
+}
+
+/// The minions without a return that an answer lists by such a result.
+fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
+    let jid = job.row.jid.as_str();
+    let missing = job.missing.iter().map(|minion| NoReturnOf {
+        jid,
+        result: ReturnResult::Missing.name(),
+        minion,
+        master: None,
+        behind_s: None,
+    });
+    let unknown = job.unknown.iter().map(|one| NoReturnOf {
+        jid,
+        result: ReturnResult::Unknown.name(),
+        minion: &one.minion,
+        master: Some(&one.master),
+        behind_s: Some(one.behind_s),
+    });
+    missing.chain(unknown).collect()
+}
+
 /// The error for an unknown job id, which may have any length.
 pub(super) fn unknown(jid: &str) -> anyhow::Error {
     let shown: String = jid.chars().take(64).collect();
@@ -108,6 +142,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return Err(unknown(&args.jid).context("show the job"));
     };
 
+    let is_without_return = args.result.is_some_and(ReturnResult::is_without_return);
     let mut out = Output::paged(global.output);
     match out.form {
         Form::Nested | Form::Highstate => {
@@ -134,6 +169,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 .into_iter()
                 .try_for_each(|pair| out.json(&to_json(&Value::Map(vec![pair]))))?;
         }
+        Form::Jsonl if is_without_return => {
+            without_return(&job)
+                .iter()
+                .try_for_each(|one| out.json(one))?;
+        }
         Form::Jsonl => {
             job.returns.iter().try_for_each(|answer| {
                 out.json(&ReturnOf {
@@ -141,6 +181,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                     answer,
                 })
             })?;
+        }
+        Form::Csv if is_without_return => {
+            let columns = ["minion", "result", "master", "behind_s"].map(Column::left);
+            let cells = |one: &NoReturnOf| {
+                vec![
+                    plain(one.minion).into_owned(),
+                    one.result.to_owned(),
+                    plain(one.master.unwrap_or_default()).into_owned(),
+                    one.behind_s.map_or_else(String::new, |s| s.to_string()),
+                ]
+            };
+            let rows: Vec<_> = without_return(&job).iter().map(cells).collect();
+            Table::new(columns).print(&mut out, &rows)?;
         }
         Form::Csv => {
             let columns = ["minion", "time", "failed", "retcode", "return"].map(Column::left);

@@ -103,6 +103,30 @@ fn a_minion_whose_master_is_behind_is_unknown_and_not_missing() {
     assert!(of_result("missing").is_empty());
     assert_eq!(of_result("unknown"), [JID]);
 
+    // One job by a result agrees with the list of jobs.
+    let shown_of = |result, more: &[&str]| {
+        let flags = ["jobs", "show", JID, "--result", result];
+        document(&cellar, &[&flags[..], more].concat())
+    };
+    let missing = shown_of("missing", &[]);
+    assert_eq!([&missing["missing"], &missing["unknown"]], [&json!([]); 2]);
+    let unknown = shown_of("unknown", &["--minion", "*2"]);
+    assert_eq!(unknown["unknown"].as_array().unwrap().len(), 1);
+    assert_eq!(unknown["unknown"][0]["minion"], "web2");
+    assert_eq!(unknown["unknown_count"], 2, "of the whole job");
+    let line = text(
+        &cellar,
+        &[
+            "jobs", "show", JID, "--result", "unknown", "--minion", "*1", "--output", "jsonl",
+        ],
+    );
+    let line: Json = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        (&line["minion"], &line["master"]),
+        (&json!("web1"), &json!("b"))
+    );
+    assert!(line["behind_s"].as_u64().unwrap() >= 240, "{line}");
+
     let watch = ["jobs", "watch", JID, "--timeout", "1s"];
     let watched = stdout(&cli(&cellar, &watch));
     assert!(!watched.contains("missing"), "{watched}");
@@ -310,6 +334,27 @@ fn a_job_is_summarised_with_its_missing_minions() {
     assert!(
         only.starts_with("web2: (") && !only.contains("web1"),
         "{only}"
+    );
+
+    // Without a return; that of the others is not shown.
+    let of = |more: &[&str]| {
+        let flags = ["jobs", "show", JID, "--result", "missing"];
+        stdout(&cli(&cellar, &[&flags[..], more].concat()))
+    };
+    let shown: Json = serde_json::from_str(&of(&["--output", "json"])).unwrap();
+    assert_eq!(
+        (&shown["returns"], &shown["more"]),
+        (&json!([]), &json!(false))
+    );
+    assert_eq!(shown["missing"], json!(["web3"]));
+    assert!(of(&[]).ends_with("\nmissing:\n    web3\n"), "{}", of(&[]));
+    assert_eq!(
+        of(&["--output", "csv"]),
+        "minion,result,master,behind_s\nweb3,missing,,\n"
+    );
+    assert!(
+        !of(&["--minion", "web1"]).contains("missing"),
+        "by the glob"
     );
 }
 

@@ -327,7 +327,7 @@ pub(crate) struct ShowArgs {
     pub(crate) jid: Id,
     #[serde(flatten)]
     pub(crate) page: PageArgs,
-    /// Only failed, succeeded or changed returns
+    /// Only failed, succeeded or changed returns; or, without returns, only the minions that are missing or unknown
     pub(crate) result: Option<ReturnResult>,
     /// Only returns that failed for this cause: its `key` in `causes`
     pub(crate) cause: Option<String>,
@@ -336,11 +336,15 @@ pub(crate) struct ShowArgs {
     pub(crate) links: bool,
 }
 
-/// What a return is.
+/// What a return is, or why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReturnResult {
     Failed,
     Succeeded,
+    /// An expected minion has not answered.
+    Missing,
+    /// An expected minion may have answered a master that is behind.
+    Unknown,
     /// A state changed something.
     Changed,
 }
@@ -349,7 +353,16 @@ named! {
     ReturnResult {
         Failed: "failed",
         Succeeded: "succeeded",
+        Missing: "missing",
+        Unknown: "unknown",
         Changed: "changed",
+    }
+}
+
+impl ReturnResult {
+    /// Whether it is that of minions without a return.
+    pub(crate) fn is_without_return(self) -> bool {
+        matches!(self, Self::Missing | Self::Unknown)
     }
 }
 
@@ -390,7 +403,9 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
     };
 
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
-    let (returns, next) = page.walk(answered(&job), read, |minion, [read, _]| {
+    let without_return = result.filter(|result| result.is_without_return());
+    let returned = answered(&job).filter(|_| without_return.is_none());
+    let (returns, next) = page.walk(returned, read, |minion, [read, _]| {
         let answer = read.as_ref().and_then(|job| job.answers.get(minion));
         let has_cause = |answer: &&Answer| {
             cause.as_ref().is_none_or(|key| {
@@ -402,6 +417,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
             Some(ReturnResult::Failed) => answer.failed(),
             Some(ReturnResult::Succeeded) => !answer.failed(),
             Some(ReturnResult::Changed) => answer.states().iter().any(StateRow::changed),
+            Some(ReturnResult::Missing | ReturnResult::Unknown) => false,
             None => true,
         };
         // The minion counts as passed, so the next page does not read it again.
@@ -418,6 +434,17 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
             answer.entry.body.len(),
         )
     })?;
+
+    // By one of these results, the other list is left out, and a glob counts for the list as for returns.
+    let is_listed = |of: ReturnResult, minion: &str| {
+        without_return.is_none_or(|wanted| {
+            wanted == of && page.minion.as_ref().is_none_or(|glob| glob.matches(minion))
+        })
+    };
+    let mut missing = job.missing();
+    missing.retain(|minion| is_listed(ReturnResult::Missing, minion));
+    let mut unknown = unknown(&job);
+    unknown.retain(|one| is_listed(ReturnResult::Unknown, &one.minion));
 
     let publish = |entry: &StoredEntry| {
         let get = |key| Stored::of(msgpack::get(load_of(entry.kind, &entry.body), key));
@@ -443,8 +470,8 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
     Ok(Some(JobAnswer {
         row: job_row(ctx, &listed, &job)?,
         load: Stored::of(Some(&load.into_bytes())),
-        missing: job.missing().into_iter().map(str::to_owned).collect(),
-        unknown: unknown(&job),
+        missing: missing.into_iter().map(str::to_owned).collect(),
+        unknown,
         children: children(&job),
         nocache: job.nocache,
         publishes,
