@@ -13,10 +13,26 @@ use crate::daemon::in_process::Cellar;
 
 /// Runs a verb against a daemon.
 pub(crate) fn cli(cellar: &Cellar, args: &[&str]) -> Output {
+    run(cellar, None, args)
+}
+
+/// What a verb that must succeed prints on a terminal with so many columns and colours.
+pub(crate) fn screen(cellar: &Cellar, columns: usize, args: &[&str]) -> String {
+    let output = run(
+        cellar,
+        Some(columns),
+        &[&["--color", "always"], args].concat(),
+    );
+    let printed = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {printed}");
+    stdout(&output)
+}
+
+fn run(cellar: &Cellar, columns: Option<usize>, args: &[&str]) -> Output {
     // Once for the process: without it, times depend on the machine.
     when::use_utc();
 
-    begin(cellar.connector());
+    begin(cellar.connector(), columns);
     let args = ["saltcellar"].iter().chain(args);
     let exit: Exit = super::outcome(args.map(OsString::from), super::dispatch);
 

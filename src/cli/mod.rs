@@ -29,18 +29,21 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub use self::doctor::reference as reference_of_checks;
 // The common imports of verbs.
-use self::format::ask::{ListOf, Listing, NoDaemon, Order, Paged};
+use self::format::ask::{ListFlags, ListOf, Listing, NoDaemon, Order, Paged};
+use self::format::colour::{Line, Tone};
 pub use self::format::exit::Exit;
 use self::format::exit::{BadUsage, Finding, finding};
 use self::format::fields::{joined, line_of, or_empty, value};
 use self::format::global::Global;
 use self::format::nested::{leaf, nested};
 pub use self::format::output::{Form, Format, Output, OutputError};
-use self::format::output::{is_coloured, show, show_rows};
+use self::format::output::{show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::streams::{print_error, print_error_of};
 pub use self::format::table::{Column, Table};
 use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
+use self::format::width::width_of;
+use self::format::wrap::{LongWords, wrapped, wrapped_after};
 use self::format::{ask, yaml};
 use crate::base::umask;
 use crate::base::visible::plain;
@@ -227,6 +230,8 @@ fn outcome<C: Parser>(
 
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, verb } = cli;
+
+    format::colour::choose(global.color);
 
     if global.utc {
         format::when::use_utc();

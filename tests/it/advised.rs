@@ -242,7 +242,10 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("export jsonl", Live, "{dir}/{new}.jsonl", &[]),
     // The export of a reactor's daemon has its reactions, which are skipped.
     ("import jsonl", Live, "{dir}/salt.jsonl", &[65]),
+    ("jobs causes", Live, "{jid}", &[]),
     ("jobs diff", Live, "{earlier} {jid}", &[]),
+    ("jobs list", Live, "", &[]),
+    ("jobs missing", Live, "{jid}", &[]),
     ("jobs show", Live, "{jid}", &[]),
     ("jobs states", Live, "{jid}", &[]),
     ("jobs watch", Live, "{jid}", &[]),

@@ -108,7 +108,7 @@ fn doctor_reports_spooled_and_lost_entries_and_open_directories() {
     assert!(is == "warning" && words.contains("chmod o-rwx"), "{words}");
     let (is, words) = verdict(&found, "spool");
     assert!(
-        is == "warning" && words.contains("100 bytes are waiting"),
+        is == "warning" && words.contains("100B are waiting"),
         "{words}"
     );
     assert!(

@@ -947,9 +947,7 @@ fn the_masters_own_spool_is_checked_by_default() {
     fs::write(shop.path("var/cache/salt/master/saltcellar/spool"), [0; 50]).unwrap();
     let found = shop.findings();
     assert!(
-        found.len() == 1
-            && found[0].check == "spool"
-            && found[0].words.contains("50 bytes are waiting"),
+        found.len() == 1 && found[0].check == "spool" && found[0].words.contains("50B are waiting"),
         "{found:?}"
     );
 }

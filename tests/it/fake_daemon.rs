@@ -9,8 +9,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rmpv::Value;
 
-/// Answers a call, given its arguments.
-type Answer = Box<dyn Fn(&Value) -> Result<Value, (&'static str, &'static str)> + Send + Sync>;
+/// An answer, or the code and the message of an error.
+type Answered = Result<Value, (&'static str, &'static str)>;
+/// Answers a call, given its name and its arguments.
+type Answer = Box<dyn Fn(&str, &Value) -> Answered + Send + Sync>;
 
 /// A listening socket in its own directory. The thread runs until the test process exits.
 pub(crate) struct FakeDaemon {
@@ -23,7 +25,20 @@ impl FakeDaemon {
     /// Answers `call` with `answer`, and other calls with `unknown_call`.
     pub(crate) fn answering(
         call: &'static str,
-        answer: impl Fn(&Value) -> Result<Value, (&'static str, &'static str)> + Send + Sync + 'static,
+        answer: impl Fn(&Value) -> Answered + Send + Sync + 'static,
+    ) -> Self {
+        Self::answering_all(move |name, args| {
+            if name == call {
+                answer(args)
+            } else {
+                Err(("unknown_call", "no such call"))
+            }
+        })
+    }
+
+    /// Answers every call, by its name.
+    pub(crate) fn answering_all(
+        answer: impl Fn(&str, &Value) -> Answered + Send + Sync + 'static,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("sock");
@@ -35,7 +50,7 @@ impl FakeDaemon {
             .name("fake-daemon".to_owned())
             .spawn(move || {
                 for peer in listener.incoming() {
-                    serve(peer.unwrap(), call, &answer, &seen);
+                    serve(peer.unwrap(), &answer, &seen);
                 }
             })
             .unwrap();
@@ -102,7 +117,7 @@ pub(crate) fn map<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     )
 }
 
-fn serve(mut peer: UnixStream, call: &str, answer: &Answer, seen: &Mutex<Vec<(String, Value)>>) {
+fn serve(mut peer: UnixStream, answer: &Answer, seen: &Mutex<Vec<(String, Value)>>) {
     let mut preamble = [0; 8];
     if peer.read_exact(&mut preamble).is_err() {
         return;
@@ -118,12 +133,7 @@ fn serve(mut peer: UnixStream, call: &str, answer: &Answer, seen: &Mutex<Vec<(St
         };
         let name = name.as_str().unwrap();
         seen.lock().push((name.to_owned(), args.clone()));
-        let result = if name == call {
-            answer(args)
-        } else {
-            Err(("unknown_call", "no such call"))
-        };
-        let (good, value) = match result {
+        let (good, value) = match answer(name, args) {
             Ok(value) => (true, value),
             Err((code, message)) => (
                 false,

@@ -61,6 +61,40 @@ fn watched(cellar: &Cellar) -> (Child, impl Iterator<Item = String> + use<>) {
 }
 
 #[test]
+fn a_list_of_events_that_follows_prints_each_event_once() {
+    let cellar = Cellar::start();
+    let fire = |tag: &str| {
+        let event = map(vec![("tag", tag.into()), ("data", map(vec![]))]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    };
+    for n in 0..3 {
+        fire(&format!("test/{n}"));
+    }
+
+    let mut child = program()
+        .arg("--socket")
+        .arg(cellar.socket())
+        .args(["events", "list", "-n", "2", "-f", "--tag", "test/*"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    assert!(lines.next().unwrap().contains("TAG"));
+    for n in 1..3 {
+        assert!(lines.next().unwrap().ends_with(&format!("test/{n}")));
+    }
+    for n in 3..5 {
+        fire("other/1");
+        fire(&format!("test/{n}"));
+        assert!(lines.next().unwrap().ends_with(&format!("test/{n}")));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn a_watch_continues_after_the_daemon_was_restarted() {
     let mut cellar = Cellar::start();
     let (child, mut lines) = watched(&cellar);

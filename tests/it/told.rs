@@ -218,7 +218,7 @@ fn doctor_judged_a_daemon_by_the_configuration_of_its_own_user() {
     assert!(
         of("spool")
             .iter()
-            .any(|(_, text)| text.contains("100 bytes")),
+            .any(|(_, text)| text.contains("100B are waiting")),
         "{found:#?}"
     );
     let state = cellar.state_dir();

@@ -49,6 +49,9 @@ pub struct ClassStats {
     pub segment_usage: SegmentUsage,
     /// Entries per second over the last minutes.
     pub rate: f64,
+    /// Bytes on disk of the entries of the last day. Unlike a rate it knows no bursts: imported
+    /// entries have their own times, and a nightly run counts once.
+    pub bytes_of_day: u64,
     /// Its limits.
     pub keep: Keep,
     /// The current age limit; `None` for forever.
@@ -64,6 +67,7 @@ pub struct ClassStats {
 }
 
 const HOUR: i64 = 3_600_000_000;
+const DAY: i64 = 24 * HOUR;
 
 impl LogReader {
     /// Entries that arrived in each of the last `hours` hours, the latest last. The entries of a
@@ -125,6 +129,22 @@ fn spread(counts: &mut [u64], start: i64, (from, to): (Micros, Micros), count: u
     }
 }
 
+/// The bytes of a segment's entries since a time. The entries count as spread evenly over its time.
+fn bytes_since(usage: &SegmentUsage, since: Micros) -> u64 {
+    if usage.entries == 0 || usage.at_max < since {
+        return 0;
+    }
+
+    // Both ends belong to the segment.
+    let span = usage.at_max.0.saturating_sub(usage.at_min.0).max(0);
+    let recent = usage.at_max.0.saturating_sub(since.0).min(span);
+
+    // In 128 bits: bytes times microseconds exceed 64.
+    let [span, recent] = [span, recent].map(|time| i128::from(time) + 1);
+    let bytes = i128::from(usage.disk_bytes) * recent / span;
+    u64::try_from(bytes).unwrap_or(usage.disk_bytes)
+}
+
 /// The entries of the segments that a plan drops.
 fn planned_entries(plan: &[(Arc<Segment>, PlannedDrop)]) -> u64 {
     plan.iter()
@@ -139,14 +159,17 @@ impl StoreReader {
         let retention = &self.retention;
         let limits = retention.limits();
         let age_now = retention.age_now();
+        let yesterday = Micros(self.clock.now().0.saturating_sub(DAY));
 
         let mut rates = self.rates.per_second().into_iter();
         let mut classes = Vec::new();
         for class in self.classes.all() {
             let segments = self.segments.of(class);
             let mut all = SegmentUsage::default();
+            let mut bytes_of_day = 0_u64;
             for (n, segment) in segments.iter().enumerate() {
                 let part = segment.usage();
+                bytes_of_day = bytes_of_day.saturating_add(bytes_since(&part, yesterday));
                 all = if n == 0 { part } else { all.joined(part) };
             }
 
@@ -174,6 +197,7 @@ impl StoreReader {
                 segments: segments.len(),
                 segment_usage: all,
                 rate: rates.next().unwrap_or(0.0),
+                bytes_of_day,
                 keep,
                 age: limits.age_of(keep),
                 shorter,
@@ -206,6 +230,32 @@ impl StoreReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_last_day_of_a_segment_counts_as_growth() {
+        let usage = |from: i64, to: i64, entries| SegmentUsage {
+            entries,
+            disk_bytes: 3_000,
+            at_min: Micros(from),
+            at_max: Micros(to),
+            ..SegmentUsage::default()
+        };
+        let since = Micros(10 * DAY);
+        for (usage, bytes) in [
+            // An import of the past, in whatever time it was written.
+            (usage(0, 9 * DAY, 5), 0),
+            (usage(11 * DAY - 1, 11 * DAY - 1, 5), 3_000),
+            (usage(10 * DAY, 11 * DAY, 5), 3_000),
+            // A month of which the last day is the thirtieth part.
+            (usage(-19 * DAY, 11 * DAY, 5), 100),
+            (usage(10 * DAY, 11 * DAY, 0), 0),
+            // A clock that stepped back within the segment.
+            (usage(11 * DAY, 11 * DAY - HOUR, 5), 3_000),
+            (usage(i64::MIN, i64::MAX, u64::MAX), 2_999),
+        ] {
+            assert_eq!(bytes_since(&usage, since), bytes, "{usage:?}");
+        }
+    }
 
     #[test]
     fn the_entries_of_a_block_are_spread_over_its_hours() {

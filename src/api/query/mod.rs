@@ -32,6 +32,8 @@ pub(crate) use minions::{
     Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead, minion,
     minions_list,
 };
-pub(crate) use missing::{MissingGroup, missing_by_silence, missing_lately};
+pub(crate) use missing::{
+    MissingGroup, MissingMinion, Silence, missing_by_silence, missing_lately,
+};
 pub(crate) use others::Others;
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};

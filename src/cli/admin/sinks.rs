@@ -10,7 +10,7 @@ use crate::api::call::sinks::{
 };
 use crate::cli::jobs::consumers::{Position, continues, paused, position};
 use crate::cli::{
-    BadUsage, Column, Global, Output, Table, ask, finding, leaf, or_empty, short_at, show,
+    BadUsage, Column, Global, Output, Table, Tone, ask, finding, leaf, or_empty, short_at, show,
     show_rows, title,
 };
 
@@ -207,7 +207,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
     show_rows(global.output, &page, &page.sinks, |out| {
         let columns = [
             Column::left("NAME"),
-            Column::left("STATE"),
+            Column::left("STATE").toned(Tone::of_word),
             Column::right("LAG"),
             Column::right("LAG S"),
             Column::right("DELIVERED"),
@@ -350,7 +350,7 @@ fn list_letters(global: &Global, name: String) -> anyhow::Result<()> {
     show_rows(global.output, &page, &page.dead_letters, |out| {
         let columns = [
             Column::right("SEQ"),
-            Column::left(title("FAILED", "FAILED (UTC)")),
+            Column::time(title("FAILED", "FAILED (UTC)")),
             Column::right("ATTEMPTS"),
             Column::middle_truncated("TAG").drop_order(1),
             Column::truncated("REASON"),

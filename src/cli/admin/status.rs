@@ -6,7 +6,11 @@ use crate::api::call::status::{
 use crate::api::call::{self as calls, NoArgs};
 use crate::base::limits::CLUSTER_AWAY;
 use crate::base::units::{bytes, rate, span};
-use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short_at, show};
+use crate::cli::format::width::prefix;
+use crate::cli::{
+    Column, Global, Line, LongWords, Output, Table, Tone, ask, finding, plain, short_at, show,
+    width_of, wrapped,
+};
 use crate::engines::runtime::Phase;
 use crate::model::OVERFLOW;
 
@@ -38,7 +42,9 @@ impl Args {
 /// Size of the smallest terminal that the screen fits, in lines and columns.
 const LINES: usize = 25;
 const COLUMNS: usize = 80;
+/// Lines of the smallest screen that reasons take, and that the rest needs.
 const REASON_LINES: usize = 9;
+const OTHER_LINES: usize = LINES - 1 - REASON_LINES;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     let status = ask::answer::<calls::status::Show>(global, &NoArgs {}, "query the status")?;
@@ -46,10 +52,12 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         // A pipe gets the width of a plain terminal.
         let width = out.width.unwrap_or(COLUMNS);
 
+        let height = out.height.unwrap_or(LINES).max(LINES);
+
         // The terminal's last line has the prompt.
-        screen(&status, width, LINES - 1)
+        screen(&status, width, height - 1)
             .iter()
-            .try_for_each(|line| out.line(line))?;
+            .try_for_each(|line| out.styled(line))?;
 
         if flags.counters {
             counters(out, &status)?;
@@ -84,40 +92,68 @@ pub(in crate::cli) fn summary(reasons: &[Reason]) -> String {
     }
 }
 
-/// The status in at most `height` lines of at most `width` columns.
-fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
-    let reasons = &status.health.reasons;
+/// What a level of health says.
+pub(in crate::cli) fn tone_of(level: Level) -> Tone {
+    match level {
+        Level::Ok => Tone::Good,
+        Level::Warning => Tone::Warning,
+        Level::Problem => Tone::Bad,
+    }
+}
 
-    let mut lines = vec![format!(
-        "saltcellar {}, up {}: {}",
+/// The status in at most `height` lines of at most `width` columns.
+fn screen(status: &Status, width: usize, height: usize) -> Vec<Line> {
+    let health = &status.health;
+
+    let name = format!(
+        "saltcellar {}, up {}: ",
         status.version,
-        span(status.uptime_s),
-        summary(reasons)
-    )];
+        span(status.uptime_s)
+    );
+    let mut lines = vec![Line::from(name).and(tone_of(health.state), summary(&health.reasons))];
 
     // What is wrong comes first: the lines below can be cut off.
-    for reason in wrapped(reasons, width) {
-        lines.push(reason);
-    }
+    let left = height.saturating_sub(OTHER_LINES).max(REASON_LINES);
+    lines.extend(reason_lines(
+        &health.reasons,
+        width,
+        left,
+        ", see --output json",
+    ));
 
-    lines.push(String::new());
+    lines.push(Line::default());
 
     for (name, text) in facts(status) {
-        let heads = std::iter::once(name).chain(std::iter::repeat(""));
-        let broken = broken(&plain(&text), width.saturating_sub(9).max(20));
-        lines.extend(
-            broken
-                .iter()
-                .zip(heads)
-                .map(|(text, head)| format!("{head:<7}  {text}")),
-        );
+        lines.extend(headed(
+            Line::from(name),
+            &broken(&plain(&text), room(width)),
+        ));
     }
 
+    // The blank line takes one.
+    let left = height.saturating_sub(lines.len() + 1);
+    let table = part_lines(status, width, left, ", see --output json");
+    // Without room for a row there is no table, and nothing to separate.
+    if table.len() > 1 {
+        lines.push(Line::default());
+    }
+    lines.extend(table);
+
+    // The minimum widths above may exceed a narrow terminal.
+    lines.iter().map(|line| line.cut(width)).collect()
+}
+
+/// A table of the parts in at most `most` lines; `hint` says where those are that do not fit.
+pub(in crate::cli) fn part_lines(
+    status: &Status,
+    width: usize,
+    most: usize,
+    hint: &str,
+) -> Vec<Line> {
     let rows = parts(status);
 
-    // The blank line and the heading of the table take two lines.
-    let left = height.saturating_sub(lines.len() + 2);
-    let hidden = rows.len().saturating_sub(left);
+    // The heading of the table takes a line.
+    let hidden = rows.len().saturating_sub(most.saturating_sub(1));
     // One more row gives way to the line that counts the hidden ones.
     let hidden = if hidden > 0 {
         (hidden + 1).min(rows.len())
@@ -129,30 +165,51 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
         .get(..rows.len().saturating_sub(hidden))
         .unwrap_or_default();
 
+    let mut lines = Vec::new();
     if !shown.is_empty() {
-        lines.push(String::new());
-        let columns = [
-            Column::left("PART"),
-            Column::middle_truncated("NAME"),
-            Column::truncated("STATE").min_chars(9),
-            Column::truncated("LAG").min_chars(20),
-        ];
-        lines.extend(Table::new(columns).lines(shown, Some(width)));
+        lines.extend(part_table(shown, width));
     }
-
     if hidden > 0 {
-        lines.push(format!("and {hidden} more, see --output json"));
+        lines.push(format!("and {hidden} more{hint}").into());
     }
-
-    // The minimum widths above may exceed a narrow terminal.
     lines
-        .iter()
-        .map(|line| plain(line).chars().take(width).collect())
-        .collect()
 }
 
-/// The reasons, each broken into lines, as far as they fit into [`REASON_LINES`].
-fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
+/// A table of [`parts`].
+fn part_table(rows: &[Vec<String>], width: usize) -> Vec<Line> {
+    let columns = [
+        Column::left("PART"),
+        Column::middle_truncated("NAME"),
+        Column::truncated("STATE").min_chars(9).toned(Tone::of_word),
+        Column::truncated("LAG").min_chars(20),
+    ];
+    Table::new(columns).lines(rows, Some(width))
+}
+
+/// What is left of a line after its head, see [`headed`].
+fn room(width: usize) -> usize {
+    width.saturating_sub(9).max(20)
+}
+
+/// Lines with a head before the first of them.
+fn headed(head: Line, lines: &[String]) -> impl Iterator<Item = Line> {
+    let mut head = Some(head);
+    lines.iter().map(move |text| {
+        let head = head.take().unwrap_or_default();
+        let padding = " ".repeat(9_usize.saturating_sub(width_of(&head.text())));
+        head.and(Tone::Plain, padding)
+            .and(Tone::Plain, text.as_str())
+    })
+}
+
+/// The reasons, each broken into lines of at most `width` columns, as far as they fit into `most`
+/// lines; `hint` says where the others are.
+pub(in crate::cli) fn reason_lines(
+    reasons: &[Reason],
+    width: usize,
+    most: usize,
+    hint: &str,
+) -> Vec<Line> {
     let mut lines = Vec::new();
     for (n, reason) in reasons.iter().enumerate() {
         let level = if reason.level == Level::Problem {
@@ -162,55 +219,34 @@ fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
         };
 
         let text = plain(&format!("{}: {}", reason.part, reason.message)).into_owned();
-        let broken = broken(&text, width.saturating_sub(9).max(20));
+        let broken = broken(&text, room(width));
 
         // Unless this is the last reason, a line stays free to count those that do not fit.
         let rest = reasons.len() - n;
-        let room = REASON_LINES - lines.len() - usize::from(rest > 1);
-        if broken.len() > room {
-            lines.push(format!("         and {rest} more, see --output json"));
+        let left = most
+            .saturating_sub(lines.len())
+            .saturating_sub(usize::from(rest > 1));
+        if broken.len() > left {
+            lines.push(format!("         and {rest} more{hint}").into());
             break;
         }
 
-        let heads = std::iter::once(level).chain(std::iter::repeat(""));
-        lines.extend(
-            broken
-                .iter()
-                .zip(heads)
-                .map(|(text, head)| format!("{head:<7}  {text}")),
-        );
+        lines.extend(headed(Line::new(tone_of(reason.level), level), &broken));
     }
 
     lines
 }
 
-/// Breaks a text into lines of at most `width` characters, at spaces where possible; at most three
-/// lines.
+/// Breaks a text into at most three lines of at most `width` columns.
 fn broken(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-
-    for word in text.split(' ') {
-        // A word longer than a line is cut into pieces.
-        for (n, piece) in word.chars().collect::<Vec<_>>().chunks(width).enumerate() {
-            let piece: String = piece.iter().collect();
-            let last = lines.last_mut().expect("there is a first line");
-            let used = last.chars().count();
-            if n == 0 && used > 0 && used + 1 + piece.chars().count() <= width {
-                last.push(' ');
-                last.push_str(&piece);
-            } else if used == 0 {
-                *last = piece;
-            } else {
-                lines.push(piece);
-            }
-        }
-    }
+    let mut lines = wrapped(text, width, LongWords::Cut);
 
     // The rest of a long message is in the JSON output.
     if lines.len() > 3 {
         lines.truncate(3);
         if let Some(last) = lines.last_mut() {
-            *last = last.chars().take(width - 1).chain(['\u{2026}']).collect();
+            let cut = prefix(last.chars(), width.saturating_sub(1), usize::MAX);
+            *last = cut.into_iter().chain(['\u{2026}']).collect();
         }
     }
 
@@ -309,7 +345,7 @@ fn keeps(status: &Status) -> String {
 }
 
 /// Sources and readers, those with trouble first: part, name, state, lag.
-pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
+fn parts(status: &Status) -> Vec<Vec<String>> {
     let mut rows: Vec<(bool, Vec<String>)> = Vec::new();
     let mut add = |is_bad: bool, part: &str, name: &str, state: &str, lag: String| {
         // Sorts rows with trouble first, because `false` comes before `true`.
@@ -425,9 +461,13 @@ pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
     }
 
     for sink in &status.sinks {
-        let lag = behind(sink.lag_entries, sink.lag_s);
+        let lag = match (behind(sink.lag_entries, sink.lag_s), sink.dead_letters) {
+            (lag, 0) => lag,
+            (lag, dead) if lag == "-" => format!("{dead} dead letters"),
+            (lag, dead) => format!("{lag}, {dead} dead letters"),
+        };
         add(
-            sink.failures > 0 || sink.state == Phase::Failed,
+            sink.failures > 0 || sink.dead_letters > 0 || sink.state == Phase::Failed,
             "sink",
             &sink.name,
             sink.state.name(),
@@ -566,6 +606,12 @@ mod tests {
             }],
             ..Status::default()
         }
+    }
+
+    /// The lines without colours.
+    fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
+        let lines = super::screen(status, width, height);
+        lines.iter().map(Line::text).collect()
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::api::call::status::{
 use crate::api::call::store::Space;
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
+use crate::base::units::bytes;
 use crate::base::users;
 use crate::config::Config;
 use crate::store::free_space::SpaceLevel;
@@ -228,7 +229,8 @@ fn check_store(found: &mut Findings, daemon: &mut Daemon<'_>) {
         ),
     };
 
-    let numbers = format!("{free_bytes} bytes free, low below {low_bytes}, full below {min_bytes}");
+    let [free, low, min] = [*free_bytes, *low_bytes, *min_bytes].map(bytes);
+    let numbers = format!("{free} free, low below {low}, full below {min}");
     found.add(verdict, format!("{}: {what} ({numbers})", stats.state_dir));
 
     check_clock(found.found, stats.clock_step.as_ref());

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::check::{Check, Machine, Run};
 use super::finding::{CheckResult, Findings};
 use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
+use crate::base::units::bytes;
 use crate::config::Space;
 
 /// Free inodes below which they may soon run out: a segment needs about ten, Salt's own caches need
@@ -66,8 +67,8 @@ fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
     let mut found = found.of("disk");
 
     let message = format!(
-        "{} bytes free on the file system of {}",
-        free,
+        "{} free on the file system of {}",
+        bytes(free),
         dir.display()
     );
 
@@ -75,11 +76,11 @@ fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
     let (verdict, why) = match free {
         _ if free < min => (
             CheckResult::Problem,
-            format!("below {min} the daemon rejects all entries"),
+            format!("below {} the daemon rejects all entries", bytes(min)),
         ),
         _ if free < low => (
             CheckResult::Warning,
-            format!("below {low} the oldest segments are dropped early"),
+            format!("below {} the oldest segments are dropped early", bytes(low)),
         ),
         _ => return found.ok(message),
     };

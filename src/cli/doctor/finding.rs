@@ -1,6 +1,7 @@
 //! The findings of checks.
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Ordered by how much it wants to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CheckResult {
     Ok,
     /// Not checked, because this user may not read what it needs.

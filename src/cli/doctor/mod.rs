@@ -23,6 +23,7 @@ mod options;
 mod permissions;
 mod python;
 mod reactor;
+mod report;
 mod sinks;
 mod spool;
 
@@ -39,7 +40,7 @@ use self::check::{Check, Daemon, Machine, Run};
 use self::finding::{CheckFinding, Findings};
 use self::master_use::{MasterContext, Uses};
 use crate::base::users;
-use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, plain, salt_python};
+use crate::cli::{Exit, Finding, Format, Global, Output, salt_python};
 use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, Environment, SocketChoice};
 
@@ -304,25 +305,7 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
 
     match out.format {
         Format::Table => {
-            let mut table = Table::new([
-                Column::left("VERDICT"),
-                Column::left("CHECK"),
-                Column::left("FOUND"),
-            ]);
-
-            let row = |f: &CheckFinding| {
-                vec![
-                    f.verdict.name().to_owned(),
-                    f.check.to_owned(),
-                    f.message.clone(),
-                ]
-            };
-
-            // The row's number leads back to its finding, for the lines below it.
-            let rows: Vec<_> = found.0.iter().map(row).collect();
-            table.print_with(&mut out, &rows, |number| {
-                found.0.get(number).map_or_else(String::new, below)
-            })?;
+            report::table(&mut out, found)?;
 
             // With problems, the summary is the error that the program prints last.
             if found.problems() == 0 {
@@ -365,14 +348,4 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
             .into())
         }
     }
-}
-
-fn below(finding: &CheckFinding) -> String {
-    finding.advice.as_ref().map_or_else(String::new, |advice| {
-        format!(
-            "         why    {}\n         write  {}\n",
-            plain(&advice.why),
-            plain(&advice.write)
-        )
-    })
 }

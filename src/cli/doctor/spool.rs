@@ -6,6 +6,7 @@ use super::check::{Check, Machine, Run};
 use super::finding::{Findings, is_denied};
 use crate::api::call::status::SPOOL_WAITS_MAX;
 use crate::base::clock::Clock;
+use crate::base::units::{bytes, span};
 use crate::cli::plain;
 use crate::ingest::spool::Spool;
 
@@ -44,8 +45,9 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
     });
 
     let waiting = format!(
-        "{name}: {} bytes are waiting, the oldest for {age} s",
-        spool.waiting_bytes
+        "{name}: {} are waiting, the oldest for {}",
+        bytes(spool.waiting_bytes),
+        span(u64::try_from(age).unwrap_or(0))
     );
 
     match spool.waiting_bytes {
@@ -70,8 +72,8 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
 
     if spool.dead_letter_bytes > 0 {
         let message = format!(
-            "{name}/spool.dead-letter holds {} bytes of records that the daemon failed to store repeatedly: keep the file and report a bug",
-            spool.dead_letter_bytes
+            "{name}/spool.dead-letter holds {} of records that the daemon failed to store repeatedly: keep the file and report a bug",
+            bytes(spool.dead_letter_bytes)
         );
         found.of("spool").warn(message);
     }

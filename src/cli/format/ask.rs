@@ -168,6 +168,24 @@ pub(in crate::cli) fn rows(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
+/// Flags of every list: how many rows, and in which order.
+#[derive(clap::Args)]
+pub(in crate::cli) struct ListFlags {
+    /// Maximum number of rows
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// Reverse the order of the rows
+    #[arg(short, long)]
+    pub(in crate::cli) reverse: bool,
+}
+
+impl ListFlags {
+    /// The maximum number of rows in a call.
+    pub(in crate::cli) fn limit(&self) -> usize {
+        rows(self.limit)
+    }
+}
+
 /// A call whose answer is a page of a list.
 pub(in crate::cli) trait Paged: Call {
     type Row: Serialize;
@@ -275,7 +293,7 @@ impl<C: Paged, M: FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>> Pa
 
     /// The next page; `None` at the end. A page without rows is not the end: the daemon limits what
     /// one call reads.
-    fn next_page(&mut self) -> Result<Option<C::Answer>, ClientError> {
+    pub(in crate::cli) fn next_page(&mut self) -> Result<Option<C::Answer>, ClientError> {
         if self.is_done {
             return Ok(None);
         }
@@ -331,6 +349,16 @@ pub(in crate::cli) enum Order {
     NewestLast,
 }
 
+impl Order {
+    fn turned_if(self, reverse: bool) -> Self {
+        match (self, reverse) {
+            (order, false) => order,
+            (Self::NewestFirst, true) => Self::NewestLast,
+            (Self::NewestLast, true) => Self::NewestFirst,
+        }
+    }
+}
+
 /// Makes a call of a list.
 type Make<C> =
     Box<dyn FnMut(&<C as Call>::Args<'static>) -> Result<<C as Call>::Answer, ClientError>>;
@@ -340,6 +368,8 @@ pub(in crate::cli) struct Listing<C: ListOf> {
     pages: Pages<C, Make<C>>,
     /// What was searched, if it is to be printed.
     scan: Option<Scan>,
+    /// Whether the rows have the other order.
+    is_reversed: bool,
 }
 
 impl<C: ListOf> Listing<C> {
@@ -349,7 +379,14 @@ impl<C: ListOf> Listing<C> {
         Ok(Self {
             pages: Pages::new(args, Box::new(move |args| client.make::<C>(args))),
             scan: None,
+            is_reversed: false,
         })
+    }
+
+    /// Prints the rows in the other order: that of a table, and that of JSON.
+    pub(in crate::cli) fn reversed(mut self, is_reversed: bool) -> Self {
+        self.is_reversed = is_reversed;
+        self
     }
 
     /// Prints at the end how much was searched.
@@ -373,6 +410,24 @@ impl<C: ListOf> Listing<C> {
         Ok(Vec::new())
     }
 
+    /// The next rows of a list that has this order unless it is reversed; empty at the end.
+    pub(in crate::cli) fn next_in(&mut self, order: Order) -> anyhow::Result<Vec<C::Row>> {
+        if order.turned_if(self.is_reversed) == Order::NewestFirst {
+            return self.next();
+        }
+
+        // The newest row is the last one, so all rows are read before the first is printed.
+        let mut all = Vec::new();
+        let mut rows = self.next()?;
+        while !rows.is_empty() {
+            all.append(&mut rows);
+            rows = self.next()?;
+        }
+
+        all.reverse();
+        Ok(all)
+    }
+
     /// Prints the list: by `table`, which gets the rows in parts, or as JSON.
     pub(in crate::cli) fn print(
         mut self,
@@ -382,31 +437,19 @@ impl<C: ListOf> Listing<C> {
     ) -> anyhow::Result<()> {
         let mut out = Output::paged(form);
 
-        if out.format != Format::Table {
-            self.print_json(&mut out)?;
-        } else if order == Order::NewestFirst {
-            let mut rows = self.next()?;
+        if out.format == Format::Table {
+            let mut rows = self.next_in(order)?;
             loop {
                 table(&mut out, &rows)?;
                 // The next page may be slow.
                 out.flush()?;
-                rows = self.next()?;
+                rows = self.next_in(order)?;
                 if rows.is_empty() {
                     break;
                 }
             }
         } else {
-            // The newest row is the last line, so all rows are read before the first is printed.
-            let mut all = Vec::new();
-            let mut rows = self.next()?;
-            while !rows.is_empty() {
-                all.append(&mut rows);
-                rows = self.next()?;
-            }
-
-            all.reverse();
-
-            table(&mut out, &all)?;
+            self.print_json(&mut out)?;
         }
 
         out.finish()?;
@@ -442,7 +485,7 @@ impl<C: ListOf> Listing<C> {
         let is_document = out.format == Format::Json;
 
         // Before the first text: without any row there is nothing but the error.
-        let mut page = Ok(self.next()?);
+        let mut page = Ok(self.next_in(Order::NewestFirst)?);
 
         if is_document {
             out.text(&format!("{{{}: [", json!(C::ROWS)))?;
@@ -469,7 +512,7 @@ impl<C: ListOf> Listing<C> {
             // At once, because the next page may be slow.
             out.flush()?;
 
-            page = self.next();
+            page = self.next_in(Order::NewestFirst);
         };
 
         if is_document {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::colour::Choice;
 use super::output::Form;
 use crate::config::CliOverrides;
 
@@ -32,9 +33,13 @@ pub(in crate::cli) struct Global {
     )]
     pub(in crate::cli) config: Option<PathBuf>,
     /// Output format
-    #[arg(long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
+    #[arg(short, long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
           value_name = "table|json|jsonl|csv|nested|highstate", help_heading = "Global options")]
     pub(in crate::cli) output: Form,
+    /// Colour by result: auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_enum, default_value_t = Choice::Auto, hide_possible_values = true,
+          value_name = "auto|always|never", help_heading = "Global options")]
+    pub(in crate::cli) color: Choice,
     /// Show and read times in UTC, not in the local time zone; JSON always has UTC
     #[arg(long, global = true, help_heading = "Global options")]
     pub(in crate::cli) utc: bool,
@@ -52,6 +57,7 @@ impl Global {
             state_dir: None,
             config: None,
             output: Form::Json,
+            color: Choice::Auto,
             utc: false,
             no_pager: false,
         }

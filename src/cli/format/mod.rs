@@ -1,7 +1,8 @@
-//! Input and output of the command line: calls to the daemon and their pages, tables, JSON, Salt's
-//! outputters, times, YAML arguments, progress, exit codes.
+//! Input and output of the command line: calls to the daemon and their pages, tables, colours, JSON,
+//! Salt's outputters, times, YAML arguments, progress, exit codes.
 
 pub(super) mod ask;
+pub(super) mod colour;
 pub(super) mod exit;
 pub(super) mod fields;
 pub(super) mod global;
@@ -12,4 +13,6 @@ pub(super) mod progress;
 pub(super) mod streams;
 pub(super) mod table;
 pub(super) mod when;
+pub(super) mod width;
+pub(super) mod wrap;
 pub(super) mod yaml;

@@ -26,9 +26,20 @@ pub(in crate::cli) fn stderr() -> Box<dyn Write> {
 pub(in crate::cli) fn is_terminal() -> bool {
     #[cfg(test)]
     if is_captured() {
-        return false;
+        return capture::columns().is_some();
     }
     io::stdout().is_terminal()
+}
+
+/// Columns and lines of the terminal, if standard output is one that knows them.
+pub(in crate::cli) fn size() -> Option<(usize, usize)> {
+    // Without lines nothing is paged.
+    #[cfg(test)]
+    if is_captured() {
+        return Some((capture::columns()?, 0));
+    }
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some((usize::from(size.ws_col), usize::from(size.ws_row)))
 }
 
 /// Writes one line to standard error. A failed write is ignored: the exit code remains.
@@ -54,6 +65,8 @@ pub(in crate::cli) mod capture {
         connect: Box<dyn Fn() -> Client>,
         stdout: Vec<u8>,
         stderr: Vec<u8>,
+        /// If standard output is a terminal.
+        columns: Option<usize>,
     }
 
     thread_local! {
@@ -92,12 +105,19 @@ pub(in crate::cli) mod capture {
         CAPTURED.with_borrow(|captured| captured.as_ref().map(|captured| (captured.connect)()))
     }
 
-    /// Captures what a verb on this thread prints, and gives it connections.
-    pub(in crate::cli) fn begin(connect: Box<dyn Fn() -> Client>) {
+    /// The columns of the verb's terminal.
+    pub(super) fn columns() -> Option<usize> {
+        CAPTURED.with_borrow(|captured| captured.as_ref().and_then(|captured| captured.columns))
+    }
+
+    /// Captures what a verb on this thread prints, and gives it connections. With columns it is on a
+    /// terminal.
+    pub(in crate::cli) fn begin(connect: Box<dyn Fn() -> Client>, columns: Option<usize>) {
         let before = CAPTURED.replace(Some(Captured {
             connect,
             stdout: Vec::new(),
             stderr: Vec::new(),
+            columns,
         }));
         assert!(before.is_none(), "a verb within a verb");
     }

@@ -8,9 +8,9 @@
 
 use std::borrow::Cow;
 
-use unicode_width::UnicodeWidthChar as _;
-
+use super::colour::{Line, Tone};
 use super::output::{Output, OutputError};
+use super::width::{prefix, width_of};
 use crate::base::visible::plain;
 
 /// Minimum width of a truncated column.
@@ -25,8 +25,14 @@ const ELLIPSIS: char = '\u{2026}';
 const SHRUNK_CHARS: usize = 9;
 /// The same for columns that are truncated in the middle.
 const MIDDLE_CHARS: usize = 24;
+/// The same for ids of jobs: they name ten seconds, which is enough for `jobs show`.
+const JID_CHARS: usize = 14;
+/// Widths of a time: `2026-11-21 05:47:28.123`, without milliseconds, and without the year.
+const TIME_CHARS: usize = 23;
+const TIME_CHARS_SECONDS: usize = 19;
+const TIME_CHARS_MIN: usize = 14;
 
-/// A column: its title, and how its cells are aligned and cut.
+/// A column: its title, and how its cells are aligned, cut and coloured.
 #[derive(Clone, Copy)]
 pub struct Column {
     title: &'static str,
@@ -37,6 +43,15 @@ pub struct Column {
     only_if_different: bool,
     /// Preferred minimum width: other columns are omitted before this one becomes narrower.
     min_chars: usize,
+    /// What decides the colour of a cell.
+    tone: CellTone,
+}
+
+#[derive(Clone, Copy)]
+enum CellTone {
+    None,
+    OfText(fn(&str) -> Tone),
+    OfRow,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -45,56 +60,73 @@ enum Fit {
     Right,
     TruncateEnd,
     TruncateMiddle,
+    /// A time, which loses its milliseconds and then its year.
+    Time,
 }
 
 impl Fit {
+    /// Whether its cells lose a character at a time.
     fn truncates(self) -> bool {
         matches!(self, Self::TruncateEnd | Self::TruncateMiddle)
     }
 }
 
 impl Column {
-    /// Left-aligned text, never truncated.
-    pub const fn left(title: &'static str) -> Self {
+    const fn new(title: &'static str, fit: Fit, min_chars: usize) -> Self {
         Self {
             title,
-            fit: Fit::Left,
+            fit,
             drop_order: 0,
             only_if_different: false,
-            min_chars: 0,
+            min_chars,
+            tone: CellTone::None,
         }
+    }
+
+    /// Left-aligned text, never truncated.
+    pub const fn left(title: &'static str) -> Self {
+        Self::new(title, Fit::Left, 0)
     }
 
     /// Right-aligned numbers, never truncated.
     pub const fn right(title: &'static str) -> Self {
-        Self {
-            title,
-            fit: Fit::Right,
-            drop_order: 0,
-            only_if_different: false,
-            min_chars: 0,
-        }
+        Self::new(title, Fit::Right, 0)
     }
 
     /// Text that is truncated at its end on a narrow terminal.
     pub(in crate::cli) const fn truncated(title: &'static str) -> Self {
-        Self {
-            title,
-            fit: Fit::TruncateEnd,
-            drop_order: 0,
-            only_if_different: false,
-            min_chars: SHRUNK_CHARS,
-        }
+        Self::new(title, Fit::TruncateEnd, SHRUNK_CHARS)
     }
 
     /// Text that is truncated in its middle on a narrow terminal.
     pub(in crate::cli) const fn middle_truncated(title: &'static str) -> Self {
+        Self::new(title, Fit::TruncateMiddle, MIDDLE_CHARS)
+    }
+
+    /// Times, which lose their milliseconds and then their year on a narrow terminal.
+    pub(in crate::cli) const fn time(title: &'static str) -> Self {
+        Self::new(title, Fit::Time, TIME_CHARS_MIN)
+    }
+
+    /// Ids of jobs. On a narrow terminal they lose their tail before a time or a user is omitted:
+    /// what remains is the time once more.
+    pub(in crate::cli) const fn jid() -> Self {
+        Self::new("JID", Fit::TruncateEnd, JID_CHARS)
+    }
+
+    /// Colours the cells by what they say of a result.
+    pub(in crate::cli) const fn toned(self, tone: fn(&str) -> Tone) -> Self {
         Self {
-            title,
-            fit: Fit::TruncateMiddle,
-            drop_order: 0,
-            only_if_different: false,
-            min_chars: MIDDLE_CHARS,
+            tone: CellTone::OfText(tone),
+            ..self
+        }
+    }
+
+    /// Gives the cells the tone of their row.
+    pub(in crate::cli) const fn toned_by_row(self) -> Self {
+        Self {
+            tone: CellTone::OfRow,
+            ..self
         }
     }
 
@@ -153,48 +185,42 @@ impl Table {
     }
 
     /// The heading and the rows as lines that fit into `width` columns.
-    pub(in crate::cli) fn lines(
-        mut self,
-        rows: &[Vec<String>],
-        width: Option<usize>,
-    ) -> Vec<String> {
+    pub(in crate::cli) fn lines(mut self, rows: &[Vec<String>], width: Option<usize>) -> Vec<Line> {
         let rows = self.bounded(rows);
         self.fit(&rows, width);
 
-        let titles: Vec<String> = self
-            .columns
+        let rows = rows.iter().map(|row| self.line(row, Tone::Plain));
+        std::iter::once(self.heading()).chain(rows).collect()
+    }
+
+    fn titles(&self) -> Vec<String> {
+        self.columns
             .iter()
             .map(|column| column.title.to_owned())
-            .collect();
-
-        std::iter::once(&titles)
-            .chain(&rows)
-            .map(|row| self.line(row))
             .collect()
+    }
+
+    fn heading(&self) -> Line {
+        Line::new(Tone::Title, self.line(&self.titles(), Tone::Plain).text())
     }
 
     /// Prints the rows, preceded by the heading on the first call.
     pub fn print(&mut self, out: &mut Output, rows: &[Vec<String>]) -> Result<(), OutputError> {
-        self.print_with(out, rows, |_| String::new())
+        self.print_with(out, rows, |_| Tone::Plain, |_| String::new())
     }
 
-    /// Like [`Table::print`], with the text `below(index)` under each row.
+    /// Like [`Table::print`], with the tone and with the text under each row, by its index.
     pub(in crate::cli) fn print_with(
         &mut self,
         out: &mut Output,
         rows: &[Vec<String>],
+        tone: impl Fn(usize) -> Tone,
         below: impl Fn(usize) -> String,
     ) -> Result<(), OutputError> {
-        let titles: Vec<String> = self
-            .columns
-            .iter()
-            .map(|column| column.title.to_owned())
-            .collect();
-
         // CSV has whole cells, for programs.
         if out.is_csv() {
             if !std::mem::replace(&mut self.headed, true) {
-                out.csv_table(&titles)?;
+                out.csv_table(&self.titles())?;
             }
 
             return escaped(rows).iter().try_for_each(|row| out.csv_row(row));
@@ -204,12 +230,12 @@ impl Table {
         self.fit(&rows, out.width);
 
         if !self.headed {
-            out.heading(&self.line(&titles))?;
+            out.styled(&self.heading())?;
             self.headed = true;
         }
 
         for (number, row) in rows.iter().enumerate() {
-            out.line(&self.line(row))?;
+            out.styled(&self.line(row, tone(number)))?;
             out.text(&below(number))?;
         }
         Ok(())
@@ -252,21 +278,38 @@ impl Table {
             *shown = false;
         }
 
-        loop {
-            let shown = || {
-                self.widths
-                    .iter()
-                    .zip(&self.shown)
-                    .filter(|(_, shown)| **shown)
-            };
-            let total = shown().map(|(width, _)| width).sum::<usize>()
-                + GAP.len() * shown().count().saturating_sub(1);
+        // A whole part at a time, if the others would be shorter than they should be.
+        for chars in [TIME_CHARS_SECONDS, TIME_CHARS_MIN] {
+            for at in 0..self.columns.len() {
+                if self.least_width(|width| width) > terminal
+                    && let (Some(column), Some(width)) =
+                        (self.columns.get(at), self.widths.get_mut(at))
+                    && column.fit == Fit::Time
+                {
+                    *width = chars.max(width_of(column.title)).min(*width);
+                }
+            }
+        }
 
-            let excess = total.saturating_sub(terminal);
+        // Below their preferred widths only if that is not enough.
+        for below_preferred in [false, true] {
+            self.truncate(terminal, below_preferred);
+        }
+    }
+
+    /// Narrows the columns that may be truncated, as far as the terminal requires.
+    fn truncate(&mut self, terminal: usize, below_preferred: bool) {
+        loop {
+            let excess = self.excess(terminal);
 
             let shrinkable = self.columns.iter().zip(&mut self.widths).zip(&self.shown);
             let shrinkable = shrinkable.filter(|((column, width), shown)| {
-                **shown && column.fit.truncates() && **width > SHRUNK_CHARS_MIN
+                let least = if below_preferred {
+                    SHRUNK_CHARS_MIN.min(column.min_chars)
+                } else {
+                    column.min_chars
+                };
+                **shown && column.fit.truncates() && **width > least
             });
 
             let widest = shrinkable
@@ -281,8 +324,27 @@ impl Table {
         }
     }
 
+    /// The columns of the terminal that the table is wider than it.
+    fn excess(&self, terminal: usize) -> usize {
+        let shown = || {
+            self.widths
+                .iter()
+                .zip(&self.shown)
+                .filter(|(_, shown)| **shown)
+        };
+        let total = shown().map(|(width, _)| width).sum::<usize>()
+            + GAP.len() * shown().count().saturating_sub(1);
+
+        total.saturating_sub(terminal)
+    }
+
     /// Terminal width at which every column has its preferred minimum width.
     fn preferred_width(&self) -> usize {
+        self.least_width(|width| TIME_CHARS_MIN.min(width))
+    }
+
+    /// As [`Table::preferred_width`], with what `time` makes of the widths of times.
+    fn least_width(&self, time: impl Fn(usize) -> usize) -> usize {
         let all = self
             .columns
             .iter()
@@ -292,6 +354,7 @@ impl Table {
 
         let widths = all.map(|((column, width), _)| match column.fit {
             Fit::TruncateEnd | Fit::TruncateMiddle => column.min_chars.min(*width),
+            Fit::Time => time(*width),
             Fit::Left | Fit::Right => *width,
         });
 
@@ -301,7 +364,7 @@ impl Table {
             .saturating_sub(GAP.len())
     }
 
-    fn line(&self, row: &[String]) -> String {
+    fn line(&self, row: &[String], of_row: Tone) -> Line {
         let cells = self
             .columns
             .iter()
@@ -311,16 +374,27 @@ impl Table {
 
         let cells = cells.filter(|(_, shown)| **shown).map(|(cell, _)| cell);
 
-        let cells = cells.map(|((column, &width), cell)| {
+        let mut line = Line::default();
+        for (number, ((column, &width), cell)) in cells.enumerate() {
+            // By the whole cell: a cut one may have lost what it says.
+            let tone = match column.tone {
+                CellTone::None => Tone::Plain,
+                CellTone::OfText(tone) => tone(cell),
+                CellTone::OfRow => of_row,
+            };
             let cell = column.fit.cut(cell, width);
             let padding = " ".repeat(width.saturating_sub(width_of(&cell)));
-            match column.fit {
-                Fit::Right => format!("{padding}{cell}"),
-                _ => format!("{cell}{padding}"),
-            }
-        });
 
-        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
+            if number > 0 {
+                line = line.and(Tone::Plain, GAP);
+            }
+            line = match column.fit {
+                Fit::Right => line.and(Tone::Plain, padding).and(tone, cell),
+                _ => line.and(tone, cell).and(Tone::Plain, padding),
+            };
+        }
+
+        line.trimmed()
     }
 
     /// The rows without characters that change the terminal, and without cells that exceed
@@ -340,10 +414,10 @@ impl Table {
 impl Fit {
     /// The cell, cut if it is wider than `width` and the column may be truncated.
     fn cut(self, cell: &str, width: usize) -> Cow<'_, str> {
-        if self.truncates() {
-            self.cut_to(cell, width, usize::MAX)
-        } else {
-            Cow::Borrowed(cell)
+        match self {
+            Self::Left | Self::Right => Cow::Borrowed(cell),
+            Self::TruncateEnd | Self::TruncateMiddle => self.cut_to(cell, width, usize::MAX),
+            Self::Time => cut_time(cell, width),
         }
     }
 
@@ -365,7 +439,7 @@ impl Fit {
 
         let (of_end, chars_of_end) = match self {
             Self::TruncateMiddle => (width * 3 / 5, chars / 2),
-            Self::Left | Self::Right | Self::TruncateEnd => (0, 0),
+            Self::Left | Self::Right | Self::TruncateEnd | Self::Time => (0, 0),
         };
 
         let begin = prefix(cell.chars(), width - of_end, chars - chars_of_end);
@@ -380,33 +454,22 @@ impl Fit {
     }
 }
 
-/// The first characters that fit into `width` columns, and their number into `count`.
-fn prefix(text: impl Iterator<Item = char>, width: usize, count: usize) -> Vec<char> {
-    let mut left = width;
-    text.take(count)
-        .take_while(|c| match left.checked_sub(width_of_char(*c)) {
-            Some(rest) => {
-                left = rest;
-                true
-            }
-            None => false,
-        })
-        .collect()
+/// A time without what does not fit: first its milliseconds, then its year.
+fn cut_time(cell: &str, width: usize) -> Cow<'_, str> {
+    // An absent time, or another text in its place.
+    if cell.len() != TIME_CHARS || !cell.is_ascii() || width >= TIME_CHARS {
+        return Fit::TruncateEnd.cut(cell, width);
+    }
+    let year = TIME_CHARS_SECONDS - TIME_CHARS_MIN;
+    let start = if width < TIME_CHARS_SECONDS { year } else { 0 };
+    let seconds = cell.get(start..TIME_CHARS_SECONDS).unwrap_or(cell);
+    Fit::TruncateEnd.cut(seconds, width)
 }
 
 fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
     rows.iter()
         .map(|row| row.iter().map(|cell| plain(cell).into_owned()).collect())
         .collect()
-}
-
-/// The columns that a text takes on a terminal.
-fn width_of(text: &str) -> usize {
-    text.chars().map(width_of_char).sum()
-}
-
-fn width_of_char(c: char) -> usize {
-    c.width().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -425,7 +488,9 @@ mod tests {
             row(["1000", "x", ""]),
         ];
         table.fit(&rows, terminal);
-        rows.iter().map(|row| table.line(row)).collect()
+        rows.iter()
+            .map(|row| table.line(row, Tone::Plain).text())
+            .collect()
     }
 
     #[test]
@@ -465,7 +530,7 @@ mod tests {
             ];
             let rows = [row.map(str::to_owned).to_vec()];
             table.fit(&rows, Some(terminal));
-            table.line(&rows[0])
+            table.line(&rows[0], Tone::Plain).text()
         };
         assert_eq!(
             lines(80),
@@ -510,7 +575,8 @@ mod tests {
             let lines = Table::new(columns).lines(&[cells], terminal);
             proptest::prop_assert_eq!(lines.len(), 2);
             let most = 4 * CELL_WIDTH_MAX + 3 * GAP.len();
-            for line in &lines {
+            for line in lines.iter().map(Line::text) {
+                let line = line.as_str();
                 proptest::prop_assert!(width_of(line) <= most, "{} columns", width_of(line));
                 proptest::prop_assert!(line.chars().count() <= 4 * CELL_CHARS_MAX + 3 * GAP.len() + most);
                 let has_control = line.contains(['\n', '\r', '\u{1b}', '\u{202e}', '\u{2066}']);

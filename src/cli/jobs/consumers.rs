@@ -7,7 +7,7 @@ use super::filter::FilterFlags;
 use crate::api::call as calls;
 use crate::api::call::consumers::{self as api, Consumer, ConsumersPage, LostRange, Pinned};
 use crate::api::call::events::{End, StartArgs};
-use crate::cli::{Column, Global, Table, When, ask, or_empty, short_at, show, show_rows};
+use crate::cli::{Column, Global, Table, Tone, When, ask, or_empty, short_at, show, show_rows};
 use crate::wire::msgpack::Time;
 
 #[derive(clap::Subcommand)]
@@ -76,7 +76,7 @@ pub(in crate::cli) struct Next {
     /// The consumer's name
     name: String,
     /// Maximum number of events
-    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// Wait so many seconds for events, at most 10
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10))]
@@ -308,7 +308,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::right("CURSOR"),
             Column::right("LAG"),
             Column::right("LAG S"),
-            Column::left("STATE"),
+            Column::left("STATE").toned(Tone::of_word),
             Column::truncated("HOLDER").drop_order(2),
             Column::truncated("ERROR").drop_order(1),
         ];

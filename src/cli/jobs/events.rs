@@ -8,14 +8,17 @@ use anyhow::{Context, bail};
 use rmpv::Value;
 use salt_sls::Glob;
 
-use super::event_rows::{columns, row};
-use super::filter::DataFilter;
+use super::event_rows::{columns, row, tone};
+use super::filter::{DataFilter, FilterFlags};
 use super::tail;
-use crate::api::call::events::{EventRow, EventsPage, Scan};
+use crate::api::call::events::{EventRow, EventsPage, FollowArgs, Scan};
 use crate::api::call::send::SendArgs;
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::format::exit::BadData;
-use crate::cli::{Global, ListOf, Listing, Order, Table, TimeRange, ask, nested, value, yaml};
+use crate::cli::{
+    Format, Global, ListFlags, ListOf, Listing, Order, Output, Table, TimeRange, Tone, ask, nested,
+    value, yaml,
+};
 use crate::wire::call::Id;
 use crate::wire::msgpack::PackedMap;
 
@@ -73,13 +76,16 @@ Examples:
 
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(in crate::cli) struct Filter {
-    /// Maximum number of events
-    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    #[command(flatten)]
+    rows: ListFlags,
     /// List all matching events, newest first
-    #[arg(long, conflicts_with = "limit")]
+    #[arg(long, conflicts_with_all = ["limit", "reverse"])]
     all: bool,
+    /// Then follow new events, as `events tail` does
+    #[arg(short, long, conflicts_with_all = ["all", "reverse", "jid", "until", "before", "explain"])]
+    follow: bool,
     /// Only tags that match this glob; * crosses slashes, as in Salt
     #[arg(long, value_name = "GLOB")]
     tag: Option<String>,
@@ -108,12 +114,13 @@ pub(in crate::cli) struct Filter {
 }
 
 const EXAMPLES: &str = "\
-Tables list the newest event last; JSON and --all list it first.
+Tables list the newest event last; JSON and --all list it first. --reverse turns the order of either.
 JSON includes each event's data; docs/WIRE.md lists the fields.
 
 Examples:
   saltcellar events list
   saltcellar events list --tag 'salt/job/*/ret/*' --since 10m
+  saltcellar events list -n 5 -f
   saltcellar events list --minion web1 --data
   saltcellar events list --fun 'state.*' --retcode '!0'
   saltcellar events list --since yesterday --search 'Permission denied' --explain
@@ -213,7 +220,11 @@ impl Filter {
 
         calls::events::ListArgs {
             // With `all` the pages end with the archive.
-            limit: Some(ask::rows(if self.all { u64::MAX } else { self.limit })),
+            limit: Some(if self.all {
+                usize::MAX
+            } else {
+                self.rows.limit()
+            }),
             since: self.when.since(),
             until: self.when.until(),
             minion: given(&self.minion),
@@ -225,9 +236,81 @@ impl Filter {
             ..calls::events::ListArgs::default()
         }
     }
+
+    /// The same selection of events that are still to come.
+    fn flags(&self) -> FilterFlags {
+        FilterFlags {
+            tag: self.tag.clone(),
+            minion: self.minion.as_deref().map(literal),
+            master: self.master.as_deref().map(literal),
+            more: self.more.clone(),
+        }
+    }
+}
+
+/// The glob that matches this id only.
+fn literal(id: &str) -> String {
+    let mut glob = String::with_capacity(id.len());
+    for c in id.chars() {
+        if matches!(c, '*' | '?' | '[') {
+            glob.extend(['[', c, ']']);
+        } else {
+            glob.push(c);
+        }
+    }
+    glob
+}
+
+/// Prints the latest events, and from then on new ones.
+fn list_and_follow(global: &Global, filter: &Filter) -> anyhow::Result<()> {
+    // Before the list is read: an event may be stored meanwhile, and must be in one of the two.
+    let mut call = FollowArgs {
+        filter: filter.flags().args(),
+        wait_ms: Some(0),
+        ..FollowArgs::default()
+    };
+    let position = ask::answer::<calls::events::Follow>(global, &call, "follow the events")?.next;
+
+    let mut latest = Listing::<calls::events::List>::new(global, filter.args())?;
+    let events = latest.next_in(Order::NewestLast)?;
+    let listed = events.last().map_or(0, |event| event.seq + 1);
+
+    let mut out = Output::new(global.output);
+    let mut table = Table::new(columns());
+    if out.format == Format::Table {
+        let rows: Vec<_> = events.iter().map(row).collect();
+        table.print_with(
+            &mut out,
+            &rows,
+            |n| events.get(n).map_or(Tone::Plain, tone),
+            |n| data_of(filter, events.get(n)),
+        )?;
+    } else {
+        events.iter().try_for_each(|event| out.json(event))?;
+    }
+
+    call.start.seq = Some(position.max(listed));
+    tail::follow(
+        global,
+        (&mut out, &mut table),
+        call,
+        usize::MAX,
+        filter.data,
+    )
+}
+
+/// The data below an event's row, if they are wanted.
+fn data_of(filter: &Filter, event: Option<&EventRow>) -> String {
+    event
+        .filter(|_| filter.data)
+        .map_or_else(String::new, |event| nested(&value(&event.data), 4))
 }
 
 fn list(global: &Global, filter: &Filter) -> anyhow::Result<()> {
+    if filter.follow {
+        return list_and_follow(global, filter);
+    }
+
     let mut table = Table::new(columns());
     // All events can only be printed as they are read, and that is newest first.
     let order = if filter.all {
@@ -238,14 +321,14 @@ fn list(global: &Global, filter: &Filter) -> anyhow::Result<()> {
 
     Listing::<calls::events::List>::new(global, filter.args())?
         .explained(filter.explain)
+        .reversed(filter.rows.reverse)
         .print(global.output, order, |out, events| {
             let rows: Vec<_> = events.iter().map(row).collect();
-            let data = |event: &EventRow| nested(&value(&event.data), 4);
-            Ok(table.print_with(out, &rows, |n| {
-                events
-                    .get(n)
-                    .filter(|_| filter.data)
-                    .map_or_else(String::new, data)
-            })?)
+            Ok(table.print_with(
+                out,
+                &rows,
+                |n| events.get(n).map_or(Tone::Plain, tone),
+                |n| data_of(filter, events.get(n)),
+            )?)
         })
 }

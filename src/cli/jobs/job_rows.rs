@@ -18,7 +18,7 @@ pub(super) fn returned(job: &JobRow) -> String {
     }
 }
 
-pub(super) fn row(job: &JobRow) -> Vec<String> {
+pub(in crate::cli) fn row(job: &JobRow) -> Vec<String> {
     // Several jobs were published under this id, of which the row shows one.
     let conflict = if job.conflict { " (conflict)" } else { "" };
     vec![

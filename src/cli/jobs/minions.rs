@@ -9,8 +9,8 @@ use crate::api::query::{Minion, MinionEvent, MinionRow, MinionRun, NotRead, Stat
 use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
 use crate::cli::{
-    Column, Global, Output, Table, ask, or_empty, short_at, short_at_in_zone, show, show_rows,
-    title,
+    Column, Global, Line, Output, Table, Tone, ask, or_empty, short_at, short_at_in_zone, show,
+    show_rows, title,
 };
 use crate::wire::msgpack::Time;
 
@@ -29,7 +29,7 @@ pub(in crate::cli) struct List {
     #[arg(value_name = "GLOB")]
     minion: Option<String>,
     /// Maximum number of minions
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 }
 
@@ -78,11 +78,11 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
         let columns = [
             Column::middle_truncated("MINION"),
             Column::right("SEEN"),
-            Column::left("HIGHSTATE"),
-            Column::right("CHANGED"),
-            Column::right("MISSING"),
+            Column::left("HIGHSTATE").toned(Tone::of_word),
+            Column::right("CHANGED").toned(Tone::of_changes),
+            Column::right("MISSING").toned(Tone::of_changes),
             Column::truncated("LAST FUNCTION").min_chars(13),
-            Column::left("JID").drop_order(1),
+            Column::jid().drop_order(1),
         ];
 
         let now = Clock::real().now();
@@ -208,22 +208,22 @@ fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
 
     if let Some(last) = &row.highstate {
         out.line(&format!("highstate  {}", run(last)))?;
-        out.line(&format!(
-            "           {}",
-            highstate_counts(last, Clock::real().now())
-        ))?;
+        let counts = highstate_counts(last, Clock::real().now());
+        let tone = Tone::of_word(&counts);
+        out.styled(&Line::from("           ").and(tone, counts))?;
 
         for (title, states) in [
             ("failed", &minion.failed_states),
             ("changed", &minion.changed_states),
         ] {
             if !states.is_empty() {
-                out.line(&format!("{title:<9}  {}", states.join(", ")))?;
+                let line = Line::new(Tone::of_word(title), format!("{title:<9}  "));
+                out.styled(&line.and(Tone::Plain, states.join(", ")))?;
             }
         }
     }
 
-    let time = || Column::left(title("TIME", "TIME (UTC)"));
+    let time = || Column::time(title("TIME", "TIME (UTC)"));
     let cells = |run: &MinionRun| {
         let time = run.time.map(short_at).unwrap_or_default();
         vec![time, run.fun.clone(), run.jid.clone()]
@@ -235,7 +235,7 @@ fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
         Table::new([
             time(),
             Column::truncated("MISSING RETURN OF"),
-            Column::left("JID"),
+            Column::jid(),
         ])
         .print(out, &missing)?;
     }
@@ -243,19 +243,14 @@ fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
     out.line("")?;
     // Printed even without rows, so that nothing looks missing.
     let functions: Vec<_> = minion.functions.iter().map(cells).collect();
-    Table::new([
-        time(),
-        Column::truncated("LAST RUN OF"),
-        Column::left("JID"),
-    ])
-    .print(out, &functions)?;
+    Table::new([time(), Column::truncated("LAST RUN OF"), Column::jid()]).print(out, &functions)?;
 
     if !minion.timeline.is_empty() {
         out.line("")?;
         let columns = [
             time(),
             Column::middle_truncated("EVENT"),
-            Column::right("RETCODE"),
+            Column::right("RETCODE").toned(Tone::of_failures),
         ];
         let cells = |event: &MinionEvent| {
             vec![

@@ -1,13 +1,18 @@
 //! `saltcellar jobs`, `minions`, `events` and `consumers`: queries of the job cache and of the
 //! event archive.
 
+pub(super) mod causes;
 pub(super) mod consumers;
 mod diff;
 mod event_rows;
 pub(super) mod events;
+pub(super) mod facts;
 mod filter;
-mod job_rows;
+mod job_id;
+pub(super) mod job_rows;
 pub(super) mod minions;
+pub(super) mod missing_lines;
+pub(super) mod one_return;
 mod show;
 mod states;
 mod tail;
@@ -17,15 +22,15 @@ use anyhow::Context;
 use salt_sls::Glob;
 use serde::Serialize;
 
+use self::job_id::unknown;
 use self::job_rows::{returned, row};
-use self::show::unknown;
 use crate::api::call::jobs::answers::{JobAnswer, JobRow, UnknownReturn};
 use crate::api::call::{self as calls, Cursor};
 use crate::api::client::Client;
 use crate::api::query::JobResult;
 use crate::cli::{
-    Column, Format, Global, ListOf, Listing, Order, Output, Table, TimeRange, ask, plain,
-    show as show_answer, title,
+    Column, Format, Global, ListFlags, ListOf, Listing, Order, Output, Table, TimeRange, Tone, ask,
+    plain, show as show_answer, title,
 };
 use crate::wire::call::Id;
 
@@ -35,6 +40,8 @@ pub(super) enum Jobs {
     List(Filter),
     /// Show a job: targets, returns and missing minions
     Show(show::Args),
+    /// Group the failures of a job, or of a time, by their cause
+    Causes(causes::Args),
     /// List the states of jobs
     States(states::Args),
     /// List the missing minions of a job, or recent jobs with missing minions
@@ -49,7 +56,7 @@ impl Jobs {
     /// Whether it prints a table.
     pub(super) fn has_rows(&self) -> bool {
         match self {
-            Self::List(_) | Self::Show(_) | Self::States(_) => true,
+            Self::List(_) | Self::Show(_) | Self::Causes(_) | Self::States(_) => true,
             // One job has a list of names only.
             Self::Missing(Missing { job, .. }) => job.is_none(),
             Self::Diff(_) | Self::Watch(_) => false,
@@ -60,9 +67,8 @@ impl Jobs {
 #[derive(clap::Args)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(super) struct Filter {
-    /// Maximum number of jobs
-    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    #[command(flatten)]
+    rows: ListFlags,
     /// Only jobs of this user
     #[arg(long)]
     user: Option<String>,
@@ -78,7 +84,7 @@ pub(super) struct Filter {
     /// Only jobs that this master of a cluster published
     #[arg(long, value_name = "ID")]
     master: Option<String>,
-    /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state)
+    /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state); with --minion, this result of that minion
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<JobResult>(),
           hide_possible_values = true)]
     result: Option<JobResult>,
@@ -103,7 +109,7 @@ RETURNED is the number of minions that returned, and of those expected, if the m
 
 Examples:
   saltcellar jobs list
-  saltcellar jobs list --fun 'state.*' --since 3d --limit 100
+  saltcellar jobs list --fun 'state.*' --since 3d -n 100
   saltcellar jobs list --minion web1 --user root
   saltcellar jobs list --result failed --metadata ticket='OPS-*'
   saltcellar jobs list --output jsonl | jq -r 'select(.failed > 0) | .jid'";
@@ -139,7 +145,7 @@ impl Filter {
         let metadata = self.metadata.into_iter();
 
         calls::jobs::ListArgs {
-            limit: Some(ask::rows(self.limit)),
+            limit: Some(self.rows.limit()),
             since: self.when.since(),
             until: self.when.until(),
             minion: self.minion,
@@ -173,6 +179,7 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     match jobs {
         Jobs::List(filter) => list(global, filter),
         Jobs::Show(args) => show::run(global, &args),
+        Jobs::Causes(args) => causes::run(global, &args),
         Jobs::States(args) => states::run(global, &args),
         Jobs::Missing(Missing { job: Some(jid), .. }) => missing(global, &jid),
         Jobs::Missing(Missing { job: None, filter }) => list_missing(global, filter),
@@ -183,25 +190,26 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
 
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let mut table = Table::new([
-        Column::left("JID"),
-        Column::left(title("TIME", "TIME (UTC)")).drop_order(3),
-        Column::truncated("FUN").min_chars(14),
+        Column::jid(),
+        Column::time(title("TIME", "TIME (UTC)")).drop_order(1),
+        Column::truncated("FUN").min_chars(11),
         Column::middle_truncated("TGT").min_chars(9),
-        Column::left("USER").drop_order(2),
-        Column::right("RETURNED"),
-        Column::right("FAILED"),
-        Column::truncated("ARG").drop_order(1),
+        Column::truncated("USER").min_chars(6).drop_order(2),
+        Column::right("RETURNED").toned(Tone::of_share),
+        Column::right("FAILED").toned(Tone::of_failures),
+        Column::truncated("ARG").min_chars(16).drop_order(3),
         Column::middle_truncated("MASTER")
             .min_chars(9)
             .drop_order(4)
             .if_different(),
     ]);
 
-    Listing::<calls::jobs::List>::new(global, filter.args())?.print(
-        global.output,
-        Order::NewestFirst,
-        |out, rows| Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?),
-    )
+    let is_reversed = filter.rows.reverse;
+    Listing::<calls::jobs::List>::new(global, filter.args())?
+        .reversed(is_reversed)
+        .print(global.output, Order::NewestFirst, |out, rows| {
+            Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?)
+        })
 }
 
 const LIST_MISSING: &str = "list the missing minions";
@@ -229,8 +237,9 @@ struct MissingOf<'a> {
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
-    let job = job_of(&mut ask::connect(global)?, jid)?
-        .ok_or_else(|| unknown(jid).context(LIST_MISSING))?;
+    let mut client = ask::connect(global)?;
+    let jid = job_id::whole(&mut client, jid)?;
+    let job = job_of(&mut client, &jid)?.ok_or_else(|| unknown(&jid).context(LIST_MISSING))?;
 
     let answer = MissingOf {
         jid: &job.row.jid,
@@ -262,23 +271,24 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         ..filter
     };
 
-    let mut pages = Listing::<calls::jobs::List>::new(global, filter.args())?;
+    let is_reversed = filter.rows.reverse;
+    let mut pages = Listing::<calls::jobs::List>::new(global, filter.args())?.reversed(is_reversed);
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
 
     let mut table = Table::new([
-        Column::left("JID"),
-        Column::left(title("TIME", "TIME (UTC)")).drop_order(3),
-        Column::truncated("FUN").min_chars(14),
-        Column::middle_truncated("TGT").min_chars(9).drop_order(2),
-        Column::right("RETURNED"),
-        Column::right("MISSING"),
+        Column::jid(),
+        Column::time(title("TIME", "TIME (UTC)")).drop_order(2),
+        Column::truncated("FUN").min_chars(11),
+        Column::middle_truncated("TGT").min_chars(9).drop_order(3),
+        Column::right("RETURNED").toned(Tone::of_share),
+        Column::right("MISSING").toned(Tone::of_changes),
         Column::truncated("MINIONS"),
     ]);
 
     let mut first = true;
     loop {
-        let rows = pages.next()?;
+        let rows = pages.next_in(Order::NewestFirst)?;
 
         // The first page of a table prints the heading even without rows.
         if rows.is_empty() && !(first && out.format == Format::Table) {

@@ -1,28 +1,34 @@
 //! `saltcellar jobs show`: shows one job.
 
-use std::collections::BTreeMap;
-
 use anyhow::Context as _;
 use rmpv::Value;
 use salt_sls::Glob;
 use serde::Serialize;
-use serde_json::Value as Json;
 
 use super::super::format::outputter;
-use super::job_rows::{arg, args};
+use super::causes::{cause_key, cause_lines, causes_of};
+use super::facts::facts;
+use super::job_id::{self, unknown};
+use super::missing_lines::missing_lines;
+use super::one_return::{StateView, return_lines};
+use super::states::StateOrder;
 use crate::api::call as calls;
-use crate::api::call::jobs::answers::{JobAnswer, Publish, Return, UnknownReturn};
+use crate::api::call::jobs::answers::{JobAnswer, Return, UnknownReturn};
 use crate::api::call::jobs::{ReturnResult, ShowArgs};
+use crate::api::client::Client;
 use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
 use crate::base::units::span;
 use crate::cli::{
-    Column, Form, Global, Output, Paged, Table, ask, joined, line_of, nested, plain, short_at,
-    short_at_in_zone, value,
+    Column, Form, Global, Output, Paged, Table, ask, line_of, plain, short_at_in_zone, value,
 };
 use crate::wire::call::Id;
 use crate::wire::msgpack::json::to_json;
 
 const EXAMPLES: &str = "\
+First what the job is, then why it failed and which minions are missing, then the returns, failed ones first. A terminal \
+shows the states that failed or changed; other output has all of them. The beginning of a JID is enough if no other job \
+begins with it.
+
 With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \
 Salt does. json with --returns prints {minion: return}, as Salt does.
 With --result missing or unknown there are no returns; jsonl and csv then have a line for each of these minions.
@@ -30,14 +36,16 @@ With --result missing or unknown there are no returns; jsonl and csv then have a
 Examples:
   saltcellar jobs show 20261121054728123456
   saltcellar jobs show 20261121054728123456 --output highstate
+  saltcellar jobs show 20261121054728123456 --output highstate --sort duration
   saltcellar jobs show 20261121054728123456 --result failed --minion 'web*'
   saltcellar jobs show 20261121054728123456 --result missing --output jsonl | jq -r .minion
+  saltcellar jobs show 20261121054728123456 --cause 5a17c0de
   saltcellar jobs show 20261121054728123456 --output json --returns | jq '.web1'";
 
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
-    /// The job's id
+    /// The job's id, or its beginning
     jid: String,
     /// Only returns of minions that match this glob
     #[arg(long, value_name = "GLOB")]
@@ -45,9 +53,18 @@ pub(in crate::cli) struct Args {
     /// Only returns with this result: failed, succeeded or changed (by a state). Or the minions without one: missing (they have not returned) or unknown (they may have returned to a master that is behind)
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<ReturnResult>(), hide_possible_values = true)]
     result: Option<ReturnResult>,
+    /// Only returns that failed for this cause: its key in `jobs causes`
+    #[arg(long, value_name = "KEY")]
+    cause: Option<String>,
     /// Show only the returns
     #[arg(long)]
     returns: bool,
+    /// On a terminal, show also the states that succeeded without a change
+    #[arg(long)]
+    all_states: bool,
+    /// Order of the states of a minion, on a terminal and with --output highstate: duration, the slowest first
+    #[arg(long, value_name = "ORDER", value_enum, hide_possible_values = true)]
+    sort: Option<StateOrder>,
 }
 
 impl Paged for calls::jobs::Show {
@@ -111,42 +128,47 @@ fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
     missing.chain(unknown).collect()
 }
 
-/// The error for an unknown job id, which may have any length.
-pub(super) fn unknown(jid: &str) -> anyhow::Error {
-    let shown: String = jid.chars().take(64).collect();
-
-    let rest = if shown.len() < jid.len() {
-        format!("... ({} bytes)", jid.len())
-    } else {
-        String::new()
-    };
-
-    anyhow::anyhow!("unknown job {shown}{rest}")
-}
+const OPERATION: &str = "show the job";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let mut client = ask::connect(global)?;
+    let jid = job_id::whole(&mut client, &args.jid)?;
+
     let mut call = ShowArgs {
-        jid: Id(args.jid.clone()),
+        jid: Id(jid.clone()),
         result: args.result,
         // Parent and children take further reads, which only this view needs.
         links: true,
         ..ShowArgs::default()
     };
     call.page.minion = args.minion.clone().map(Glob::from);
+    if let Some(beginning) = &args.cause {
+        call.cause = Some(cause_key(&mut client, &jid, beginning)?);
+    }
 
-    let mut client = ask::connect(global)?;
-    let job = ask::whole::<calls::jobs::Show>(&mut client, call).context("show the job")?;
+    let mut out = Output::paged(global.output);
+
+    // A table on a terminal is read from its beginning: it is printed as it arrives.
+    if out.form == Form::Table && out.width.is_some() {
+        report(global, args, call, &mut out)?;
+        return Ok(out.finish()?);
+    }
+
+    let job = ask::whole::<calls::jobs::Show>(&mut client, call).context(OPERATION)?;
 
     // An unknown job is no error of the call.
     let Some(job) = job else {
-        return Err(unknown(&args.jid).context("show the job"));
+        return Err(unknown(&jid).context(OPERATION));
     };
 
     let is_without_return = args.result.is_some_and(ReturnResult::is_without_return);
-    let mut out = Output::paged(global.output);
+    let by_duration = args.sort.is_some();
     match out.form {
         Form::Nested | Form::Highstate => {
-            let returns = returns(&job)?;
+            let mut returns = returns(&job)?;
+            if by_duration && out.form == Form::Highstate {
+                outputter::slowest_first(&mut returns);
+            }
             // Salt's outputters take the whole map, and colour it by the job's success.
             let text = if out.form == Form::Highstate {
                 outputter::highstate(&returns, out.colours())
@@ -175,12 +197,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 .try_for_each(|one| out.json(one))?;
         }
         Form::Jsonl => {
-            job.returns.iter().try_for_each(|answer| {
-                out.json(&ReturnOf {
-                    jid: &args.jid,
-                    answer,
-                })
-            })?;
+            job.returns
+                .iter()
+                .try_for_each(|answer| out.json(&ReturnOf { jid: &jid, answer }))?;
         }
         Form::Csv if is_without_return => {
             let columns = ["minion", "result", "master", "behind_s"].map(Column::left);
@@ -212,10 +231,61 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             Table::new(columns)
                 .print(&mut out, &job.returns.iter().map(cells).collect::<Vec<_>>())?;
         }
-        Form::Table => table(&mut out, &job, args.returns)?,
+        Form::Table => {
+            if !args.returns {
+                head(&mut out, &mut client, &job, args)?;
+            }
+            one_by_one(
+                &mut out,
+                &job,
+                args.returns,
+                StateView::default(),
+                &mut true,
+            )?;
+            if !args.returns {
+                foot(&mut out, &job)?;
+            }
+        }
     }
 
     Ok(out.finish()?)
+}
+
+/// Prints a job for a person, page by page.
+fn report(global: &Global, args: &Args, call: ShowArgs, out: &mut Output) -> anyhow::Result<()> {
+    let Id(jid) = call.jid.clone();
+    let view = StateView {
+        is_report: true,
+        all: args.all_states,
+        by_duration: args.sort.is_some(),
+    };
+
+    // One connection reads the pages, another what is said before them.
+    let [mut client, mut other] = [ask::connect(global)?, ask::connect(global)?];
+    let mut pages = ask::Pages::<calls::jobs::Show, _>::new(call, |args| {
+        client.make::<calls::jobs::Show>(args)
+    });
+
+    let mut last = None;
+    let mut is_long = true;
+    while let Some(page) = pages.next_page().context(OPERATION)? {
+        let Some(job) = page else {
+            return Err(unknown(&jid).context(OPERATION));
+        };
+
+        if last.is_none() && !args.returns {
+            head(out, &mut other, &job, args)?;
+        }
+        one_by_one(out, &job, args.returns, view, &mut is_long)?;
+        // The next page may be slow.
+        out.flush()?;
+        last = Some(job);
+    }
+
+    match last {
+        Some(job) if !args.returns => foot(out, &job),
+        _ => Ok(()),
+    }
 }
 
 /// `{minion: return}`, as Salt's own commands print it.
@@ -235,178 +305,46 @@ fn returns(job: &JobAnswer) -> anyhow::Result<Value> {
     ))
 }
 
-fn table(out: &mut Output, job: &JobAnswer, returns_only: bool) -> anyhow::Result<()> {
-    if !returns_only {
-        head(out, job)?;
-    }
+/// What the job is, why it failed, and which minions are missing.
+fn head(out: &mut Output, client: &mut Client, job: &JobAnswer, args: &Args) -> anyhow::Result<()> {
+    let minion = args.minion.clone().map(Glob::from);
+    let found = causes_of(client, job, minion).context("group the failures")?;
+    let found = found.unwrap_or_default();
 
-    for answer in &job.returns {
-        if !returns_only {
-            out.line("")?;
-        }
-        one_return(out, job, answer)?;
-    }
-
-    if returns_only { Ok(()) } else { foot(out, job) }
-}
-
-fn head(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
-    let row = &job.row;
-
-    let tgt_type = match line_of(&row.tgt_type) {
-        kind if kind.is_empty() => kind,
-        kind => format!(" ({kind})"),
+    let facts = facts(job, out.width);
+    let causes = cause_lines(&found, out.width);
+    // By a result the answer may list none of them, or has them for the caller to read.
+    let (groups, width) = match args.result.filter(|result| result.is_without_return()) {
+        Some(_) if job.missing.is_empty() => (&[][..], None),
+        Some(_) => (found.missing.as_slice(), None),
+        None => (found.missing.as_slice(), out.width),
     };
-    let expected = row
-        .expected
-        .map_or_else(String::new, |expected| format!(" of {expected}"));
-    // Events of returns that the master never confirmed (docs/decisions/confirmed-returns.md).
-    let bus_only = match row.bus_only.saturating_sub(row.unverified) {
-        0 => String::new(),
-        count => format!(", {count} seen on the bus only"),
-    };
-    let unverified = match row.unverified {
-        0 => String::new(),
-        count => format!(", {count} from peers, not verified here"),
-    };
-
-    let last = row.last_answer.map(short_at).unwrap_or_default();
-    // Unknown until something has returned.
-    let took = row
-        .duration_us
-        .map(|us| format!("{:.3} s, last return {last}", us as f64 / 1e6))
-        .unwrap_or_default();
-
-    let head = [
-        ("jid", row.jid.clone()),
-        ("time", short_at_in_zone(row.time)),
-        ("fun", joined(&row.fun)),
-        ("arg", arg(row)),
-        ("tgt", joined(&row.tgt) + &tgt_type),
-        ("user", line_of(&row.user)),
-        ("master", row.master.clone().unwrap_or_default()),
-        (
-            "returned",
-            format!(
-                "{}{expected}, {} failed{unverified}{bus_only}",
-                row.returned, row.failed
-            ),
-        ),
-        ("retcodes", retcodes(&row.retcodes)),
-        ("took", took),
-        ("endtime", row.endtime.clone().unwrap_or_default()),
-        ("metadata", line_of(&row.metadata)),
-        ("parent", job.parent.clone().unwrap_or_default()),
-        (
-            "nocache",
-            if job.nocache {
-                "true".to_owned()
-            } else {
-                String::new()
-            },
-        ),
-    ];
-
-    // Most jobs have only some of these.
-    for (name, value) in head.iter().filter(|(_, value)| !value.is_empty()) {
-        out.line(&format!("{name:<9} {}", plain(value)))?;
-    }
-
-    conflict(out, &job.publishes)
-}
-
-/// The jobs that were published under one id.
-fn conflict(out: &mut Output, publishes: &[Publish]) -> anyhow::Result<()> {
-    // The usual case.
-    if publishes.is_empty() {
-        return Ok(());
-    }
-
-    out.line("")?;
-    out.heading("conflict: different jobs were published under this id; the first one counts:")?;
-    for publish in publishes {
-        let words = [
-            joined(&publish.fun),
-            args(&publish.arg),
-            format!("on {}", joined(&publish.tgt)),
-            format!("by {}", line_of(&publish.user)),
-            publish
-                .master
-                .as_ref()
-                .map_or_else(String::new, |id| format!("at {id}")),
-        ];
-        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
-        let time = short_at_in_zone(publish.time);
-        out.line(&format!("    {time}  {}", plain(&words.join(" "))))?;
+    let missing = missing_lines(groups, &job.missing, width);
+    for line in facts.iter().chain(&causes).chain(&missing) {
+        out.styled(line)?;
     }
     Ok(())
 }
 
-/// Formats `0: 9, 2: 1`; empty if all are zero.
-fn retcodes(codes: &BTreeMap<String, u64>) -> String {
-    // Only failures are worth a line.
-    if codes.keys().all(|code| code == "0") {
-        return String::new();
-    }
+/// Prints the returns of a page. `is_long` is whether what stands before has more than one line.
+fn one_by_one(
+    out: &mut Output,
+    job: &JobAnswer,
+    returns_only: bool,
+    view: StateView,
+    is_long: &mut bool,
+) -> anyhow::Result<()> {
+    for answer in &job.returns {
+        let lines = return_lines(&job.row.jid, answer, view);
 
-    codes
-        .iter()
-        .map(|(code, count)| format!("{code}: {count}"))
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-fn one_return(out: &mut Output, job: &JobAnswer, answer: &Return) -> anyhow::Result<()> {
-    let mut marks = vec![short_at(answer.time)];
-
-    if !answer.retcode.is_none() {
-        marks.push(format!("retcode {}", line_of(&answer.retcode)));
-    }
-
-    let seen = match &answer.master {
-        Some(peer) => format!("answered, from peer {}, not verified here", plain(peer)),
-        None => "seen on the bus only".to_owned(),
-    };
-    for (is_set, mark) in [
-        (answer.failed, "failed"),
-        (answer.bus_only, seen.as_str()),
-        (answer.not_targeted, "not targeted by this job"),
-    ] {
-        marks.extend(is_set.then(|| mark.to_owned()));
-    }
-
-    if answer.duplicates > 0 {
-        marks.push(format!("{} different later return(s)", answer.duplicates));
-    }
-
-    out.heading(&format!(
-        "{}: ({})",
-        plain(&answer.minion),
-        marks.join(", ")
-    ))?;
-
-    let whole = value(&answer.value);
-
-    // The return of a runner or a wheel function is its final event.
-    let has_ended =
-        whole.get("jid").and_then(Json::as_str) == Some(&job.row.jid) && whole.get("fun").is_some();
-    let inner = whole.get("return").filter(|_| has_ended);
-
-    out.text(&nested(inner.unwrap_or(&whole), 4))?;
-
-    // The first return counts; different later ones are only shown.
-    for other in &answer.others {
-        let code = if other.retcode.is_none() {
-            String::new()
-        } else {
-            format!(", retcode {}", line_of(&other.retcode))
-        };
-
-        out.line(&format!(
-            "    later return: ({}{code})",
-            short_at(other.time)
-        ))?;
-        out.text(&nested(&value(&other.value), 8))?;
+        // In a report one line is enough for a minion that is well.
+        let is_apart = std::mem::replace(is_long, !view.is_report || lines.len() > 1);
+        if !returns_only && (is_apart || *is_long) {
+            out.line("")?;
+        }
+        for line in lines {
+            out.styled(&line)?;
+        }
     }
     Ok(())
 }
@@ -448,9 +386,8 @@ fn foot(out: &mut Output, job: &JobAnswer) -> anyhow::Result<()> {
         |ids: &mut dyn Iterator<Item = &String>| ids.map(|id| plain(id).into_owned()).collect();
 
     let unknown = job.unknown.iter().map(unknown_return).collect();
-    let lists: [(&str, Vec<String>); 4] = [
+    let lists: [(&str, Vec<String>); 3] = [
         ("started:", started),
-        ("missing:", names(&mut job.missing.iter())),
         ("not known to have answered:", unknown),
         (
             "seen on the bus only, not confirmed by the master:",

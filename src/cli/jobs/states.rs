@@ -5,11 +5,11 @@ use salt_sls::Glob;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::show::unknown;
+use super::job_id::{self, unknown};
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{State, StatesPage};
 use crate::api::call::jobs::{StateResult, StatesArgs};
-use crate::cli::{Column, Format, Global, Output, Paged, Table, ask, leaf, plain, value};
+use crate::cli::{Column, Format, Global, Output, Paged, Table, Tone, ask, leaf, plain, value};
 use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,7 @@ orchestrations. JSON includes complete changes and comments; docs/WIRE.md lists 
 Examples:
   saltcellar jobs states 20261121054728123456
   saltcellar jobs states 20261121054728123456 --result failed
+  saltcellar jobs states 20261121054728123456 --sort duration | head
   saltcellar jobs states 20261121054728123456 --fun 'service.*' --minion 'web*' --output jsonl
   saltcellar jobs list --fun 'state.*' --since 1d --output jsonl | jq -r .jid |
     xargs saltcellar jobs states --result changed --output jsonl | jq -r .id | sort | uniq -c | sort -rn";
@@ -45,6 +46,15 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<StateResult>(),
           hide_possible_values = true)]
     result: Option<StateResult>,
+    /// Order of the states of a job: duration, the slowest first
+    #[arg(long, value_enum, value_name = "ORDER", hide_possible_values = true)]
+    sort: Option<StateOrder>,
+}
+
+/// The values of `--sort`. Without it, states are in the order of their minions and their runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum StateOrder {
+    Duration,
 }
 
 impl Paged for calls::jobs::States {
@@ -103,7 +113,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let mut columns = vec![
         Column::middle_truncated("MINION").min_chars(9),
-        Column::left("RESULT"),
+        Column::left("RESULT").toned(Tone::of_word),
         Column::truncated("FUN"),
         Column::truncated("ID"),
         Column::right("MS").drop_order(2),
@@ -113,27 +123,39 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     // A single job needs no column for its id.
     if args.jids.len() > 1 {
-        columns.insert(0, Column::left("JID").drop_order(4));
+        columns.insert(0, Column::jid().drop_order(4));
     }
 
     let mut table = Table::new(columns);
     // JSON is one document, so its rows are collected; the other formats are printed job by job.
     let mut all = Vec::new();
 
-    for jid in &args.jids {
+    let jids = args.jids.iter();
+    let jids: Vec<String> = jids
+        .map(|jid| job_id::whole(&mut client, jid))
+        .collect::<anyhow::Result<_>>()?;
+
+    for jid in &jids {
         let operation = "list the states";
         let page =
             ask::whole::<calls::jobs::States>(&mut client, args.of_job(jid)).context(operation)?;
 
-        let Some(page) = page else {
+        let Some(mut page) = page else {
             return Err(unknown(jid).context(operation));
         };
+
+        if args.sort == Some(StateOrder::Duration) {
+            // One without a duration has not run.
+            let duration = |state: &State| state.duration_ms.unwrap_or(-1.0);
+            let slowest_first = |a: &State, b: &State| duration(b).total_cmp(&duration(a));
+            page.states.sort_by(slowest_first);
+        }
 
         if out.format == Format::Table {
             let cells: Vec<_> = page
                 .states
                 .iter()
-                .map(|state| row(jid, state, args.jids.len() > 1))
+                .map(|state| row(jid, state, jids.len() > 1))
                 .collect();
             table.print(&mut out, &cells)?;
             continue;
@@ -190,10 +212,15 @@ fn row(jid: &str, state: &State, with_jid: bool) -> Vec<String> {
 
 /// The result of a state; that of an absent one is none.
 pub(super) fn result(state: Option<&State>) -> &'static str {
-    match state.map(|state| (state.result, state.changed)) {
-        Some((Some(true), true)) => "changed",
-        Some((Some(true), false)) => "ok",
-        Some((Some(false), _)) => "failed",
-        Some((None, _)) | None => "none",
+    state.map_or("none", |state| word(state.result, state.changed))
+}
+
+/// The name of a result.
+pub(super) fn word(result: Option<bool>, changed: bool) -> &'static str {
+    match (result, changed) {
+        (Some(true), true) => "changed",
+        (Some(true), false) => "ok",
+        (Some(false), _) => "failed",
+        (None, _) => "none",
     }
 }

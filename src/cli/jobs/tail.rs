@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::event_rows::{columns, row};
+use super::event_rows::{columns, line, row};
 use super::filter::FilterFlags;
 use crate::api::call as calls;
 use crate::api::call::events::{CountArgs as CountCall, EventGroup, EventRow, FollowArgs, GroupBy};
@@ -46,8 +46,11 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     since: Option<When>,
     /// End after this number of events
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
+    /// It always follows; accepted because `tail` has it
+    #[arg(short, long, hide = true)]
+    follow: bool,
     /// Show each event's data
     #[arg(long)]
     data: bool,
@@ -72,11 +75,9 @@ impl CountArgs {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let operation = "follow the events";
-    let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
-    let mut left = args.limit.map_or(usize::MAX, ask::rows);
+    let left = args.limit.map_or(usize::MAX, ask::rows);
 
     // The first call does not wait: its response has the position from which a later connection
     // continues.
@@ -87,7 +88,20 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
     call.start.time = args.since.map(Time::from);
 
-    let mut has_position = false;
+    follow(global, (&mut out, &mut table), call, left, args.data)
+}
+
+/// Prints events from where `call` starts, until as many as `left` are printed.
+pub(super) fn follow(
+    global: &Global,
+    (out, table): (&mut Output, &mut Table),
+    mut call: FollowArgs,
+    mut left: usize,
+    with_data: bool,
+) -> anyhow::Result<()> {
+    let operation = "follow the events";
+    let mut client = ask::connect(global)?;
+    let mut has_position = call.start.seq.is_some();
 
     while left > 0 {
         call.limit = Some(left.min(crate::base::limits::CLI_PAGE_ROWS));
@@ -102,7 +116,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         };
 
         for event in &found.events {
-            print(&mut out, &mut table, event, args.data)?;
+            print(out, table, event, with_data)?;
             left = left.saturating_sub(1);
         }
 
@@ -138,12 +152,7 @@ fn print(
     }
 
     // Not aligned, because the width of later events is unknown.
-    let line = row(event)
-        .into_iter()
-        .filter(|cell| !cell.is_empty())
-        .collect::<Vec<_>>()
-        .join("  ");
-    out.line(&line)?;
+    out.styled(&line(event))?;
 
     if with_data {
         nested(&value(&event.data), 4)

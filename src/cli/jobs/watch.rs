@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::show::{unknown, unknown_return};
+use super::job_id::unknown;
+use super::show::unknown_return;
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{Awaited, JobUpdate, NewReturn, Step, UnknownReturn};
 use crate::api::call::jobs::{MissingArgs, WatchArgs};

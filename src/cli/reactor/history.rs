@@ -5,7 +5,8 @@ use clap::builder::PossibleValuesParser;
 use crate::api::call::reactor::{HistoryArgs, ReactionRow};
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
-    Column, Global, ListOf, Listing, Order, Table, TimeRange, ask, plain, short_at, title,
+    Column, Global, ListFlags, ListOf, Listing, Order, Table, TimeRange, Tone, ask, plain,
+    short_at, title,
 };
 use crate::reactor::master::Call;
 use crate::reactor::stored::{States, StoredRecord};
@@ -13,9 +14,8 @@ use crate::reactor::{CallOutcome, CallRecord};
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Maximum number of reactions
-    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    #[command(flatten)]
+    rows: ListFlags,
     /// Only events whose tag matches this glob
     #[arg(long, value_name = "GLOB")]
     tag: Option<String>,
@@ -62,7 +62,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
 
     let call = HistoryArgs {
-        limit: Some(ask::rows(args.limit)),
+        limit: Some(args.rows.limit()),
         since: args.when.since(),
         until: args.when.until(),
         minion: args.minion.clone(),
@@ -73,18 +73,18 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ..HistoryArgs::default()
     };
 
-    Listing::<calls::reactor::History>::new(global, call)?.print(
-        global.output,
-        Order::NewestLast,
-        |out, reactions| Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?),
-    )
+    Listing::<calls::reactor::History>::new(global, call)?
+        .reversed(args.rows.reverse)
+        .print(global.output, Order::NewestLast, |out, reactions| {
+            Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?)
+        })
 }
 
 pub(super) fn table() -> Table {
     Table::new([
         Column::right("SEQ"),
-        Column::left(title("TIME", "TIME (UTC)")),
-        Column::left("STATE"),
+        Column::time(title("TIME", "TIME (UTC)")),
+        Column::left("STATE").toned(Tone::of_word),
         Column::right("MS"),
         Column::truncated("TAG"),
         Column::truncated("CALLS, FAILURES"),

@@ -32,7 +32,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<When>,
     /// Maximum number of differences shown; all are counted
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
 }
 

@@ -85,8 +85,8 @@ fn list(global: &Global) -> anyhow::Result<()> {
 
     show_rows(global.output, &holds, &holds, |out| {
         let columns = [
-            Column::left("JID"),
-            Column::left(title("SINCE", "SINCE (UTC)")),
+            Column::jid(),
+            Column::time(title("SINCE", "SINCE (UTC)")),
             Column::middle_truncated("MASTER")
                 .min_chars(9)
                 .drop_order(1),

@@ -347,7 +347,11 @@ fn a_job_is_summarised_with_its_missing_minions() {
         (&json!([]), &json!(false))
     );
     assert_eq!(shown["missing"], json!(["web3"]));
-    assert!(of(&[]).ends_with("\nmissing:\n    web3\n"), "{}", of(&[]));
+    let listed = of(&[]);
+    assert!(
+        listed.ends_with("\nmissing:\n    web3  never seen\n"),
+        "{listed}"
+    );
     assert_eq!(
         of(&["--output", "csv"]),
         "minion,result,master,behind_s\nweb3,missing,,\n"
@@ -781,13 +785,13 @@ fn states_are_rows_and_runs_are_compared() {
     let body = shown.split_once("\n\n").unwrap().1;
     assert_eq!(
         body,
-        "db1: only in the earlier run (succeeded, retcode 0)\n\
-         \n\
-         mail1: only in the later run (failed, retcode 1)\n\
+        "mail1: only in the later run (failed, retcode 1)\n\
          \n\
          web1: succeeded, retcode 0 -> failed, retcode 2\n    \
              ! nginx (service.running): ok -> failed\n        \
                  The service\n\
+         \n\
+         db1: only in the earlier run (succeeded, retcode 0)\n\
          \n\
          web2: different return\n    \
              ~ nginx (service.running): changed -> ok\n        \

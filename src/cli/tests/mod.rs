@@ -12,3 +12,4 @@ mod minions;
 mod moving;
 mod outcomes;
 mod sinks;
+mod terminal;

@@ -70,6 +70,40 @@ fn a_tree_of_salts_job_cache_is_imported_once() {
 }
 
 #[test]
+fn an_import_of_the_past_is_no_growth_of_the_disk() {
+    let cellar = Cellar::start();
+    let lines = (0..500).map(|n| {
+        let jid = format!("202601{:02}120000{n:06}", 1 + n % 20);
+        let time = format!("2026-01-{:02}T12:00:00.{n:06}Z", 1 + n % 20);
+        format!(
+            r#"{{"kind": "load", "time": "{time}", "jid": "{jid}", "load": {{"jid": "{jid}", "fun": "test.ping", "tgt": "*"}}, "minions": ["web1"]}}"#
+        )
+    });
+    let head = r#"{"kind": "saltcellar", "version": 2}"#.to_owned();
+    let text: Vec<String> = std::iter::once(head).chain(lines).collect();
+    let file = cellar.dir.path().join("past.jsonl");
+    fs::write(&file, text.join("\n") + "\n").unwrap();
+    let output = run(&cellar, &["import", "jsonl", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+
+    let disk = || document_of(&cellar)["disk"].clone();
+    let before = disk();
+    assert!(before["used_bytes"].as_u64() > Some(10_000), "{before}");
+    assert_eq!(before["bytes_per_day"], 0, "{before}");
+    assert_eq!(before["days_left"], Json::Null, "{before}");
+
+    // What arrives now is growth.
+    let event = map(vec![("tag", "test/1".into()), ("data", map(vec![]))]);
+    cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    let after = disk();
+    assert!(after["bytes_per_day"].as_u64() > Some(0), "{after}");
+}
+
+fn document_of(cellar: &Cellar) -> Json {
+    serde_json::from_slice(&run(cellar, &["status"]).stdout).unwrap()
+}
+
+#[test]
 fn unreadable_files_are_reported_and_the_rest_is_imported() {
     let cellar = Cellar::start();
     let tree = JobTree(cellar.dir.path().join("jobs"));

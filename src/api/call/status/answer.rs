@@ -84,7 +84,7 @@ answers! {
         used_bytes: u64,
         free_bytes: u64,
         total_bytes: u64,
-        /// Growth at the current rate, before deletions.
+        /// Bytes of the entries of the last day, before deletions.
         bytes_per_day: u64,
         /// Days until retention drops segments early; absent if the limits of the classes prevent that.
         days_left: Option<u64>,

@@ -1,11 +1,14 @@
-//! Forecast of disk usage: each class grows at its current rate until its own limits stop it.
+//! Forecast of disk usage: each class grows as it did in the last day, until its own limits stop it.
+//!
+//! A day, because the minutes of an import or of a nightly run would make a forecast of nothing. In its
+//! first day a store is not extrapolated either: it has grown by what it holds.
 
 use crate::base::clock::Micros;
 use crate::store::stats::ClassStats;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClassGrowth {
-    /// Bytes per day at the current rate.
+    /// Bytes that the last day added.
     pub(super) per_day: u64,
     /// Bytes until the limits of the class stop its growth; `None` without limits.
     pub(super) room: Option<u64>,
@@ -27,14 +30,14 @@ impl ClassGrowth {
             usage.disk_bytes as f64 / usage.entries as f64
         };
 
-        let per_second = class.rate * entry_bytes;
+        let per_second = class.bytes_of_day as f64 / DAY_S;
         let by_age = class.age.map(|age| {
             // The age of the oldest entry. A clock that was ahead may have dated it later than now.
             let held =
                 u64::try_from(now.0.saturating_sub(usage.at_min.0)).unwrap_or(0) as f64 / 1e6;
             let full = usage.entries == 0 || held >= age.as_secs_f64();
-            // Once the oldest entries expire, the class grows only if the present rate is above
-            // that of its whole age.
+            // Once the oldest entries expire, the class grows only if the last day was above the
+            // average of its whole age.
             if full {
                 0.0_f64.max(per_second * age.as_secs_f64() - usage.disk_bytes as f64)
             } else {
@@ -58,7 +61,7 @@ impl ClassGrowth {
             .reduce(f64::min);
 
         Self {
-            per_day: (per_second * DAY_S) as u64,
+            per_day: class.bytes_of_day,
             room: room.map(|room| room as u64),
         }
     }

@@ -255,8 +255,11 @@ fn disk(found: &mut Reasons, status: &Status) {
                     Warning,
                     "disk",
                     match days {
-                        0 => "at the current rate the free space lasts less than a day".to_owned(),
-                        _ => format!("at the current rate the free space lasts {days} days"),
+                        0 => "at the rate of the last day the free space lasts less than a day"
+                            .to_owned(),
+                        _ => {
+                            format!("at the rate of the last day the free space lasts {days} days")
+                        }
                     },
                 );
             }
@@ -326,8 +329,9 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
     // A short wait is normal: the spool is delivered with the next call of the extension.
     if row.waiting_bytes > 0 && waits_s > SPOOL_WAITS_MAX {
         let message = format!(
-            "{} bytes wait for {waits_s} s although the daemon runs: see `saltcellar doctor`",
-            row.waiting_bytes
+            "{} wait for {} although the daemon runs: see `saltcellar doctor`",
+            bytes(row.waiting_bytes),
+            span(u64::try_from(waits_s).unwrap_or(0))
         );
         found.add(Problem, part.clone(), message);
     }
@@ -336,7 +340,7 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
         found.add(
             Warning,
             part.clone(),
-            format!("{} bytes of dead letters", row.dead_letter_bytes),
+            format!("{} of dead letters", bytes(row.dead_letter_bytes)),
         );
     }
 
@@ -791,7 +795,7 @@ mod tests {
             }
         };
         check(&spool(300), &[]);
-        let overdue = "9 bytes wait for 301 s although the daemon runs: see `saltcellar doctor`";
+        let overdue = "9B wait for 5m although the daemon runs: see `saltcellar doctor`";
         check(&spool(301), &[(Problem, "spool /s", overdue)]);
         let row = ConsumerRow {
             name: "c".to_owned(),

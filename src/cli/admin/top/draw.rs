@@ -7,27 +7,57 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Paragraph};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph};
 
-use super::view::{OpenJob, View};
+use super::view::{KEYS, OpenJob, View};
 use crate::api::call::jobs::answers::JobRow;
 use crate::api::call::reactor::ReactionRow;
-use crate::api::call::status::Level;
 use crate::base::units::{bytes, span};
-use crate::cli::admin::status::{parts, summary};
-use crate::cli::{Column, Table, is_coloured, joined, line_of, plain, short_at};
+use crate::cli::admin::status::{part_lines, reason_lines, summary, tone_of};
+use crate::cli::format::colour;
+use crate::cli::jobs::job_rows;
+use crate::cli::{Column, Table, Tone, plain, short_at, title as time_title};
 use crate::reactor::stored::StoredRecord;
 
-/// Maximum rows of sources and readers.
-const PARTS: usize = 5;
+/// Where the others are of a list that does not fit.
+const HINT: &str = ", see `saltcellar status`";
+/// Lines that the list of jobs has at least, where there is room.
+const JOBS_MIN: usize = 8;
+/// Lines that reasons have at least.
+const REASONS_MIN: usize = 2;
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let area = frame.area();
     let width = usize::from(area.width);
+    let height = usize::from(area.height);
 
-    let head = head(view);
-    let parts = part_lines(view, width);
-    let reactions = reaction_lines(view, width);
+    let facts = facts(view);
+    // What jobs need not have; a part of it is for why the daemon is not well.
+    let spare = height
+        .saturating_sub(facts.len() + 1)
+        .saturating_sub(JOBS_MIN.max(height * 2 / 5));
+    let reasons = reason_lines(
+        &view.status.health.reasons,
+        width,
+        (spare / 3).max(REASONS_MIN),
+        HINT,
+    );
+    let spare = spare.saturating_sub(reasons.len());
+
+    let mut head: Vec<Line<'static>> = facts;
+    // Below the summary.
+    let at = head.len().min(1 + usize::from(view.lost.is_some()));
+    head.splice(at..at, reasons.iter().map(drawn));
+
+    // An open job gets all the room.
+    let (parts, reactions) = if view.job.is_some() {
+        (Vec::new(), Vec::new())
+    } else {
+        let reactions = reaction_lines(view, width);
+        let left = spare.saturating_sub(reactions.len());
+        let parts = part_lines(&view.status, width, left.max(2), HINT);
+        (parts.iter().map(drawn).collect(), reactions)
+    };
 
     let rows =
         |lines: &[Line<'_>]| Constraint::Length(u16::try_from(lines.len()).unwrap_or(u16::MAX));
@@ -48,17 +78,40 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(Paragraph::new(reactions), below);
     frame.render_widget(Paragraph::new(foot_line(view)), foot);
 
+    // Without the heading or the border.
+    view.page.set(list.height.saturating_sub(1));
+    view.width.set(area.width);
     match &view.job {
         Some(job) => draw_job(frame, job, view.scroll, list),
         None => draw_jobs(frame, view, list),
     }
+
+    if view.has_help {
+        draw_help(frame, area);
+    }
 }
 
-fn coloured(colour: Color) -> Style {
-    if is_coloured() {
-        Style::default().fg(colour)
+/// A line of the command line as one of the screen.
+fn drawn(line: &crate::cli::Line) -> Line<'static> {
+    let spans = line
+        .pieces()
+        .map(|(tone, text)| Span::styled(text, style(tone)));
+    spans.collect()
+}
+
+fn style(tone: Tone) -> Style {
+    let style = Style::default();
+    let colour = match tone {
+        Tone::Plain => return style,
+        Tone::Title => return title(),
+        Tone::Good => Color::Green,
+        Tone::Warning => Color::Yellow,
+        Tone::Bad => Color::Red,
+    };
+    if colour::is_on(true) {
+        style.fg(colour)
     } else {
-        Style::default()
+        style
     }
 }
 
@@ -66,13 +119,9 @@ fn title() -> Style {
     Style::default().add_modifier(Modifier::BOLD)
 }
 
-fn head(view: &View) -> Vec<Line<'static>> {
+/// The first lines, which are always there: what the daemon is, and how much it does.
+fn facts(view: &View) -> Vec<Line<'static>> {
     let status = &view.status;
-    let colour = match status.health.state {
-        Level::Ok => Color::Green,
-        Level::Warning => Color::Yellow,
-        Level::Problem => Color::Red,
-    };
 
     let name = format!(
         "saltcellar {}, up {}: ",
@@ -82,23 +131,17 @@ fn head(view: &View) -> Vec<Line<'static>> {
 
     let mut lines = vec![Line::from(vec![
         Span::styled(name, title()),
-        Span::styled(summary(&status.health.reasons), coloured(colour)),
+        Span::styled(
+            summary(&status.health.reasons),
+            style(tone_of(status.health.state)),
+        ),
         Span::raw(if view.is_paused() { "  PAUSED" } else { "" }),
     ])];
 
     // Everything below is of the time before.
     if let Some(why) = &view.lost {
         let text = format!("daemon unreachable, waiting for it: {why}");
-        lines.push(Line::styled(
-            plain(&text).into_owned(),
-            coloured(Color::Red),
-        ));
-    }
-
-    // One reason is enough here; `saltcellar status` has the others.
-    if let Some(reason) = status.health.reasons.first() {
-        let text = format!("{}: {}", reason.part, reason.message);
-        lines.push(Line::styled(plain(&text).into_owned(), coloured(colour)));
+        lines.push(Line::styled(plain(&text).into_owned(), style(Tone::Bad)));
     }
 
     // A rate needs two updates.
@@ -117,7 +160,15 @@ fn head(view: &View) -> Vec<Line<'static>> {
         |days| format!("{days} days left"),
     );
     let [used, free] = [disk.used_bytes, disk.free_bytes].map(bytes);
-    lines.push(Line::raw(format!("disk {used} used, {free} free, {left}")));
+    let mut stored = vec![Span::raw(format!("disk {used} used, {free} free, {left}"))];
+
+    // Entries that no sink delivers any more: they wait for somebody.
+    let dead: u64 = status.sinks.iter().map(|sink| sink.dead_letters).sum();
+    if dead > 0 {
+        let text = format!("; {dead} dead letters");
+        stored.push(Span::styled(text, style(Tone::Bad)));
+    }
+    lines.push(Line::from(stored));
 
     if let Some(last) = &status.last_failure {
         let text = format!(
@@ -135,29 +186,8 @@ fn table(
     rows: &[Vec<String>],
     width: usize,
 ) -> Vec<Line<'static>> {
-    let lines = Table::new(columns).lines(rows, Some(width)).into_iter();
-    lines
-        .enumerate()
-        .map(|(n, line)| Line::styled(line, if n == 0 { title() } else { Style::default() }))
-        .collect()
-}
-
-fn part_lines(view: &View, width: usize) -> Vec<Line<'static>> {
-    let rows = parts(&view.status);
-
-    let rows = rows.get(..rows.len().min(PARTS)).unwrap_or_default();
-    // Without rows the heading is left out as well.
-    if rows.is_empty() {
-        return Vec::new();
-    }
-
-    let columns = [
-        Column::left("PART"),
-        Column::middle_truncated("NAME"),
-        Column::truncated("STATE"),
-        Column::truncated("LAG"),
-    ];
-    table(columns, rows, width)
+    let lines = Table::new(columns).lines(rows, Some(width));
+    lines.iter().map(drawn).collect()
 }
 
 fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
@@ -186,8 +216,8 @@ fn reaction_lines(view: &View, width: usize) -> Vec<Line<'static>> {
     let rows: Vec<_> = view.reactions.iter().take(3).map(row).collect();
 
     let columns = [
-        Column::left("FAILED REACTION"),
-        Column::left("STATE"),
+        Column::time("FAILED REACTION"),
+        Column::left("STATE").toned(Tone::of_word),
         Column::right("MS"),
         Column::middle_truncated("TAG"),
     ];
@@ -198,35 +228,23 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let jobs = view.shown();
 
     let row = |job: &&JobRow| {
-        // Of minions whose masters are behind.
-        let unknown = match job.unknown_count {
-            0 => String::new(),
-            count => format!(" ({count} unknown)"),
-        };
-        let returned = match job.expected {
-            Some(expected) => format!("{}/{expected}{unknown}", job.returned),
-            None => job.returned.to_string(),
-        };
-
-        vec![
-            plain(&job.jid).into_owned(),
-            joined(&job.fun),
-            joined(&job.tgt),
-            line_of(&job.user),
-            returned,
-            job.failed.to_string(),
-        ]
+        let mut row = job_rows::row(job);
+        // The last one is the master, for which there is no room.
+        row.truncate(8);
+        row
     };
 
     let rows: Vec<_> = jobs.iter().map(row).collect();
 
     let columns = [
-        Column::left("JID"),
-        Column::truncated("FUN"),
+        Column::jid(),
+        Column::time(time_title("TIME", "TIME (UTC)")).drop_order(1),
+        Column::truncated("FUN").min_chars(11),
         Column::middle_truncated("TGT").min_chars(8),
-        Column::left("USER").drop_order(1),
-        Column::right("RETURNED"),
-        Column::right("FAILED"),
+        Column::truncated("USER").min_chars(6).drop_order(2),
+        Column::right("RETURNED").toned(Tone::of_share),
+        Column::right("FAILED").toned(Tone::of_failures),
+        Column::truncated("ARG").min_chars(16).drop_order(3),
     ];
 
     let mut lines = table(columns, &rows, usize::from(area.width)).into_iter();
@@ -236,56 +254,69 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let height = usize::from(area.height).saturating_sub(1).max(1);
     let first = view.selected().saturating_sub(height - 1);
 
-    let lines = lines
-        .zip(&jobs)
-        .enumerate()
-        .skip(first)
-        .take(height)
-        .map(|(n, (line, job))| {
-            let style = if job.failed > 0 {
-                coloured(Color::Red)
-            } else {
-                Style::default()
-            };
-            let marked = if n == view.selected() {
-                style.add_modifier(Modifier::REVERSED)
-            } else {
-                style
-            };
-            line.style(marked)
-        });
+    let lines = lines.enumerate().skip(first).take(height).map(|(n, line)| {
+        if n == view.selected() {
+            line.style(Style::default().add_modifier(Modifier::REVERSED))
+        } else {
+            line
+        }
+    });
 
     let lines: Vec<Line<'_>> = heading.into_iter().chain(lines).collect();
     frame.render_widget(Paragraph::new(lines), area);
 }
 
 fn draw_job(frame: &mut Frame<'_>, job: &OpenJob, scroll: u16, area: Rect) {
-    let lines: Vec<Line<'_>> = job
-        .text
-        .lines()
-        .map(|line| Line::raw(plain(line).into_owned()))
-        .collect();
+    // Only what is on the screen: a return may have many lines.
+    let shown = job.lines.iter().skip(usize::from(scroll));
+    let shown = shown.take(usize::from(area.height));
+    let lines: Vec<Line<'_>> = shown.map(drawn).collect();
 
     let title = format!(" job {} ", plain(&job.jid));
     let block = Block::default().borders(Borders::TOP).title(title);
-    frame.render_widget(Paragraph::new(lines).block(block).scroll((scroll, 0)), area);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// All keys, over what is shown.
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let lines: Vec<Line<'_>> = KEYS
+        .iter()
+        .map(|(keys, what)| Line::raw(format!(" {keys:<18}{what} ")))
+        .collect();
+
+    let width = lines.iter().map(Line::width).max().unwrap_or(0) + 2;
+    let size = |wanted: usize, most: u16| u16::try_from(wanted).unwrap_or(most).min(most);
+    let width = size(width, area.width);
+    let height = size(lines.len() + 2, area.height);
+    let place = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+
+    frame.render_widget(Clear, place);
+    let block = Block::default().borders(Borders::ALL).title(" keys ");
+    frame.render_widget(Paragraph::new(lines).block(block), place);
 }
 
 fn foot_line(view: &View) -> Line<'static> {
-    let text = if view.is_editing {
+    let text = if view.has_help {
+        "any key closes the list of keys".to_owned()
+    } else if view.is_editing {
         format!(
             "filter: {}_   Enter keeps it, Esc removes it",
             plain(&view.filter)
         )
     } else if view.job.is_some() {
-        "up/down scroll   Esc back".to_owned()
-    } else if view.filter.is_empty() {
-        "up/down select   Enter open   / filter   p pause   q quit".to_owned()
+        "up/down scroll  Esc back  ? keys".to_owned()
     } else {
-        format!(
-            "filter: {}   Esc remove   Enter open   p pause   q quit",
-            plain(&view.filter)
-        )
+        let filter = match (view.filter.as_str(), view.is_failed_only()) {
+            ("", false) => "/ filter  F failed only".to_owned(),
+            ("", true) => "/ filter  F all jobs".to_owned(),
+            (filter, _) => format!("filter: {}  Esc remove", plain(filter)),
+        };
+        format!("up/down select  Enter open  {filter}  p pause  ? keys  q quit")
     };
 
     Line::styled(text, Style::default().add_modifier(Modifier::DIM))
@@ -297,7 +328,7 @@ mod tests {
 
     use super::*;
     use crate::api::call::jobs::answers::{JobAnswer, Return};
-    use crate::api::call::status::{BusRow, Health, LastFailure, Reason, SinkRow, Status};
+    use crate::api::call::status::{BusRow, Health, LastFailure, Level, Reason, SinkRow, Status};
     use crate::base::clock::Micros;
     use crate::engines::runtime::Phase;
     use crate::wire::msgpack::{Stored, Time, Writer};
@@ -349,6 +380,8 @@ mod tests {
     fn view() -> View {
         let job = |n: u64| JobRow {
             jid: format!("202611210547281234{n:02}"),
+            // A second apart: at 80 columns this is what tells jobs apart.
+            time: Time(Micros(1_795_240_048_000_000 + n.cast_signed() * 1_000_000)),
             fun: text("state.apply\u{202e}"),
             tgt: text("*"),
             user: text("root"),
@@ -405,11 +438,11 @@ mod tests {
             (7, "bus   /run/salt/master  connected"),
             (8, "FAILED REACTION"),
             (9, "failed   4  salt/minion/web1/start"),
-            (10, "JID                   FUN"),
-            (11, "20261121054728123400"),
+            (10, "TIME"),
+            (11, "2026112105472"),
             (
                 23,
-                "up/down select   Enter open   / filter   p pause   q quit",
+                "up/down select  Enter open  / filter  F failed only  p pause  ? keys  q quit",
             ),
         ] {
             assert!(
@@ -418,10 +451,109 @@ mod tests {
             );
         }
         assert!(
-            lines[11].contains("2/3") && lines[11].contains("\\u{202e}"),
+            lines[11].contains("2/3") && lines[11].contains("root"),
             "{lines:#?}"
         );
-        assert!(lines[22].contains("20261121054728123411"), "{lines:#?}");
+        assert!(lines[22].contains("11-21 05:47:39"), "{lines:#?}");
+    }
+
+    /// A daemon with this many reasons and sinks.
+    fn crowded(count: usize) -> View {
+        let mut view = view();
+        let reason = |n: usize| Reason {
+            level: Level::Warning,
+            part: format!("sink s{n}"),
+            message: "it is behind".to_owned(),
+        };
+        let sink = |n: usize| SinkRow {
+            name: format!("s{n}"),
+            dead_letters: n as u64,
+            ..SinkRow::default()
+        };
+        view.status.health.reasons = (0..count).map(reason).collect();
+        view.status.sinks = (0..count).map(sink).collect();
+        view
+    }
+
+    #[test]
+    fn reasons_and_parts_have_the_room_there_is() {
+        let count = |lines: &[String], start: &str| {
+            lines.iter().filter(|line| line.starts_with(start)).count()
+        };
+        let more = |lines: &[String]| -> Vec<usize> {
+            let numbers = lines.iter().filter_map(|line| {
+                let rest = line.trim().strip_prefix("and ")?;
+                rest.strip_suffix(" more, see `saltcellar status`")?
+                    .parse()
+                    .ok()
+            });
+            numbers.collect()
+        };
+
+        let lines = screen(&crowded(9), 200, 50);
+        assert_eq!(count(&lines, "warning"), 7, "{lines:#?}");
+        assert_eq!(more(&lines), [2], "{lines:#?}");
+        assert_eq!(count(&lines, "sink"), 9, "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("; 36 dead letters")));
+        // The jobs have most of the screen all the same.
+        assert!(count(&lines, "2026") >= 18, "{lines:#?}");
+
+        // What is left out is counted.
+        let lines = screen(&crowded(9), 80, 24);
+        let [reasons, parts] = more(&lines)[..] else {
+            panic!("{lines:#?}")
+        };
+        assert_eq!(count(&lines, "warning") + reasons, 9, "{lines:#?}");
+        // With the bus.
+        assert_eq!(count(&lines, "sink") + parts, 10, "{lines:#?}");
+        assert!(count(&lines, "2026") >= 6, "{lines:#?}");
+    }
+
+    #[test]
+    fn failed_jobs_are_red_and_can_be_shown_alone() {
+        let mut view = view();
+        let failed = |view: &View| {
+            let mut terminal = Terminal::new(TestBackend::new(120, 40)).unwrap();
+            terminal.draw(|frame| draw(frame, view)).unwrap();
+            let buffer = terminal.backend().buffer().clone();
+            let red = buffer
+                .content()
+                .iter()
+                .filter(|cell| cell.fg == Color::Red && cell.symbol() == "1");
+            red.count()
+        };
+        colour::choose(colour::Choice::Always);
+        let before = view.shown().len();
+        assert!(failed(&view) > 5);
+        colour::choose(colour::Choice::Never);
+        assert_eq!(failed(&view), 0);
+
+        view.press(KeyEvent::from(KeyCode::Char('F')));
+        assert_eq!(view.shown().len(), before / 2);
+        assert!(view.shown().iter().all(|job| job.failed > 0));
+        let lines = screen(&view, 80, 24);
+        assert!(lines[23].contains("F all jobs"), "{lines:#?}");
+    }
+
+    #[test]
+    fn all_keys_are_listed_over_the_screen() {
+        let mut view = view();
+        view.press(KeyEvent::from(KeyCode::Char('?')));
+        let lines = screen(&view, 80, 24);
+        for (keys, what) in KEYS {
+            assert!(
+                lines
+                    .iter()
+                    .any(|line| line.contains(keys) && line.contains(what)),
+                "{keys} in {lines:#?}"
+            );
+        }
+        view.press(KeyEvent::from(KeyCode::Char('q')));
+        assert!(
+            !screen(&view, 80, 24)
+                .iter()
+                .any(|line| line.contains("Ctrl-C"))
+        );
     }
 
     #[test]
@@ -431,7 +563,7 @@ mod tests {
             view.press(KeyEvent::from(KeyCode::Down));
         }
         let lines = screen(&view, 80, 24);
-        assert!(lines[22].contains("20261121054728123430"), "{lines:#?}");
+        assert!(lines[22].contains("11-21 05:47:58"), "{lines:#?}");
     }
 
     #[test]
@@ -443,7 +575,7 @@ mod tests {
             lines[1].trim_end(),
             "daemon unreachable, waiting for it: no daemon answers"
         );
-        assert!(lines[12].contains("20261121054728123400"), "{lines:#?}");
+        assert!(lines[12].contains("2026112105472"), "{lines:#?}");
     }
 
     #[test]
@@ -457,10 +589,7 @@ mod tests {
             }],
             ..JobAnswer::default()
         };
-        view.open("1".to_owned(), Some(&job)).unwrap();
-        // To the returns, which follow what the job is.
-        view.press(KeyEvent::from(KeyCode::PageDown));
-        view.press(KeyEvent::from(KeyCode::PageDown));
+        view.open("1".to_owned(), Some(&job), None);
         let lines = screen(&view, 80, 24);
         assert!(
             lines.iter().any(|line| line.contains("job 1")),
@@ -470,7 +599,7 @@ mod tests {
             lines.iter().any(|line| line.contains("\\x1b[31mred")),
             "{lines:#?}"
         );
-        assert_eq!(lines[23], "up/down scroll   Esc back");
+        assert_eq!(lines[23], "up/down scroll  Esc back  ? keys");
     }
 
     #[test]

@@ -10,10 +10,15 @@ use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use self::view::{Action, View};
+use crate::api::call::causes::CausesPage;
 use crate::api::call::jobs::ShowArgs;
+use crate::api::call::jobs::answers::JobAnswer;
 use crate::api::call::reactor::HistoryArgs;
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
+use crate::api::query::JobResult;
+use crate::cli::format::colour;
+use crate::cli::jobs::causes::causes_of;
 use crate::cli::{Global, NoDaemon, ask};
 use crate::reactor::stored::States;
 use crate::wire::call::Id;
@@ -21,7 +26,8 @@ use anyhow::{Context as _, bail};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits. \
+Keys: up and down (or k and j) select a job, Enter opens it, Esc closes it, / filters jobs by function, target or user, F shows only \
+jobs with failed returns, p pauses, ? lists all keys, q quits. \
 Failed reactions are those among the latest; `saltcellar reactor history --state failed,partial,dead` finds older ones.
 
 Examples:
@@ -35,7 +41,8 @@ pub(in crate::cli) struct Args {
     interval: u64,
 }
 
-const JOBS: usize = 50;
+/// As many as fit a large screen.
+const JOBS: usize = 100;
 const REACTIONS: usize = 5;
 /// More returns than fit a screen; `jobs show` has all of them.
 const RETURNS: usize = 200;
@@ -53,6 +60,9 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
 
     // Before the terminal changes: an error of the first update is an ordinary message.
     update(&mut client, &mut view).context(operation)?;
+
+    // The library would decide by itself, and not know `--color`.
+    ratatui::crossterm::style::force_color_output(colour::is_on(true));
 
     let mut terminal = ratatui::try_init().context("prepare the terminal")?;
     let result = live(
@@ -88,17 +98,14 @@ fn live(
         {
             match view.press(key) {
                 Action::Quit => return Ok(()),
-                Action::Open(jid) => {
-                    let mut call = ShowArgs {
-                        jid: Id(jid.clone()),
-                        ..ShowArgs::default()
-                    };
-                    call.page.limit = Some(RETURNS);
-                    match client.make::<calls::jobs::Show>(&call) {
-                        Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
-                        job => view.open(jid, job?.as_ref())?,
+                Action::Open(jid) => match read_job(client, &jid) {
+                    Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
+                    read => {
+                        let (job, causes) = read?;
+                        view.open(jid, job.as_ref(), causes.as_ref());
                     }
-                }
+                },
+                Action::Reload => refresh(global, client, view)?,
                 Action::Stay => {}
             }
         }
@@ -109,6 +116,25 @@ fn live(
             updated = Instant::now();
         }
     }
+}
+
+/// A job with the first of its returns, and why it failed.
+fn read_job(
+    client: &mut Client,
+    jid: &str,
+) -> Result<(Option<JobAnswer>, Option<CausesPage>), ClientError> {
+    let mut call = ShowArgs {
+        jid: Id(jid.to_owned()),
+        ..ShowArgs::default()
+    };
+    call.page.limit = Some(RETURNS);
+
+    let job = client.make::<calls::jobs::Show>(&call)?;
+    let causes = match &job {
+        Some(job) => causes_of(client, job, None)?,
+        None => None,
+    };
+    Ok((job, causes))
 }
 
 /// Updates the view. Without the daemon the last state stays, and each refresh looks for it.
@@ -146,6 +172,8 @@ fn update(client: &mut Client, view: &mut View) -> Result<(), ClientError> {
 
     let call = calls::jobs::ListArgs {
         limit: Some(JOBS),
+        // Of all jobs, not of the latest.
+        result: view.is_failed_only().then_some(JobResult::Failed),
         ..calls::jobs::ListArgs::default()
     };
     let jobs = client.make::<calls::jobs::List>(&call)?.jobs;

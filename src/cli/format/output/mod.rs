@@ -14,6 +14,7 @@ use std::io;
 use serde::Serialize;
 
 use self::sink::Sink;
+use super::colour::{self, Line, Tone};
 use super::outputter::{Colours, nested};
 use super::streams;
 use crate::base::visible::{json_plain, plain};
@@ -69,11 +70,6 @@ impl From<Format> for Form {
     }
 }
 
-/// Whether colours are permitted on a terminal: `NO_COLOR` is absent or empty.
-pub(in crate::cli) fn is_coloured() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
 /// A write to standard output failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -102,7 +98,10 @@ pub struct Output {
     pub format: Format,
     /// Columns of the terminal; `None`, and no truncation, if standard output is not a terminal.
     pub(in crate::cli) width: Option<usize>,
-    bold: bool,
+    /// Its lines.
+    pub(in crate::cli) height: Option<usize>,
+    /// Whether text is coloured, and headings are bold.
+    coloured: bool,
     /// Tables printed as comma-separated values.
     csv_tables: usize,
     sink: Sink,
@@ -112,27 +111,23 @@ impl Output {
     /// Standard output in this form.
     pub fn new(form: impl Into<Form>) -> Self {
         let form = form.into();
-        let stdout = io::stdout();
         // CSV is for programs even if a person looks at it.
         let terminal = streams::is_terminal() && form != Form::Csv;
 
-        let size = terminal
-            .then(|| rustix::termios::tcgetwinsize(&stdout).ok())
-            .flatten();
-
-        let columns = size
-            // Some terminals do not know their size.
-            .map(|size| usize::from(size.ws_col))
-            .filter(|columns| *columns > 0);
+        let (columns, lines) = streams::size().filter(|_| terminal).unzip();
+        // Some terminals do not know their size.
+        let columns = columns.filter(|columns| *columns > 0);
+        let lines = lines.filter(|lines| *lines > 0);
 
         let format = form.into();
-        let bold = terminal && is_coloured();
+        let coloured = form != Form::Csv && colour::is_on(terminal);
 
         Self {
             form,
             format,
             width: columns,
-            bold,
+            height: lines,
+            coloured,
             csv_tables: 0,
             sink: Sink::stdout(),
         }
@@ -184,9 +179,9 @@ impl Output {
         Ok(self.sink.write(&format!("{line}\n"))?)
     }
 
-    /// Salt's colours; disabled without a terminal or with `NO_COLOR`.
+    /// Salt's colours, or none.
     pub(in crate::cli) fn colours(&self) -> Colours {
-        Colours::new(self.bold)
+        Colours::new(self.coloured)
     }
 
     /// Replaces the status line of a terminal; an empty text removes it. No effect without a
@@ -214,13 +209,14 @@ impl Output {
         self.text("\n")
     }
 
+    /// Writes a line with its colours.
+    pub(in crate::cli) fn styled(&mut self, line: &Line) -> Result<(), OutputError> {
+        self.rendered(&line.painted(self.coloured))
+    }
+
     /// Writes a line in bold on a terminal.
     pub(in crate::cli) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
-        if self.bold {
-            self.rendered(&format!("\x1b[1m{}\x1b[0m", plain(text)))
-        } else {
-            self.line(text)
-        }
+        self.styled(&Line::new(Tone::Title, text))
     }
 
     /// Writes text unescaped and without adding a line end.

@@ -37,7 +37,6 @@ impl Sink {
 
     /// A pager if standard output is a terminal and `PAGER` permits it.
     pub(super) fn paged() -> Self {
-        let stdout = io::stdout();
         let named = std::env::var("PAGER").unwrap_or_else(|_| "less".to_owned());
         let pager: Vec<String> = named.split_whitespace().map(str::to_owned).collect();
 
@@ -46,10 +45,10 @@ impl Sink {
             // It would show the same, and only hold it back.
             && pager.first().is_some_and(|program| program != "cat");
 
-        match rustix::termios::tcgetwinsize(&stdout) {
-            Ok(size) if is_used && size.ws_row > 1 => Self::Waiting {
+        match streams::size() {
+            Some((_, lines)) if is_used && lines > 1 => Self::Waiting {
                 text: String::new(),
-                lines: usize::from(size.ws_row),
+                lines,
                 pager,
             },
             _ => Self::stdout(),

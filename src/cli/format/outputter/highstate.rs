@@ -21,6 +21,40 @@ pub(in crate::cli) fn highstate(returns: &Value, colours: Colours) -> String {
     text.trim_end().to_owned()
 }
 
+/// Renumbers the states of each minion, the slowest first: they are formatted by their numbers.
+pub(in crate::cli) fn slowest_first(returns: &mut Value) {
+    let Value::Map(hosts) = returns else { return };
+
+    for (_, states) in hosts {
+        let Value::Map(states) = states else { continue };
+
+        let took = |state: &Value| get(state, "duration").and_then(milliseconds).unwrap_or(0.0);
+        let mut slowest: Vec<(usize, f64)> = states
+            .iter()
+            .map(|(_, state)| took(state))
+            .enumerate()
+            .collect();
+        slowest.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+
+        for (place, (at, _)) in slowest.into_iter().enumerate() {
+            let number = states
+                .get_mut(at)
+                .and_then(|(_, state)| match state {
+                    Value::Map(fields) => Some(fields),
+                    _ => None,
+                })
+                .and_then(|fields| {
+                    fields
+                        .iter_mut()
+                        .find(|(name, _)| name.as_str() == Some("__run_num__"))
+                });
+            if let Some((_, number)) = number {
+                *number = Value::from(place as u64);
+            }
+        }
+    }
+}
+
 fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
     map.as_map()?
         .iter()

@@ -18,5 +18,5 @@ mod nested;
 mod python;
 
 pub(in crate::cli) use colours::Colours;
-pub(in crate::cli) use highstate::highstate;
+pub(in crate::cli) use highstate::{highstate, slowest_first};
 pub(in crate::cli) use nested::nested;

@@ -5,6 +5,7 @@ use salt_sls::Glob;
 use serde_json::Value as Json;
 use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
+use super::job_id;
 use super::job_rows::{arg, returned};
 use super::states::result;
 use crate::api::call as calls;
@@ -12,8 +13,8 @@ use crate::api::call::jobs::DiffArgs;
 use crate::api::call::jobs::answers::{JobDiff, MinionDiff, RunOutcome, State, StateDiff};
 use crate::api::query::DiffKind;
 use crate::cli::{
-    Global, Output, ask, finding, joined, line_of, nested, plain, short_at_in_zone, show_rows,
-    value,
+    Global, Line, Output, Tone, ask, finding, joined, line_of, nested, plain, short_at_in_zone,
+    show_rows, value,
 };
 use crate::wire::call::Id;
 
@@ -56,14 +57,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         jids => (None, jids.first().map(String::as_str).unwrap_or_default()),
     };
 
+    let mut client = ask::connect(global)?;
+    let jid = job_id::whole(&mut client, jid)?;
+    let with = with
+        .map(|jid| job_id::whole(&mut client, jid))
+        .transpose()?;
+
     let mut call = DiffArgs {
-        jid: Id(jid.to_owned()),
-        with: with.cloned().map(Id),
+        jid: Id(jid),
+        with: with.map(Id),
         ..DiffArgs::default()
     };
     call.page.minion = args.minion.clone().map(Glob::from);
 
-    let mut client = ask::connect(global)?;
     let found = ask::whole::<calls::jobs::Diff>(&mut client, call).context("compare the jobs")?;
 
     show_rows(global.output, &found, &found.minions, |out| {
@@ -111,7 +117,7 @@ fn table(out: &mut Output, found: &JobDiff) -> anyhow::Result<()> {
         match one.what {
             DiffKind::Appeared => out.heading(&format!("{minion}: only in the later run ({b})"))?,
             DiffKind::Went => out.heading(&format!("{minion}: only in the earlier run ({a})"))?,
-            DiffKind::Result => out.heading(&format!("{minion}: {a} -> {b}"))?,
+            DiffKind::Result => out.styled(&from_to(Tone::Title, format!("{minion}: "), &a, &b))?,
             DiffKind::Value => out.heading(&format!("{minion}: different return"))?,
         }
 
@@ -127,6 +133,14 @@ fn table(out: &mut Output, found: &JobDiff) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// `head` and two results, each in its colour.
+fn from_to(tone: Tone, head: String, a: &str, b: &str) -> Line {
+    Line::new(tone, head)
+        .and(Tone::of_word(a), a)
+        .and(Tone::Plain, " -> ")
+        .and(Tone::of_word(b), b)
 }
 
 fn outcome(run: Option<&RunOutcome>) -> String {
@@ -155,10 +169,17 @@ fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
 
     let changes = |state: Option<&State>| state.map_or(Json::Null, |state| value(&state.changes));
     match state.what {
-        DiffKind::Appeared => out.line(&format!("    + {head}: {}", result(b)))?,
-        DiffKind::Went => out.line(&format!("    - {head}: {}", result(a)))?,
+        DiffKind::Appeared => {
+            let line = Line::from(format!("    + {head}: "));
+            out.styled(&line.and(Tone::of_word(result(b)), result(b)))?;
+        }
+        DiffKind::Went => {
+            let line = Line::from(format!("    - {head}: "));
+            out.styled(&line.and(Tone::of_word(result(a)), result(a)))?;
+        }
         DiffKind::Result => {
-            out.line(&format!("    ! {head}: {} -> {}", result(a), result(b)))?;
+            let head = format!("    ! {head}: ");
+            out.styled(&from_to(Tone::Plain, head, result(a), result(b)))?;
             // The comment says why a state has another result.
             if let Some(b) = b {
                 out.text(&nested(&value(&b.comment), 8))?;
@@ -166,7 +187,8 @@ fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
         }
         DiffKind::Value => {
             // The same result, so the changes differ.
-            out.line(&format!("    ~ {head}: {} -> {}", result(a), result(b)))?;
+            let head = format!("    ~ {head}: ");
+            out.styled(&from_to(Tone::Plain, head, result(a), result(b)))?;
             value_lines(out, &changes(a), &changes(b), 8)?;
         }
     }
@@ -194,7 +216,9 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
     let [a, b]: [Vec<&str>; 2] = [a.lines().collect(), b.lines().collect()];
 
     for (mark, line) in changed_lines(&a, &b) {
-        out.line(format!("{:indent$}{mark} {line}", "").trim_end())?;
+        let tone = if mark == '+' { Tone::Good } else { Tone::Bad };
+        let text = format!("{:indent$}{mark} {line}", "");
+        out.styled(&Line::new(tone, text.trim_end()))?;
     }
     Ok(())
 }

@@ -1,19 +1,44 @@
 //! The state of the live view, and the keys that change it.
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::api::call::jobs::answers::{JobAnswer, JobRow};
+use crate::api::call::causes::CausesPage;
+use crate::api::call::jobs::answers::{JobAnswer, JobRow, Return};
 use crate::api::call::reactor::ReactionRow;
 use crate::api::call::status::Status;
 use crate::base::metrics::names;
-use crate::cli::{joined, nested};
+use crate::cli::jobs::causes::cause_lines;
+use crate::cli::jobs::facts::facts;
+use crate::cli::jobs::missing_lines::missing_lines;
+use crate::cli::jobs::one_return::{StateView, return_lines};
+use crate::cli::{Line, joined};
+
+/// All keys, for the screen that lists them.
+pub(super) const KEYS: &[(&str, &str)] = &[
+    ("up, k / down, j", "select a job, or scroll an open one"),
+    (
+        "page up / down",
+        "ten at a time, or a screen of an open job",
+    ),
+    ("g, Home / G, End", "first / last"),
+    ("Enter", "open the selected job"),
+    ("Esc", "close the job, or remove the filter"),
+    ("/", "only jobs whose function, target or user has a text"),
+    ("F", "only jobs with failed returns, or all"),
+    ("p, space", "pause, or go on"),
+    ("?", "this list"),
+    ("q, Ctrl-C", "quit"),
+];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing to do outside of the view.
     Stay,
+    /// Read the jobs once more: others are wanted.
+    Reload,
     /// Read this job and open it.
     Open(String),
     Quit,
@@ -30,11 +55,12 @@ pub(super) struct LiveRates {
 
 pub(super) struct OpenJob {
     pub(super) jid: String,
-    /// All that is known of it.
-    pub(super) text: String,
+    /// What it is, which minions are missing, and the returns, failed ones first.
+    pub(super) lines: Vec<Line>,
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(super) struct View {
     pub(super) status: Status,
     /// Absent before the second update.
@@ -49,6 +75,13 @@ pub(super) struct View {
     jobs: Vec<JobRow>,
     selected: usize,
     paused: bool,
+    is_failed_only: bool,
+    /// Whether the keys are listed.
+    pub(super) has_help: bool,
+    /// Lines of the list or of the open job, as drawn last.
+    pub(super) page: Cell<u16>,
+    /// Columns of the screen, as drawn last.
+    pub(super) width: Cell<u16>,
     updated: Option<Instant>,
     /// Why the daemon does not answer now; what is shown is older.
     pub(super) lost: Option<String>,
@@ -63,6 +96,11 @@ const EVENTS: [&str; 3] = [
 impl View {
     pub(super) fn is_paused(&self) -> bool {
         self.paused
+    }
+
+    /// Whether only jobs with failed returns are shown.
+    pub(super) fn is_failed_only(&self) -> bool {
+        self.is_failed_only
     }
 
     /// Replaces what is shown. The selected job stays selected.
@@ -128,6 +166,9 @@ impl View {
 
     pub(super) fn shown(&self) -> Vec<&JobRow> {
         let passes = |job: &&JobRow| {
+            if self.is_failed_only && job.failed == 0 {
+                return false;
+            }
             [&job.fun, &job.tgt, &job.user]
                 .iter()
                 .any(|value| joined(value).contains(self.filter.as_str()))
@@ -144,21 +185,19 @@ impl View {
         &mut self,
         jid: String,
         job: Option<&JobAnswer>,
-    ) -> Result<(), serde_json::Error> {
-        let text = match job {
-            Some(job) => {
-                let mut fields = serde_json::to_value(job)?;
-                // What is not known would only take the place of what is.
-                if let Some(fields) = fields.as_object_mut() {
-                    fields.retain(|_, value| !value.is_null());
-                }
-                nested(&fields, 0)
-            }
-            None => "the job is no longer stored".to_owned(),
+        causes: Option<&CausesPage>,
+    ) {
+        let width = match self.width.get() {
+            // Nothing is drawn yet.
+            0 => 80,
+            width => usize::from(width),
         };
-        self.job = Some(OpenJob { jid, text });
+        let lines = job.map_or_else(
+            || vec![Line::from("the job is no longer stored")],
+            |job| job_lines(job, causes, width),
+        );
+        self.job = Some(OpenJob { jid, lines });
         self.scroll = 0;
-        Ok(())
     }
 
     fn clamp(&mut self) {
@@ -169,6 +208,11 @@ impl View {
         // The terminal is in raw mode, so Ctrl-C is a key and not a signal.
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Action::Quit;
+        }
+
+        if self.has_help {
+            self.has_help = false;
+            return Action::Stay;
         }
 
         // While the filter is edited, letters are text and not commands.
@@ -184,16 +228,31 @@ impl View {
             return Action::Stay;
         }
 
+        if key.code == KeyCode::Char('?') {
+            self.has_help = true;
+            return Action::Stay;
+        }
+
         // An open job is scrolled with the keys that otherwise move the selection.
-        if self.job.is_some() {
-            match key.code {
-                KeyCode::Esc | KeyCode::Char('q') | KeyCode::Enter => self.job = None,
-                KeyCode::Down | KeyCode::Char('j') => self.scroll = self.scroll.saturating_add(1),
-                KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
-                KeyCode::PageDown => self.scroll = self.scroll.saturating_add(10),
-                KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(10),
-                _ => {}
-            }
+        if let Some(job) = &self.job {
+            let lines = u16::try_from(job.lines.len()).unwrap_or(u16::MAX);
+            let page = self.page.get();
+            let scroll = self.scroll;
+            let scroll = match key.code {
+                KeyCode::Esc | KeyCode::Char('q') | KeyCode::Enter => {
+                    self.job = None;
+                    0
+                }
+                KeyCode::Down | KeyCode::Char('j') => scroll.saturating_add(1),
+                KeyCode::Up | KeyCode::Char('k') => scroll.saturating_sub(1),
+                KeyCode::PageDown | KeyCode::Char(' ') => scroll.saturating_add(page),
+                KeyCode::PageUp => scroll.saturating_sub(page),
+                KeyCode::Home | KeyCode::Char('g') => 0,
+                KeyCode::End | KeyCode::Char('G') => u16::MAX,
+                _ => scroll,
+            };
+            // The last line stays at the end of the screen.
+            self.scroll = scroll.min(lines.saturating_sub(page));
             return Action::Stay;
         }
 
@@ -206,7 +265,13 @@ impl View {
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
             KeyCode::PageDown => self.selected += 10,
             KeyCode::PageUp => self.selected = self.selected.saturating_sub(10),
-            KeyCode::Home => self.selected = 0,
+            KeyCode::Home | KeyCode::Char('g') => self.selected = 0,
+            KeyCode::End | KeyCode::Char('G') => self.selected = usize::MAX,
+            KeyCode::Char('F') => {
+                self.is_failed_only = !self.is_failed_only;
+                self.clamp();
+                return Action::Reload;
+            }
             KeyCode::Enter => {
                 if let Some(job) = self.shown().get(self.selected) {
                     return Action::Open(job.jid.clone());
@@ -219,6 +284,48 @@ impl View {
         self.clamp();
         Action::Stay
     }
+}
+
+/// Lines of one return; `jobs show` has all of them.
+const RETURN_LINES: usize = 40;
+
+/// An open job on a screen with `width` columns: as `jobs show` begins.
+fn job_lines(job: &JobAnswer, causes: Option<&CausesPage>, width: usize) -> Vec<Line> {
+    let mut lines = facts(job, Some(width));
+    if let Some(causes) = causes {
+        lines.extend(cause_lines(causes, Some(width)));
+    }
+    let groups = causes.map(|causes| causes.missing.as_slice());
+    lines.extend(missing_lines(
+        groups.unwrap_or_default(),
+        &job.missing,
+        Some(width),
+    ));
+
+    let view = StateView {
+        is_report: true,
+        ..StateView::default()
+    };
+    let mut returns: Vec<&Return> = job.returns.iter().collect();
+    // Stable: among each other they stay in the order of the answer.
+    returns.sort_by_key(|answer| !answer.failed);
+
+    for answer in returns {
+        let mut shown = return_lines(&job.row.jid, answer, view);
+        if shown.len() > RETURN_LINES {
+            let more = shown.len() - RETURN_LINES;
+            shown.truncate(RETURN_LINES);
+            shown.push(format!("    and {more} more lines").into());
+        }
+        lines.push(Line::default());
+        lines.extend(shown);
+    }
+
+    if job.more {
+        let text = format!("more returns: saltcellar jobs show {}", job.row.jid);
+        lines.extend([Line::default(), text.into()]);
+    }
+    lines
 }
 
 #[cfg(test)]

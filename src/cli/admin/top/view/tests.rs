@@ -97,7 +97,21 @@ fn keys_select_filter_open_and_pause() {
     assert_eq!(view.shown().len(), 4);
     view.press(key(KeyCode::Char('p')));
     assert!(view.is_paused());
-    view.open("2".to_owned(), None).unwrap();
+    view.press(key(KeyCode::Char('G')));
+    assert_eq!(view.selected(), 3);
+    view.press(key(KeyCode::Char('g')));
+    assert_eq!(view.selected(), 0);
+    view.press(key(KeyCode::Char('?')));
+    assert!(view.has_help);
+    assert_eq!(
+        view.press(key(KeyCode::Char('q'))),
+        Action::Stay,
+        "closes the list of keys"
+    );
+    assert_eq!(view.press(key(KeyCode::Char('F'))), Action::Reload);
+    assert!(view.shown().is_empty(), "nothing has failed");
+    view.press(key(KeyCode::Char('F')));
+    view.open("2".to_owned(), None, None);
     assert_eq!(
         view.press(key(KeyCode::Char('q'))),
         Action::Stay,
