@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::history::History;
 use crate::api::call::Ctx;
 use crate::base::clock::Clock;
-use crate::base::limits::SINK_IDLE;
+use crate::base::limits::{SINK_IDLE, SINK_LAG_INTERVAL};
 use crate::config::Config;
 use crate::engines::runtime::{Dependencies, Engines};
 use crate::engines::script::{self, ScriptSettings, Scripts};
@@ -56,4 +56,17 @@ pub(crate) fn master_id(config: &Config) -> String {
         .own_master()
         .map(|master| master.id)
         .unwrap_or_default()
+}
+
+/// Notes the lag of sinks at an interval. Never returns.
+pub(super) async fn watch(engines: Arc<Engines>) {
+    let mut minute = tokio::time::interval(SINK_LAG_INTERVAL);
+    loop {
+        minute.tick().await;
+        let engines = engines.clone();
+        // Positions are read from the store, which may wait for a disk.
+        if let Err(error) = tokio::task::spawn_blocking(move || engines.note_lags()).await {
+            tracing::error!(%error, "cannot note the lag of sinks");
+        }
+    }
 }

@@ -471,6 +471,7 @@ impl Daemon {
                 _ = signals.int.recv() => "SIGINT",
                 () = watchdog::feed(seen_s_ago) => "the watchdog ended",
                 () = reload => "SIGHUP",
+                () = engines::watch(engines.clone()) => "the watch of sinks ended",
             };
 
             tracing::info!(

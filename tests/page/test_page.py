@@ -17,6 +17,15 @@ TOO_WIDE = """
 })()
 """
 
+#: Links and controls that are lower or narrower than 24 pixels, and not in a sentence.
+TOO_SMALL = """
+[...document.querySelectorAll("a, button, input, select, summary")].filter(one => {
+  if (!one.checkVisibility() || one.type === "hidden" || one.closest(".skip")) return false;
+  const place = one.getBoundingClientRect();
+  return place.width > 0 && (place.height < 23.5 || place.width < 23.5);
+}).map(one => one.outerHTML.slice(0, 200))
+"""
+
 #: The lowest contrast of text with its background, and where it is.
 CONTRAST = """
 (() => {
@@ -61,12 +70,15 @@ def fleet(daemon):
 def test_every_view_fits_and_reports_no_problem(daemon, fleet, chromium, width, dark):
     page = chromium.page(width=width, dark=dark)
     sign_in(page, daemon, daemon.token("operator"))
+    titles = set()
     for name, path in fleet.items():
         assert page.open(daemon.url + path) == 200, name
-        assert page.js("document.title") == "saltcellar"
+        titles.add(page.js("document.title"))
+        assert page.js(TOO_SMALL) == [], name
         assert page.js(TOO_WIDE) == [], name
         ratio, where = page.js(CONTRAST)
         assert ratio >= 4.5, (name, ratio, where)
+    assert len(titles) == len(fleet) and all(title.endswith(" – saltcellar") for title in titles), titles
     page.pump(0.2)
     assert page.problems == []
     page.close()
@@ -217,11 +229,75 @@ def test_the_keyboard_reaches_everything(daemon, tab):
         tab.key("Tab", 9)
         seen.append(tab.js("document.activeElement.textContent.trim() || document.activeElement.name"))
         assert tab.js("getComputedStyle(document.activeElement).outlineStyle") == "solid", seen
-    assert seen[:8] == ["saltcellar", "Overview", "Jobs", "Events", "Minions", "Reactor", "Engines", "Sign out"]
+    assert seen[:9] == ["saltcellar", "Overview", "Jobs", "Events", "Minions", "Reactor", "Engines", "q", "Sign out"]
     assert "Filter" in seen
     tab.js("document.activeElement.blur()")
     tab.key("/")
-    assert tab.js("document.activeElement.name + document.activeElement.value") == "fun"
+    assert tab.js("document.activeElement.name + document.activeElement.value") == "q"
+    tab.js("document.activeElement.value = 'web1.example.net'")
+    tab.key("Enter", 13, "\r")
+    tab.loaded()
+    assert tab.js("location.pathname") == "/minions/web1.example.net"
+
+
+def test_times_are_those_of_the_browser_and_go_to_the_daemon_in_utc(daemon, chromium):
+    daemon.load(sample.fleet()[0])
+    page = chromium.page()
+    page.send("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+    sign_in(page, daemon, daemon.token("operator"))
+    page.open(f"{daemon.url}/jobs?fun=state.*&since=2026-11-21T02:00:00Z&limit=7")
+    assert page.js("document.getElementById('zone').textContent").startswith("Asia/")
+    field = lambda name: page.js(f"document.querySelector('form.filter [name={name}]').value")
+    assert field("since") == "2026-11-21T07:30:00" or field("since") == "2026-11-21T07:30", field("since")
+    page.js("document.querySelector('form.filter button').click()")
+    page.loaded()
+    query = urllib.parse.parse_qs(page.js("location.search.slice(1)"))
+    assert query == {"fun": ["state.*"], "limit": ["7"], "last": ["between"], "since": ["2026-11-21T02:00:00.000Z"]}, query
+    page.js("document.querySelector('select[name=last]').value = '1d'")
+    page.js("document.querySelector('form.filter button').click()")
+    page.loaded()
+    assert "since" not in page.js("location.search"), "the chosen range counts"
+    shown, exact = page.js("(() => { const time = document.querySelector('tbody time'); return [time.textContent, time.dateTime]; })()")
+    assert shown != exact[:19].replace("T", " "), "not in UTC"
+    assert page.problems == []
+    page.close()
+
+
+def test_a_filter_on_a_phone_opens_on_demand(daemon, chromium):
+    daemon.load(sample.fleet()[0])
+    page = chromium.page(width=390, height=844)
+    sign_in(page, daemon, daemon.token("operator"))
+    page.open(f"{daemon.url}/jobs")
+    visible = "document.querySelector('form.filter [name=fun]').checkVisibility()"
+    assert not page.js(visible)
+    first = page.js("document.querySelector('tbody tr').getBoundingClientRect().top")
+    assert first < 300, first
+    page.js("document.querySelector('details.filter summary').click()")
+    assert page.js(visible)
+    page.close()
+
+
+def test_a_view_that_cannot_refresh_says_so(daemon, tab):
+    sign_in(tab, daemon, daemon.token("operator"))
+    stale = "document.getElementById('stale')"
+    assert not tab.js(f"{stale}.checkVisibility()")
+
+    def away():
+        tab.wait(f"{stale}.textContent.startsWith('Daemon unreachable since ') && {stale}.textContent.includes('; showing ')")
+    daemon.restart(away)
+
+
+def test_two_ticked_jobs_are_compared(daemon, tab):
+    _, jid = sample.fleet()
+    daemon.load(sample.fleet()[0])
+    sign_in(tab, daemon, daemon.token("operator"))
+    tab.open(f"{daemon.url}/jobs?fun=state.apply")
+    tab.js("[...document.querySelectorAll('input[name=run]')].slice(0, 2).forEach(one => one.click())")
+    tab.js("document.querySelector('form[action=\"/jobs/compare\"] button').click()")
+    tab.loaded()
+    assert tab.js("location.pathname").endswith("/diff")
+    head = tab.js("document.querySelector('.totals').innerText")
+    assert head == "2 newly failed · 0 fixed · 2 changed · 1 only in the earlier run · 7 same", head
 
 
 def test_the_overview_is_refreshed(daemon, tab):

@@ -604,6 +604,9 @@ pub const LINK_SPAN: Duration = Duration::from_secs(86_400);
 /// Jobs scanned for an earlier run of the same job.
 pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
 
+/// Minions of two jobs whose returns are compared at once, when all are.
+pub const DIFF_MINIONS: usize = 500;
+
 /// Minions of a job whose returns are read at once for one page.
 pub const PAGE_MINIONS: usize = 4_000;
 

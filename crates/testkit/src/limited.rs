@@ -196,6 +196,11 @@ pub fn views() -> Vec<String> {
         "/causes",
         "/minions?state=failed",
         "/minions?state=missing",
+        "/jobs?arg=web",
+        "/minions?sort=last_seen",
+        "/find?q=web",
+        "/find?q=db",
+        "/find?q=secret",
     ];
     let jobs = [SHARED[0], OWN[0], FOREIGN[0], FOREIGN[1], ORCHESTRATION]
         .map(|jid| format!("/jobs/{jid}"));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{
-    Minion, MinionState, MinionsFilter, MinionsPage, members, minion, minions_list,
+    Minion, MinionState, MinionsFilter, MinionsPage, MinionsSort, members, minion, minions_list,
 };
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::model::Limit;
@@ -28,6 +28,8 @@ pub(crate) struct ListArgs {
     pub(crate) state: Option<MinionState>,
     /// Only minions after this one: `next` of the previous page
     pub(crate) after: Option<String>,
+    /// Order: id, last_seen (the latest first), failed (failed highstates first) or missing (most missing returns first)
+    pub(crate) sort: Option<MinionsSort>,
 }
 
 impl Call for List {
@@ -49,6 +51,7 @@ impl Run for List {
             minion: args.minion,
             attention: args.attention,
             after: args.after,
+            sort: args.sort.unwrap_or_default(),
             limit: args
                 .limit
                 .unwrap_or(MINIONS_ROWS_MAX)

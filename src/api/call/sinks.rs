@@ -1,5 +1,8 @@
 //! Calls about sinks: status, tests, control, dead letters.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +34,10 @@ answers! {
         cursor: Option<u64>,
         lag_entries: Option<u64>,
         lag_s: Option<u64>,
+        /// The lag of the last hour in seconds: one value a minute, the oldest first.
+        lag_history: Vec<u64>,
+        /// The longest pause between two attempts, in seconds.
+        retry_s: u64,
         /// Why the position is not known.
         problem: Option<String>,
         last_delivery: Option<Moment>,
@@ -69,9 +76,21 @@ answers! {
     /// Dead letters of a sink.
     DeadLettersPage {
         dead_letters: Vec<DeadLetterRow>,
+        /// Number of dead letters on all pages.
+        total: u64,
+        /// The reasons of all of them, most letters first, up to 50.
+        reasons: Vec<LetterReason>,
         more: bool,
         /// `after` of the next page: a sequence number, and the id of an event.
         next: Option<(u64, String)>,
+    }
+    /// Dead letters with a like reason.
+    LetterReason {
+        /// The reason without numbers and names: `#` and `*` stand for them.
+        reason: String,
+        count: u64,
+        /// The reason of one of them.
+        example: String,
     }
     /// An event that the destination of a sink rejected.
     #[schemars(rename = "DeadLetter")]
@@ -109,6 +128,7 @@ fn row(status: &SinkStatus) -> Sink {
         last,
         counters,
         progress,
+        lags,
         dead_letters,
     } = status;
 
@@ -125,6 +145,8 @@ fn row(status: &SinkStatus) -> Sink {
         cursor: known.map(|progress| progress.cursor.0),
         lag_entries: known.map(|progress| progress.lag_entries),
         lag_s: known.map(|progress| progress.lag.as_secs()),
+        lag_history: lags.clone(),
+        retry_s: settings.retry.max.as_secs(),
         problem: progress.as_ref().err().cloned(),
         last_delivery: last.delivered_at.map(|at| Moment { time: Time(at) }),
         failures: last.failures.into(),
@@ -347,13 +369,18 @@ impl Run for DeadLetters {
         let DeadLettersArgs { name, ids, after } = args;
 
         let mut letters = engines.dead_letters(&name).map_err(refused)?;
-        // Letters are sorted, so `after` is the last one of the page before.
         letters.retain(|letter| {
             ids.as_ref()
                 .is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
-                && after
-                    .as_ref()
-                    .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
+        });
+
+        let reasons = reasons(&letters);
+        let all = letters.len();
+        // Letters are sorted, so `after` is the last one of the page before.
+        letters.retain(|letter| {
+            after
+                .as_ref()
+                .is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
         });
 
         let mut rows = PageRows::new(usize::MAX);
@@ -373,10 +400,55 @@ impl Run for DeadLetters {
         let more = rows.len() < total;
         Ok(DeadLettersPage {
             dead_letters: rows,
+            total: all as u64,
+            reasons,
             more,
             next: last.filter(|_| more),
         })
     }
+}
+
+/// The reasons of dead letters in groups, the largest first.
+fn reasons(letters: &[DeadLetter]) -> Vec<LetterReason> {
+    const SHOWN: usize = 50;
+
+    let mut groups: BTreeMap<String, LetterReason> = BTreeMap::new();
+    for letter in letters {
+        let reason = masked(letter);
+        let group = groups
+            .entry(reason.clone())
+            .or_insert_with(|| LetterReason {
+                reason,
+                count: 0,
+                example: letter.reason.clone(),
+            });
+        group.count += 1;
+    }
+
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|group| Reverse(group.count));
+    groups.truncate(SHOWN);
+    groups
+}
+
+/// The reason of a dead letter without what differs from event to event: its names and all numbers.
+fn masked(letter: &DeadLetter) -> String {
+    let mut text = letter.reason.clone();
+    for name in [&letter.id, &letter.jid, &letter.minion, &letter.tag] {
+        if !name.is_empty() {
+            text = text.replace(name.as_str(), "*");
+        }
+    }
+
+    let mut masked = String::with_capacity(text.len());
+    for c in text.chars() {
+        if !c.is_ascii_digit() {
+            masked.push(c);
+        } else if !masked.ends_with('#') {
+            masked.push('#');
+        }
+    }
+    masked
 }
 
 fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
@@ -403,15 +475,31 @@ pub(crate) struct LettersArgs {
     pub(crate) name: String,
     /// Only these dead letters, by the event's id or its sequence number
     pub(crate) ids: Option<Vec<String>>,
+    /// Only dead letters with a reason like this one, as in `reasons` of the list
+    pub(crate) reason: Option<String>,
 }
 
 impl LettersArgs {
     /// Changes these dead letters, and answers with their number.
     fn counted(
         self,
+        engines: &Engines,
         change: impl FnOnce(&str, Option<&[String]>) -> Result<usize, SinkError>,
     ) -> Result<LetterCount, CallError> {
-        let count = change(&self.name, self.ids.as_deref()).map_err(refused)?;
+        let ids = match &self.reason {
+            None => self.ids,
+            Some(reason) => {
+                let mut letters = engines.dead_letters(&self.name).map_err(refused)?;
+                letters.retain(|letter| {
+                    let ids = self.ids.as_ref();
+                    ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
+                        && masked(letter) == *reason
+                });
+                Some(letters.into_iter().map(|letter| letter.id).collect())
+            }
+        };
+
+        let count = change(&self.name, ids.as_deref()).map_err(refused)?;
         Ok(LetterCount {
             name: self.name,
             count: count as u64,
@@ -433,7 +521,7 @@ impl Call for Retry {
 
 impl Run for Retry {
     fn run(engines: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
-        args.counted(|name, ids| engines.retry_dead_letters(name, ids))
+        args.counted(engines, |name, ids| engines.retry_dead_letters(name, ids))
     }
 }
 
@@ -451,6 +539,53 @@ impl Call for Drop {
 
 impl Run for Drop {
     fn run(engines: &In<'_, Self>, args: LettersArgs) -> Result<LetterCount, CallError> {
-        args.counted(|name, ids| engines.drop_dead_letters(name, ids))
+        args.counted(engines, |name, ids| engines.drop_dead_letters(name, ids))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn like_reasons_are_one_group() {
+        let letter = |seq: u64, minion: &str, reason: &str| DeadLetter {
+            seq,
+            at: 0,
+            failed_at: 0,
+            attempts: 1,
+            reason: reason.to_owned(),
+            id: format!("s:{seq}"),
+            tag: String::new(),
+            minion: minion.to_owned(),
+            fun: String::new(),
+            jid: "20261121054728123456".to_owned(),
+            master_id: String::new(),
+            body: Vec::new(),
+        };
+        let letters = [
+            letter(1, "web1", "413 too large: 70000 bytes"),
+            letter(
+                2,
+                "web1",
+                "400: host web1 in job 20261121054728123456 unknown",
+            ),
+            letter(
+                3,
+                "db27",
+                "400: host db27 in job 20261121054728123456 unknown",
+            ),
+        ];
+        let found: Vec<_> = reasons(&letters)
+            .into_iter()
+            .map(|group| (group.count, group.reason))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (2, "#: host * in job * unknown".to_owned()),
+                (1, "# too large: # bytes".to_owned())
+            ]
+        );
     }
 }

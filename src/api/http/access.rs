@@ -225,13 +225,14 @@ pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
 /// The first parts of the paths of the page. They need no token: without one, a view is answered by
 /// the form for it.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "",
     "assets",
     "causes",
     "durations",
     "engines",
     "events",
+    "find",
     "jobs",
     "minions",
     "reactor",

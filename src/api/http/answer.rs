@@ -1,4 +1,4 @@
-//! Responses: JSON with an entity tag, errors with a stable code, and memory that is reserved until
+//! Responses: complete bodies, errors with a stable code, and memory that is reserved until
 //! the peer has read it.
 
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use xxhash_rust::xxh3::xxh3_128;
 
 use crate::wire::call::CallError;
 use crate::wire::msgpack::EncodeError;
@@ -131,38 +130,6 @@ pub(super) fn protect(headers: &mut HeaderMap) {
     }
 }
 
-/// A JSON response to a reading request, with an entity tag; without a body if the peer has that
-/// version already.
-pub(super) fn tagged(body: Bytes, request: &HeaderMap) -> Answer {
-    tagged_as("application/json", body, request)
-}
-
-/// Like [`tagged`], with another content type.
-pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) -> Answer {
-    // A hash of the content needs no versions of what it was made from, and survives a restart.
-    let tag = format!("\"{:032x}\"", xxh3_128(&body));
-
-    let known = request
-        .get_all(header::IF_NONE_MATCH)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    let is_known = known
-        .flat_map(|list| list.split(','))
-        .any(|one| one.trim().trim_start_matches("W/") == tag);
-
-    // The body was made nevertheless: this saves the transfer, not the work.
-    let mut answer = if is_known {
-        plain(StatusCode::NOT_MODIFIED, kind, Bytes::new())
-    } else {
-        plain(StatusCode::OK, kind, body)
-    };
-
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        answer.headers_mut().insert(header::ETAG, tag);
-    }
-    answer
-}
-
 /// A budget for bytes of responses that minions have not read.
 #[derive(Clone)]
 pub(super) struct AnswerRoom {
@@ -213,30 +180,6 @@ impl AnswerRoom {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_answer_that_the_peer_has_is_not_sent_again() {
-        let first = tagged(Bytes::from_static(b"{}"), &HeaderMap::new());
-        let tag = first.headers()[header::ETAG].clone();
-        let mut asked = HeaderMap::new();
-        asked.insert(
-            header::IF_NONE_MATCH,
-            HeaderValue::from_static("\"x\", W/\"y\""),
-        );
-        assert_eq!(
-            tagged(Bytes::from_static(b"{}"), &asked).status(),
-            StatusCode::OK
-        );
-        asked.append(header::IF_NONE_MATCH, tag);
-        assert_eq!(
-            tagged(Bytes::from_static(b"{}"), &asked).status(),
-            StatusCode::NOT_MODIFIED
-        );
-        assert_eq!(
-            tagged(Bytes::from_static(b"[]"), &asked).status(),
-            StatusCode::OK
-        );
-    }
 
     #[test]
     fn the_room_of_an_answer_is_free_when_its_last_bytes_are_dropped() {

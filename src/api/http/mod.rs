@@ -20,6 +20,7 @@ mod access;
 mod answer;
 mod attention;
 mod cookie;
+mod encoding;
 mod hook;
 #[cfg(test)]
 pub(crate) mod in_process;

@@ -89,6 +89,11 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
         Ok(Checked::Arrival) => return page::arrival(request.uri()),
         Err(error) => {
             server.count(peer, &line, &error);
+            let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+            if page::is_wanted(method, uri, headers) {
+                let has_tls = server.ctx.sign_in.sessions.has_tls;
+                return page::not_admitted(method, uri, headers, has_tls, error);
+            }
             return error.answer();
         }
     };
@@ -166,10 +171,20 @@ fn without_secrets(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-async fn unknown(request: Request) -> Response {
+/// A path without a route: a page for a browser, JSON for a program.
+async fn unknown(
+    State(server): Server,
+    Extension(access): Extension<Option<Access>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Response {
+    let path = request.uri().path();
+    if page::is_wanted(request.method(), request.uri(), request.headers()) {
+        let error = HttpError::not_found(format!("there is no view {path:.100}"));
+        return page::failed(access.as_ref(), peer, server.ctx.archive.clock.now(), error);
+    }
     rejected(HttpError::not_found(format!(
-        "there is no {:.100}; docs/HTTP.md lists the paths",
-        request.uri().path()
+        "there is no {path:.100}; docs/HTTP.md lists the paths"
     )))
 }
 

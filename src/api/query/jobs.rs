@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use salt_sls::Glob;
 
 use super::answer::Answer;
+use super::arg_filter::ArgFilter;
 use super::job::Job;
 use super::others::Others;
 use crate::base::clock::Micros;
@@ -31,6 +32,8 @@ pub(crate) struct JobFilter {
     pub(crate) fun: Option<Glob>,
     /// Pattern for the target; for any item of a list.
     pub(crate) tgt: Option<Glob>,
+    /// A text of the arguments; of any job under the id.
+    pub(crate) arg: Option<ArgFilter>,
     /// A minion that answered or was expected.
     pub(crate) minion: Option<String>,
     /// Prefix of the jid.
@@ -207,6 +210,30 @@ impl JobFilter {
             && self.until.is_none_or(|until| at < until)
     }
 
+    /// Whether the arguments pass, as far as the summary has them; `None` if the job has to be read.
+    fn allows_arg(&self, row: &JobSummary) -> Option<bool> {
+        match &self.arg {
+            None => Some(true),
+            // Without a load, a return has the arguments.
+            Some(_) if row.arg.is_empty() || row.abridged => None,
+            Some(arg) => Some(arg.matches(&row.arg)),
+        }
+    }
+
+    /// As [`Self::allows_arg`], of a job that has to be read.
+    fn allows_arg_of_job(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
+        let Some(arg) = &self.arg else {
+            return Ok(true);
+        };
+        let whole = row_load(store, row)?;
+        if !whole.arg.is_empty() {
+            return Ok(arg.matches(&whole.arg));
+        }
+        // Retention may have dropped it since its summary was read.
+        let job = Job::read_load(store, &row.jid)?.unwrap_or_default();
+        Ok(job.result_args().is_some_and(|args| arg.matches(args)))
+    }
+
     fn allows_metadata(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self.metadata.is_empty() {
             return Ok(true);
@@ -338,6 +365,16 @@ pub(crate) fn each_job_before(
             let all: Vec<&JobSummary> = std::iter::once(&listed.row).chain(&others).collect();
             let is_allowed = |row: &&JobSummary| filter.allows(row, listed.at);
             let mut passes = listed.row.rank > 0 && all.iter().any(is_allowed);
+            if passes {
+                let known: Vec<_> = all.iter().map(|row| filter.allows_arg(row)).collect();
+                passes = known.contains(&Some(true));
+                if !passes && known.contains(&None) {
+                    read += 1;
+                    for row in &all {
+                        passes = passes || filter.allows_arg_of_job(store, row)?;
+                    }
+                }
+            }
             if passes && filter.needs_entries() {
                 // The costly tests come last, and are counted.
                 read += 1;

@@ -4,6 +4,7 @@
 //! number of entries, which the answer states: events, jobs for missing returns, and the states of
 //! highstates.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use salt_sls::Glob;
@@ -20,6 +21,7 @@ use crate::base::limits::{
     MINION_RESULTS_SHOWN, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
+use crate::base::named::named;
 use crate::model::{EventFilter, Flags};
 use crate::store::{HIGHSTATE, LastSeen, LatestJob, Seen, StoreError, StoreView};
 use crate::wire::msgpack::{self, Time, as_text};
@@ -29,6 +31,8 @@ answers! {
     /// Minions by id.
     MinionsPage {
         minions: Vec<MinionRow>,
+        /// Number of minions on all pages.
+        total: u64,
         more: bool,
         /// `after` of the next page.
         next: Option<String>,
@@ -137,6 +141,28 @@ impl NotRead {
     }
 }
 
+/// The order of a list of minions; those that are equal in it are in the order of their ids.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum MinionsSort {
+    #[default]
+    Id,
+    /// The latest first, unknown ones last.
+    LastSeen,
+    /// Those whose last highstate failed first.
+    Failed,
+    /// Most missing returns first.
+    Missing,
+}
+
+named! {
+    MinionsSort {
+        Id: "id",
+        LastSeen: "last_seen",
+        Failed: "failed",
+        Missing: "missing",
+    }
+}
+
 /// Selects a page of minions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MinionsFilter {
@@ -146,8 +172,9 @@ pub(crate) struct MinionsFilter {
     pub(crate) attention: bool,
     /// Only these.
     pub(crate) only: Option<BTreeSet<String>>,
-    /// Ids after this one.
+    /// Ids after this one, in the order of the list.
     pub(crate) after: Option<String>,
+    pub(crate) sort: MinionsSort,
     pub(crate) limit: usize,
 }
 
@@ -448,12 +475,46 @@ pub(crate) fn minions_list(
         runs
     };
 
-    let after = |id: &String| filter.after.as_ref().is_none_or(|after| id > after);
     let is_master = |id: &str| id.ends_with("_master") && !runs.contains_key(id);
-    let ids = known.into_iter().filter(|id| after(id) && !is_master(id));
-    let ids: Vec<String> = ids.take(filter.limit.saturating_add(1)).collect();
+    let mut ids: Vec<String> = known.into_iter().filter(|id| !is_master(id)).collect();
+    let total = ids.len() as u64;
 
-    // Only now are the minions of the page known.
+    // Only now are the minions of the list known, and their order needs it before those of the page.
+    if filter.attention && filter.sort == MinionsSort::LastSeen {
+        let listed = ids.iter().map(String::as_str).collect();
+        events = store.last_seen(MINIONS_ENTRIES_SEEN, Some(&listed))?;
+    }
+    match filter.sort {
+        MinionsSort::Id => {}
+        // A stable sort: equal ones stay in the order of their ids.
+        MinionsSort::LastSeen => ids.sort_by_cached_key(|id| {
+            let last = runs.get(id).and_then(newest);
+            let last = last.map(|(fun, run)| last_run(fun, run));
+            let at = seen(id, &events.minions, last.as_ref()).map(|seen| seen.time);
+            Reverse(at)
+        }),
+        MinionsSort::Failed => {
+            let failed = failed_highstates(store, wanted)?;
+            ids.sort_by_key(|id| !failed.contains(id));
+        }
+        MinionsSort::Missing => {
+            ids.sort_by_key(|id| Reverse(missing.by_minion.get(id).map_or(0, Vec::len)));
+        }
+    }
+
+    if let Some(after) = &filter.after {
+        // In the order of ids the place of one that has gone is known as well.
+        let place = ids.iter().position(|id| id == after).map(|n| n + 1);
+        let passed = match (place, filter.sort) {
+            (Some(place), _) => place,
+            (None, MinionsSort::Id) => ids.partition_point(|id| id <= after),
+            (None, _) => 0,
+        };
+        ids.drain(..passed);
+    }
+    ids.truncate(filter.limit.saturating_add(1));
+
+    // As above, of the page alone.
     if filter.attention {
         let shown = ids.iter().map(String::as_str).collect();
         events = store.last_seen(MINIONS_ENTRIES_SEEN, Some(&shown))?;
@@ -482,6 +543,7 @@ pub(crate) fn minions_list(
 
     Ok(MinionsPage {
         minions,
+        total,
         more,
         next,
         skipped: NotRead {

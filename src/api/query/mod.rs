@@ -4,6 +4,7 @@
 //! answer does not depend on their order of arrival, on duplicates or on rebuilt indexes.
 
 mod answer;
+mod arg_filter;
 mod change;
 mod counts;
 mod diff;
@@ -18,6 +19,7 @@ mod others;
 mod progress;
 
 pub(crate) use answer::Answer;
+pub(crate) use arg_filter::ArgFilter;
 pub(crate) use counts::StateCounts;
 pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
 pub(crate) use digest::{Cause, DAY_US, Digest, DigestView, Failure, RunFailure, Spread, failures};
@@ -29,8 +31,8 @@ pub(crate) use jobs::{
 };
 pub(crate) use links::{Child, children, parent};
 pub(crate) use minions::{
-    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead, minion,
-    minions_list,
+    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, MinionsSort, Moment,
+    NotRead, minion, minions_list,
 };
 pub(crate) use missing::{
     MissingGroup, MissingMinion, Silence, missing_by_silence, missing_lately,

@@ -281,6 +281,7 @@ mod tests {
             more: next.is_some(),
             next: next.map(str::to_owned),
             skipped,
+            ..MinionsPage::default()
         }
     }
 

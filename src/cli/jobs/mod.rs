@@ -75,6 +75,9 @@ pub(super) struct Filter {
     /// Only functions that match this glob
     #[arg(long, value_name = "GLOB")]
     fun: Option<String>,
+    /// Only jobs with an argument that has this text, or matches it if it has *, ? or [
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    arg: Option<String>,
     /// Only targets that match this glob
     #[arg(long, value_name = "GLOB")]
     tgt: Option<String>,
@@ -111,6 +114,7 @@ Examples:
   saltcellar jobs list
   saltcellar jobs list --fun 'state.*' --since 3d -n 100
   saltcellar jobs list --minion web1 --user root
+  saltcellar jobs list --fun cmd.run --arg 'rm *'
   saltcellar jobs list --result failed --metadata ticket='OPS-*'
   saltcellar jobs list --output jsonl | jq -r 'select(.failed > 0) | .jid'";
 
@@ -151,6 +155,7 @@ impl Filter {
             minion: self.minion,
             master: self.master,
             fun: glob(self.fun),
+            arg: self.arg,
             tgt: glob(self.tgt),
             user: self.user,
             jid: self.prefix.map(Id),

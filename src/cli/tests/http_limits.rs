@@ -28,10 +28,11 @@ fn start(world: World) -> Cellar {
 /// Replaces what differs between any two stores: the store's id, sequence numbers, and times of arrival.
 fn normal(text: &str) -> String {
     // Compiled once: thousands of answers are compared.
-    static RULES: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
+    static RULES: LazyLock<[(Regex, &str); 8]> = LazyLock::new(|| {
         [
             (r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|%3A)?", "TIME"),
-            (r"\d{4}-\d\d-\d\d [0-9:.]+ UTC", "TIME"),
+            (r"\d{4}-\d\d-\d\d \d\d:\d\d:[0-9.]+", "TIME"),
+            (r"\d+[smhd] ago", "AGO"),
             (r"[0-9a-f]{16}(:|%3A)\d+", "CURSOR"),
             (r#""(seq|duration_us)":\d+"#, r#""$1":N"#),
             (r"/events/\d+", "/events/N"),
@@ -66,6 +67,8 @@ fn values(name: &str) -> Option<Vec<String>> {
             "runner.*".into(),
             "file.*".into(),
         ],
+        "arg" => vec![SECRET.into(), secret(), "web".into(), "*".into()],
+        "sort" => vec!["last_seen".into(), "missing".into()],
         "master" => vec!["m2".into(), String::new()],
         "tgt" => vec!["db1".into(), "web1".into(), secret(), "*".into()],
         "user" => vec![SECRET.into(), "root".into(), "web".into()],
@@ -99,7 +102,7 @@ fn values(name: &str) -> Option<Vec<String>> {
             json!({ SECRET: "*" }).to_string(),
             json!({ "web": "*" }).to_string(),
         ],
-        "find_job" | "links" | "attention" => vec!["true".into(), "false".into()],
+        "find_job" | "links" | "attention" | "totals" => vec!["true".into(), "false".into()],
         "newest_first" => vec!["false".into()],
         "match" => [
             json!([{ "minion": "db1" }]),

@@ -6,8 +6,8 @@ use crate::testkit::entries::Asks as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-const JID: &str = "20261121054728123456";
-const EARLIER: &str = "20261121054528123456";
+pub(super) const JID: &str = "20261121054728123456";
+pub(super) const EARLIER: &str = "20261121054528123456";
 
 /// Would leave its place in an element, an attribute, a script or a template.
 const HOSTILE: &str =
@@ -17,7 +17,7 @@ const HOSTILE: &str =
 const HOSTILE_ID: &str = "a\"><b>?#&%2f é";
 
 /// Stores a highstate with a failed and a changed state of each minion, and one missing minion.
-fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
+pub(super) fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
     let expected = minions
         .iter()
         .copied()
@@ -61,7 +61,7 @@ fn put_job(cellar: &Cellar, jid: &str, minions: &[&str], text: &str) {
     }
 }
 
-fn put_event(cellar: &Cellar, tag: &str, minion: &str, text: &str) {
+pub(super) fn put_event(cellar: &Cellar, tag: &str, minion: &str, text: &str) {
     let data = map(vec![
         ("id", minion.into()),
         ("fun", text.into()),
@@ -76,7 +76,7 @@ fn put_event(cellar: &Cellar, tag: &str, minion: &str, text: &str) {
 }
 
 /// The text of a view, with the headers that every view has.
-fn html(answer: &Answer) -> String {
+pub(super) fn html(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(
         answer.header("content-type"),
@@ -92,7 +92,8 @@ fn html(answer: &Answer) -> String {
         "{policy}"
     );
     let text = answer.text();
-    assert!(text.contains("<title>saltcellar</title>"), "{text}");
+    // Each view has its own title.
+    assert!(text.contains(" – saltcellar</title>"), "{text}");
     text
 }
 
@@ -208,7 +209,7 @@ fn every_view_shows_what_is_stored() {
     let wrong = local(&cellar, "GET", "/jobs?last=1y", b"");
     assert_eq!(wrong.status, 400);
     assert!(
-        wrong.text().contains("expected 1h, 1d, 7d or 30d"),
+        wrong.text().contains("expected 1h, 1d, 7d, 30d or between"),
         "{}",
         wrong.text()
     );
@@ -413,8 +414,24 @@ fn a_token_signs_in_and_its_limits_apply() {
             denied.text()
         );
     }
-    // The overview states what the token may not read.
-    assert!(html(&get(&address, "/", &line)).contains("limited to minions web*"));
+    // The overview has what the token may read, and no error for the rest.
+    let overview = html(&get(&address, "/", &line));
+    for part in [
+        "limited to minions web*",
+        "Failed in the last day",
+        "web1",
+        "href=\"&#x2f;minions\"",
+    ] {
+        assert!(overview.contains(part), "{part} in {overview}");
+    }
+    for part in [
+        "class=\"note\"",
+        "Sources and lag",
+        "href=\"&#x2f;engines\"",
+        "href=\"&#x2f;reactor\"",
+    ] {
+        assert!(!overview.contains(part), "{part} in {overview}");
+    }
     // The stream of the page has the cookie too.
     assert_eq!(get(&address, "/api/v1/minions", &line).status, 200);
     // A change needs the proof of its origin, and the right.

@@ -3,8 +3,11 @@
 mod causes;
 mod consumers;
 mod http_api;
+mod http_encoding;
 mod http_limits;
 mod http_page;
+mod http_page_lists;
+mod http_page_sinks;
 mod http_rate;
 mod http_salt_api;
 mod jobs;

@@ -84,6 +84,8 @@ pub(crate) struct SinkStatus {
     /// Counters since the start of the daemon.
     pub(crate) counters: SinkCounts,
     pub(crate) progress: Result<Progress, String>,
+    /// Seconds, one value a minute, the oldest first.
+    pub(crate) lags: Vec<u64>,
     pub(crate) dead_letters: usize,
 }
 
@@ -259,6 +261,7 @@ impl Engines {
                 settings,
                 last: state.last(),
                 counters: state.counters.get(),
+                lags: state.lags(),
                 progress: match &parts {
                     Ok(parts) => parts.feed.progress().map_err(|error| error.to_string()),
                     Err(error) => Err(error.clone()),
@@ -266,6 +269,18 @@ impl Engines {
                 dead_letters: parts.map_or(0, |parts| parts.shared.dead_letters.count()),
             })
             .collect()
+    }
+
+    /// Notes the present lag of each sink, for [`SinkStatus::lags`].
+    pub(crate) fn note_lags(&self) {
+        // Copied, as in `list`.
+        let all: Vec<_> = self.sinks.lock().values().map(Running::parts).collect();
+        for (_, state, parts) in all {
+            // Without a position there is nothing to note; the status says why.
+            if let Ok(Ok(progress)) = parts.map(|parts| parts.feed.progress()) {
+                state.note_lag(progress.lag);
+            }
+        }
     }
 
     /// Files of dead letters with content that is ignored.

@@ -1,5 +1,6 @@
 //! State shared by a sink's threads and the calls about it: requests, counters, the last error.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::clock::{Clock, Micros};
+use crate::base::limits::SINK_LAGS_KEPT;
 use crate::base::metrics::Counter;
 use crate::base::named::named;
 
@@ -122,6 +124,8 @@ pub(crate) struct SinkState {
     /// Lock order: after `requests`; no other lock is taken under it.
     last: Mutex<Last>,
     is_reopening: AtomicBool,
+    /// The latest values of the lag, in seconds. Lock order: no other lock is taken under it.
+    lags: Mutex<VecDeque<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -204,6 +208,20 @@ impl SinkState {
         self.requests.lock().moves
     }
 
+    /// Notes the lag of now.
+    pub(super) fn note_lag(&self, lag: Duration) {
+        let mut lags = self.lags.lock();
+        if lags.len() >= SINK_LAGS_KEPT {
+            lags.pop_front();
+        }
+        lags.push_back(lag.as_secs());
+    }
+
+    /// The noted lags, the oldest first.
+    pub(super) fn lags(&self) -> Vec<u64> {
+        self.lags.lock().iter().copied().collect()
+    }
+
     pub(super) fn reopen(&self) {
         self.is_reopening.store(true, Ordering::Release);
     }
@@ -250,5 +268,20 @@ impl SinkState {
             // Woken for any change, so everything is looked at again.
             self.changed.wait_for(&mut requests, left);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lags_of_an_hour_are_kept() {
+        let state = SinkState::new(false);
+        let noted: Vec<u64> = (0..SINK_LAGS_KEPT as u64 + 5).collect();
+        for lag in &noted {
+            state.note_lag(Duration::from_secs(*lag));
+        }
+        assert_eq!(state.lags(), noted[5..]);
     }
 }

@@ -43,6 +43,12 @@ pub const SINK_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 /// Wait of a sink for new events, after which it looks after idle connections and files.
 pub const SINK_IDLE: Duration = Duration::from_secs(1);
 
+/// Interval at which the lag of each sink is noted.
+pub const SINK_LAG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Values of a sink's lag that are kept: an hour.
+pub const SINK_LAGS_KEPT: usize = 60;
+
 /// Timeout for the last delivery of a sink at shutdown; the next start delivers it again.
 pub const SINK_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 

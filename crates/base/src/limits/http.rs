@@ -75,6 +75,9 @@ pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
 /// See [`HTTP_ANSWER_BYTES`].
 pub const HTTP_ANSWER_BYTES_OF_ONE: usize = 48 * 1024 * 1024;
 
+/// Bytes from which an answer is compressed; less fits into a packet.
+pub const HTTP_COMPRESSED_BYTES_MIN: usize = 1024;
+
 /// Room that is reserved before a response is made, and before a piece of a stream is read. Most
 /// are smaller.
 pub const HTTP_ANSWER_RESERVE: usize = 1024 * 1024;
@@ -170,6 +173,18 @@ pub const PAGE_STREAM_RATE: usize = 100;
 pub const PAGE_ATTENTION_AGE: Duration = Duration::from_secs(5);
 /// Lists that are kept for views: one for each right and limits of a token.
 pub const PAGE_ATTENTION_KEPT: usize = 8;
+
+/// Minions that a search on the page lists.
+pub const PAGE_FIND_ROWS: usize = 40;
+
+/// Jobs with failures among which the overview finds those with most of them.
+pub const PAGE_FAILED_READ: usize = 200;
+
+/// Characters of a part of a title.
+pub const PAGE_TITLE_PART_MAX: usize = 60;
+
+/// Bytes of the way back in the address of a page of a list.
+pub const PAGE_BACK_BYTES_MAX: usize = 1500;
 
 /// Rows of a list on the overview.
 pub const PAGE_OVERVIEW_ROWS: usize = 8;

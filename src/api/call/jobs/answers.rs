@@ -196,11 +196,28 @@ answers! {
         b: JobRow,
         /// Number of minions of this page that do not differ.
         same: u64,
+        /// The numbers of the whole jobs, if they are asked for.
+        #[serde(serialize_with = "or_absent")]
+        totals: Option<DiffTotals>,
         minions: Vec<MinionDiff>,
         more: bool,
         /// `after` of the next page.
         #[serde(serialize_with = "or_absent")]
         next: Option<String>,
+    }
+    /// Numbers of minions by what became of them. Each counts once.
+    DiffTotals {
+        /// Failed in the later run only.
+        newly_failed: u64,
+        /// Failed in the earlier run only.
+        fixed: u64,
+        /// Other differences.
+        changed: u64,
+        /// In the later run only.
+        appeared: u64,
+        /// In the earlier run only.
+        went: u64,
+        same: u64,
     }
     /// A minion whose runs differ.
     MinionDiff {

@@ -13,8 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::answers::{
-    Awaited, JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff, NewReturn,
-    Publish, Return, RunOutcome, State, StateDiff, StatesPage, Step, UnknownReturn,
+    Awaited, DiffTotals, JobAnswer, JobDiff, JobRow, JobUpdate, JobsPage, LaterReturn, MinionDiff,
+    NewReturn, Publish, Return, RunOutcome, State, StateDiff, StatesPage, Step, UnknownReturn,
 };
 use super::cache::load_with_minions;
 use super::events::LIST_ROWS;
@@ -22,12 +22,12 @@ use super::page_rows::PageRows;
 use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
-    self, Answer, Behind, Difference, Failure, Job, JobChanges, JobFilter, JobResult, ListedJob,
-    PageLimits, ProgressEvent, StateCounts, children, diff, failures, job_changes, jobs_before,
-    load_of, parent, previous_run, row_load, settled,
+    self, Answer, ArgFilter, Behind, Difference, Failure, Job, JobChanges, JobFilter, JobResult,
+    ListedJob, PageLimits, ProgressEvent, StateCounts, children, diff, failures, job_changes,
+    jobs_before, load_of, parent, previous_run, row_load, settled,
 };
 use crate::base::clock::Micros;
-use crate::base::limits::{LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
+use crate::base::limits::{DIFF_MINIONS, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
 use crate::base::named::named;
 use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
@@ -50,6 +50,8 @@ pub(crate) struct ListArgs {
     pub(crate) minion: Option<String>,
     /// Only functions that match this glob
     pub(crate) fun: Option<Glob>,
+    /// Only jobs with an argument that has this text, or matches it if it has *, ? or [
+    pub(crate) arg: Option<String>,
     /// Only targets that match this glob
     pub(crate) tgt: Option<Glob>,
     /// Only jobs of this user
@@ -89,6 +91,7 @@ impl Run for List {
                 .master
                 .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
             fun: args.fun,
+            arg: args.arg.as_deref().map(ArgFilter::new),
             tgt: args.tgt,
             minion: args.minion,
             jid: args.jid.map(|Id(jid)| jid),
@@ -765,6 +768,9 @@ pub(crate) struct DiffArgs {
     pub(crate) page: PageArgs,
     /// The job id of the earlier run; by default the run before
     pub(crate) with: Option<Id>,
+    /// Count the differences of all minions as well, not only of this page
+    #[serde(default)]
+    pub(crate) totals: bool,
 }
 
 impl Call for Diff {
@@ -787,6 +793,7 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
         jid: Id(later),
         page,
         with,
+        totals,
     } = args;
 
     let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
@@ -822,6 +829,16 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
         ])
     };
 
+    let totals = if totals {
+        let meant = of_both
+            .iter()
+            .map(|(minion, _)| minion.as_str())
+            .filter(|id| page.minion.as_ref().is_none_or(|glob| glob.matches(id)));
+        Some(diff_totals(&meant.collect::<Vec<_>>(), read)?)
+    } else {
+        None
+    };
+
     let mut same = 0_u64;
     // Each page counts its own minions.
     let (minions, next) = page.walk(minions, read, |minion, jobs| {
@@ -846,10 +863,39 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
         a,
         b,
         same,
+        totals,
         minions,
         more: next.is_some(),
         next,
     })
+}
+
+/// The differences of all these minions, counted.
+fn diff_totals(
+    minions: &[&str],
+    read: impl Fn(&BTreeSet<&str>) -> Result<[Option<Job>; 2], CallError>,
+) -> Result<DiffTotals, CallError> {
+    let mut totals = DiffTotals::default();
+    // A few at a time, as for a page.
+    for part in minions.chunks(DIFF_MINIONS) {
+        let jobs = read(&part.iter().copied().collect())?;
+        for minion in part {
+            let answers = jobs
+                .each_ref()
+                .map(|job| job.as_ref().and_then(|job| job.answers.get(*minion)));
+            let [a, b] = answers;
+            let count = match (a.map(Answer::failed), b.map(Answer::failed)) {
+                (None, _) => &mut totals.appeared,
+                (_, None) => &mut totals.went,
+                (Some(false), Some(true)) => &mut totals.newly_failed,
+                (Some(true), Some(false)) => &mut totals.fixed,
+                _ if diff(minion, a, b).is_some() => &mut totals.changed,
+                _ => &mut totals.same,
+            };
+            *count += 1;
+        }
+    }
+    Ok(totals)
 }
 
 fn difference(found: &Difference<'_>) -> MinionDiff {

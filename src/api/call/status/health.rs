@@ -132,10 +132,10 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         .scripts
         .iter()
         .for_each(|row| script(&mut found, row));
-    status
-        .consumers
-        .iter()
-        .for_each(|row| consumer(&mut found, row));
+    for row in &status.consumers {
+        let is_of_sink = status.sinks.iter().any(|sink| sink.name == row.name);
+        consumer(&mut found, row, is_of_sink);
+    }
 
     // Entries are kept for longer in the meantime, so nothing is lost.
     if let Some(step) = &status.clock_step {
@@ -503,7 +503,9 @@ fn script(found: &mut Reasons, row: &ScriptRow) {
     }
 }
 
-fn consumer(found: &mut Reasons, row: &ConsumerRow) {
+/// What is wrong with a consumer. Of a sink's consumer, which has its name, only what the sink
+/// does not tell.
+fn consumer(found: &mut Reasons, row: &ConsumerRow, is_of_sink: bool) {
     let part = format!("consumer {}", row.name);
     if row.lost > 0 {
         found.add(
@@ -513,7 +515,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow) {
         );
     }
 
-    if row.lag_s > LAG_S_MAX && !row.paused {
+    if row.lag_s > LAG_S_MAX && !row.paused && !is_of_sink {
         let error = row
             .error
             .as_ref()
@@ -775,6 +777,40 @@ mod tests {
         check(
             &http,
             &[(Problem, "http a:1", "the certificate has expired")],
+        );
+    }
+
+    #[test]
+    fn a_sink_that_is_behind_is_told_once() {
+        let sink = SinkRow {
+            name: "s".to_owned(),
+            state: Phase::Idle,
+            lag_s: 601,
+            ..SinkRow::default()
+        };
+        let consumer = |name: &str, lost| ConsumerRow {
+            name: name.to_owned(),
+            lag_s: 601,
+            lost,
+            ..ConsumerRow::default()
+        };
+        let behind = "10m behind, 0 entries";
+        check(
+            &Status {
+                disk: ample(),
+                sinks: vec![sink],
+                consumers: vec![consumer("s", 4), consumer("other", 0)],
+                ..Status::default()
+            },
+            &[
+                (
+                    Problem,
+                    "consumer s",
+                    "4 entries expired before it read them",
+                ),
+                (Warning, "sink s", behind),
+                (Warning, "consumer other", behind),
+            ],
         );
     }
 

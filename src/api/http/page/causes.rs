@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::super::answer::HttpError;
 use super::super::attention::Part;
-use super::views::Ask;
+use super::ask::Ask;
 use crate::api::call::causes::{self, CausesPage};
 use crate::api::call::durations::{self, DurationsPage};
 use crate::base::limits::PAGE_CAUSES;
@@ -76,7 +76,7 @@ async fn shown(
     let page = ask.known::<causes::List, CausesPage>(args).await?;
     Ok(DayView {
         causes: DayCauses { page, jid },
-        filter: ask.query.iter().cloned().collect(),
+        filter: ask.address.filter(),
     })
 }
 

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::super::answer::HttpError;
+use super::address::Paging;
+use super::ask::Ask;
 use super::causes::CausesView;
-use super::views::Ask;
+use super::views::next_of;
 use crate::api::call::jobs::answers::{
     JobAnswer, JobRow, Publish, Return, State, StatesPage, UnknownReturn,
 };
@@ -19,7 +21,7 @@ use crate::wire::msgpack::{Stored, Time};
 #[derive(Serialize)]
 pub(super) struct JobView {
     #[serde(flatten)]
-    row: JobRow,
+    pub(super) row: JobRow,
     load: Stored,
     /// Only on the first page without a filter, as the picture.
     causes: Option<CausesView>,
@@ -30,7 +32,8 @@ pub(super) struct JobView {
     parent: Option<String>,
     children: Vec<Child>,
     returns: Vec<ReturnView>,
-    next_page: Option<String>,
+    #[serde(flatten)]
+    paging: Paging,
     filter: HashMap<String, String>,
 }
 
@@ -72,8 +75,8 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<JobView, HttpError> {
         (None, None)
     };
 
-    let next_page = job.next.as_ref().filter(|_| job.more);
-    let next_page = next_page.map(|next| ask.with("after", next));
+    let next = next_of(job.next.as_deref(), job.more);
+    let paging = ask.address.paging("after", next.as_deref());
     let Time(start) = job.row.time;
 
     let shown = |answer: Return| {
@@ -99,8 +102,8 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<JobView, HttpError> {
         publishes: job.publishes,
         parent: job.parent,
         children: job.children,
-        next_page,
-        filter: ask.query.iter().cloned().collect(),
+        paging,
+        filter: ask.address.filter(),
     })
 }
 

@@ -8,10 +8,24 @@ pub(super) struct Layout<'a> {
     pub(super) who: &'a str,
     pub(super) right: &'a str,
     pub(super) signed_in: bool,
+    /// What the token is limited to; empty without limits.
+    pub(super) limits: &'a str,
+    pub(super) nav: &'a [NavItem],
+    /// When the view is made, in microseconds since 1970.
+    pub(super) now: i64,
+    /// The title of the tab.
     pub(super) title: &'a str,
     /// The entry of the navigation.
     pub(super) part: &'a str,
     pub(super) version: &'a str,
+}
+
+/// An entry of the navigation.
+#[derive(Debug, Serialize)]
+pub(super) struct NavItem {
+    pub(super) name: &'static str,
+    pub(super) path: &'static str,
+    pub(super) text: &'static str,
 }
 
 /// The data of `notice.html`.

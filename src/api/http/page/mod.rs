@@ -9,7 +9,12 @@
 //! Text from outside reaches the page only through templates, which escape it, or through
 //! [`render`], which escapes it too. The policy of the page allows no inline script or style.
 
+mod address;
+mod ask;
 mod causes;
+mod diff_view;
+mod find;
+mod form;
 mod job;
 mod layout;
 mod overview;
@@ -17,34 +22,42 @@ mod render;
 mod response;
 mod session;
 mod table;
+mod title;
 mod views;
 
 pub(super) use self::session::arrival;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Extension, Query, RawPathParams, State};
+use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
 use axum::routing::{get, post};
-use hyper::body::Bytes;
-use hyper::header::HeaderMap;
+use hyper::header::{self, HeaderMap};
 use hyper::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
 
-use self::layout::{Layout, Notice};
-use self::render::Data;
-use self::response::{LocalPath, html, see_other};
-use self::table::{VIEWS, View};
-use self::views::Ask;
+use self::address::Address;
+use self::ask::Ask;
+use self::form::Fields;
+use self::layout::{Layout, NavItem, Notice};
+use self::render::{Data, encoded};
+use self::response::{HTML, LocalPath, html, see_other, with_policy};
+use self::table::{Loaded, VIEWS, View};
+use self::title::error_title;
 use super::access::{Access, Peer};
-use super::answer::{HttpError, tagged_as};
+use super::answer::HttpError;
 use super::cookie::had_session;
+use super::encoding::Asked;
 use super::salt_api;
 use super::server::{HttpServer, Server, rejected_with};
 use super::v1;
 use crate::api::call::reactor::ReplayCalls;
+use crate::api::call::sinks::{Drop, LettersArgs, Retry};
+use crate::base::clock::Micros;
 use crate::base::limits::HTTP_ANSWER_RESERVE;
+use crate::model::Limit;
 
 /// The files that views refer to.
 const ASSETS: &[(&str, &str, &str)] = &[
@@ -70,11 +83,17 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
         .route("/sign-in", get(session::form).post(session::sign_in))
         .route("/sign-in/{link}", get(session::open_link))
         .route("/sign-out", post(session::sign_out))
-        .route("/reactor/reactions/{seq}/replay", post(replay));
+        .route("/reactor/reactions/{seq}/replay", post(replay))
+        .route(
+            "/engines/{name}/dead-letters/{change}",
+            post(change_letters),
+        );
 
     for (path, kind, text) in ASSETS {
         let asset = move |headers: HeaderMap| async move {
-            tagged_as(kind, Bytes::from_static(text.as_bytes()), &headers)
+            let encoded = Asked::of(&headers).tagged(text.as_bytes().to_vec());
+            let Ok(answer) = encoded.answer(kind, |bytes| Ok::<_, Infallible>(bytes.into()));
+            answer
         };
         router = router.route(path, get(asset));
     }
@@ -100,7 +119,8 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                 };
 
                 // It holds the answers of all operations of a view.
-                Box::pin(show(view, &server, access, peer, path, &uri)).await
+                let asked = Asked::of_visit(&headers);
+                Box::pin(show(view, &server, access, peer, path, &uri, asked)).await
             }
         };
         router = router.route(view.path, get(handler));
@@ -123,8 +143,9 @@ async fn show(
     peer: Peer,
     path: Vec<(String, String)>,
     uri: &Uri,
+    asked: Asked,
 ) -> Response {
-    let frame = Frame::of(&access, peer);
+    let frame = Frame::of(&access, peer, server.ctx.archive.clock.now());
 
     let shown = async {
         let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
@@ -134,28 +155,39 @@ async fn show(
         // Reserved before the operations: their answers are in memory until the page is rendered.
         let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
 
-        let data = view
+        let loaded = view
             .load(&Ask {
                 server,
                 access: &access,
                 room: &room,
                 path: &path,
-                query: &query,
+                address: Address {
+                    query: &query,
+                    now: frame.now,
+                },
             })
             .await?;
 
+        let shown = match loaded {
+            Loaded::Shown(shown) => shown,
+            Loaded::At(path) => return Ok(see_other(&path)),
+        };
+
         // Rendering takes processor time, so it has a place in the reader's budget as a search has.
         let page = frame.clone();
-        let text = server
+        let encoded = server
             .carry_out(&access.budget, move || {
-                page.render(view.template, view.title, view.part, &*data)
+                let text = page.render(view.template, &shown.title, view.part, &*shown.data)?;
+                Ok::<_, HttpError>(asked.plain(text.into_bytes()))
             })
             .await??;
-        Ok(room.into_inner().fill(text.into_bytes())?)
+        encoded.answer(HTML, |bytes| {
+            room.into_inner().fill(bytes).map_err(HttpError::from)
+        })
     };
 
     match Box::pin(shown).await {
-        Ok(body) => html(StatusCode::OK, body),
+        Ok(answer) => with_policy(answer),
         Err(error) => frame.failed(error),
     }
 }
@@ -194,7 +226,95 @@ async fn replay(
                 answer.count
             )))
         }
-        Err(error) => Frame::of(&access, peer).failed(error),
+        Err(error) => Frame::of(&access, peer, server.ctx.archive.clock.now()).failed(error),
+    }
+}
+
+/// Whether the peer is a browser that shows what it gets.
+pub(super) fn is_wanted(method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let wants_html = accepted
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| value.contains("text/html"));
+    // The API answers programs, even in a browser.
+    wants_html && matches!(*method, Method::GET | Method::HEAD) && !uri.path().starts_with("/api/")
+}
+
+/// The page in place of an error that has no view.
+pub(super) fn failed(
+    access: Option<&Access>,
+    peer: Peer,
+    now: Micros,
+    error: HttpError,
+) -> Response {
+    match access {
+        Some(access) => Frame::of(access, peer, now).failed(error),
+        None => session::failed(error),
+    }
+}
+
+/// The page in place of an error of a request that was rejected before its handler.
+pub(super) fn not_admitted(
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    has_tls: bool,
+    error: HttpError,
+) -> Response {
+    if error.status == StatusCode::UNAUTHORIZED {
+        return session::ask_for_token(uri, had_session(method, headers, has_tls));
+    }
+    session::failed(error)
+}
+
+/// Retries or drops dead letters of a sink, and returns to it.
+async fn change_letters(
+    State(server): Server,
+    Extension(access): Extension<Option<Access>>,
+    Extension(peer): Extension<Peer>,
+    path: RawPathParams,
+    request: Request,
+) -> Response {
+    let Some(access) = access else {
+        let has_tls = server.ctx.sign_in.sessions.has_tls;
+        let had_session = had_session(&Method::POST, request.headers(), has_tls);
+        return session::ask_for_token(request.uri(), had_session);
+    };
+
+    let path = owned(&path);
+    let part = |name: &str| path.iter().find(|(known, _)| known == name);
+    let [name, change] = ["name", "change"].map(|name| {
+        part(name)
+            .map_or("", |(_, value)| value.as_str())
+            .to_owned()
+    });
+
+    let changed = async {
+        let fields = Fields::read(&server, request.into_body()).await?;
+        let reason = Some(fields.value("reason").to_owned()).filter(|reason| !reason.is_empty());
+        let args = LettersArgs {
+            name: name.clone(),
+            ids: None,
+            reason,
+        };
+
+        let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
+        match change.as_str() {
+            "retry" => v1::make::<Retry>(&server, &access, &room, &[], args).await,
+            "drop" => v1::make::<Drop>(&server, &access, &room, &[], args).await,
+            other => Err(HttpError::not_found(format!(
+                "dead letters can be retried or dropped, not {other:.20}"
+            ))),
+        }
+    };
+    match changed.await {
+        // A redirect, as of a replay.
+        Ok(answer) => see_other(&LocalPath::or_root(&format!(
+            "/engines/{}?{change}={}",
+            encoded(&name),
+            answer.count
+        ))),
+        Err(error) => Frame::of(&access, peer, server.ctx.archive.clock.now()).failed(error),
     }
 }
 
@@ -205,15 +325,39 @@ struct Frame {
     right: &'static str,
     /// True if the reader has signed in, by a token or a link.
     signed_in: bool,
+    /// What its token is limited to.
+    limits: String,
+    /// The views that it may see.
+    nav: Arc<[NavItem]>,
+    now: Micros,
 }
 
 impl Frame {
-    fn of(access: &Access, peer: Peer) -> Self {
+    fn of(access: &Access, peer: Peer, now: Micros) -> Self {
         let signed_in = matches!(peer, Peer::Network { .. });
+
+        let is_entry = |view: &&View| {
+            !view.part.is_empty() && !view.path.contains('{') && view.is_allowed(access)
+        };
+        let nav = VIEWS.iter().filter(is_entry).map(|view| NavItem {
+            name: view.part,
+            path: view.path,
+            text: view.title,
+        });
+
+        let limits = &access.caller.limits;
+        let limits = Limit::ALL.into_iter().filter_map(|limit| {
+            let glob = limits.of(limit)?;
+            Some(format!("{} {}", limit.name(), glob.as_str()))
+        });
+
         Self {
             who: access.name.clone(),
             right: access.right.name(),
             signed_in,
+            limits: limits.collect::<Vec<_>>().join(", "),
+            nav: nav.collect(),
+            now,
         }
     }
 
@@ -228,6 +372,9 @@ impl Frame {
             who: &self.who,
             right: self.right,
             signed_in: self.signed_in,
+            limits: &self.limits,
+            nav: &self.nav,
+            now: self.now.0,
             title,
             part,
             version: env!("CARGO_PKG_VERSION"),
@@ -243,7 +390,7 @@ impl Frame {
         };
         // The error remains an error if it cannot be shown.
         let text = self
-            .render("notice.html", "Error", "", &data)
+            .render("notice.html", &error_title(error.status), "", &data)
             .unwrap_or_else(|_| error.message.clone());
         let answer = html(error.status, text.into());
         rejected_with(error, answer)
@@ -262,6 +409,8 @@ mod tests {
             .chain(render::TEMPLATES.iter().map(|(_, text)| *text))
             .collect();
         assert!(all.iter().map(|text| text.len()).sum::<usize>() < 200_000);
+        let assets = ASSETS.iter().map(|(_, _, text)| text.len()).sum::<usize>();
+        assert!(assets < 20_000, "{assets}");
         for text in all {
             let outside = text.replace("http://www.w3.org/2000/svg", "");
             assert!(

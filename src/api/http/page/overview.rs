@@ -1,40 +1,43 @@
 //! The overview: what needs attention first.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
 use super::super::answer::HttpError;
 use super::super::attention::{Attended, Part};
-use super::views::Ask;
+use super::super::v1;
+use super::ask::Ask;
 use crate::api::call::event_rates::EventRates;
 use crate::api::call::jobs::answers::JobsPage;
 use crate::api::call::status::Status;
 use crate::api::call::{NoArgs, event_rates, fleet, jobs, minions, status, store};
 use crate::api::query::{DAY_US, Fleet, FleetDay, JobResult};
 use crate::base::clock::Micros;
-use crate::base::limits::PAGE_OVERVIEW_ROWS;
+use crate::base::limits::{PAGE_FAILED_READ, PAGE_OVERVIEW_ROWS};
 use crate::wire::msgpack::Time;
 
-/// The overview: each part with its own error.
+/// The overview: each part with its own error; none that the limits of the reader exclude.
 #[derive(Serialize)]
 pub(super) struct Overview {
-    status: Part<Status>,
-    failed: Part<JobsPage>,
-    missing: Part<JobsPage>,
-    changed: Part<JobsPage>,
-    minions: Part<Attended>,
-    fleet: Part<FleetView>,
-    rates: Part<EventRates>,
+    status: Option<Part<Status>>,
+    failed: Option<Part<JobsPage>>,
+    missing: Option<Part<JobsPage>>,
+    changed: Option<Part<JobsPage>>,
+    minions: Option<Part<Attended>>,
+    fleet: Option<Part<FleetView>>,
+    rates: Option<Part<EventRates>>,
     /// None if nothing was stored in any of them.
     hours: Option<Vec<u64>>,
     hours_max: Option<u64>,
 }
 
 pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
-    let since = Time(Micros(ask.before("1d")?));
-    let jobs = |result: JobResult| jobs::ListArgs {
+    let since = Time(ask.address.before("1d")?);
+    let jobs = |result: JobResult, limit: usize| jobs::ListArgs {
         result: Some(result),
         since: Some(since),
-        limit: Some(PAGE_OVERVIEW_ROWS),
+        limit: Some(limit),
         ..jobs::ListArgs::default()
     };
 
@@ -45,7 +48,7 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
     };
 
     // The costliest part by far: it reads the last highstate of every minion.
-    let minions = ask.server.attention.get(
+    let list = ask.server.attention.get(
         ask.access,
         ask.server.ctx.archive.store.durable(),
         || async {
@@ -67,27 +70,48 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
         },
     );
 
+    let minions = async {
+        if v1::may::<minions::List>(ask.access) {
+            Some(list.await)
+        } else {
+            None
+        }
+    };
+
     // All parts at the same time; a part that fails shows its error in its place, and the others
     // are shown.
-    let (status, store, failed, missing, changed, minions) = tokio::join!(
-        ask.part::<status::Show>(NoArgs {}),
-        ask.part::<store::Stats>(NoArgs {}),
-        ask.part::<jobs::List>(jobs(JobResult::Failed)),
-        ask.part::<jobs::List>(jobs(JobResult::Missing)),
-        ask.part::<jobs::List>(jobs(JobResult::Changed)),
+    let (status, store, mut failed, missing, changed, minions) = tokio::join!(
+        ask.allowed::<status::Show>(NoArgs {}),
+        ask.allowed::<store::Stats>(NoArgs {}),
+        ask.allowed::<jobs::List>(jobs(JobResult::Failed, PAGE_FAILED_READ)),
+        ask.allowed::<jobs::List>(jobs(JobResult::Missing, PAGE_OVERVIEW_ROWS)),
+        ask.allowed::<jobs::List>(jobs(JobResult::Changed, PAGE_OVERVIEW_ROWS)),
         minions,
     );
 
-    let hours = store.shown().map(|store| &store.entries_by_hour);
+    // The worst first: many failures of one minion each would hide a run that failed on many.
+    if let Some(Part::Shown(page)) = &mut failed {
+        page.jobs.sort_by_key(|job| Reverse(job.failed));
+        page.jobs.truncate(PAGE_OVERVIEW_ROWS);
+    }
+
+    let hours = store
+        .as_ref()
+        .and_then(Part::shown)
+        .map(|store| &store.entries_by_hour);
     let hours_max = hours.and_then(|hours| hours.iter().max().copied());
 
     let (fleet, rates) = match &minions {
-        Part::Shown(attended) => (FleetView::of(&attended.fleet), attended.rates.clone()),
-        Part::Failed { error } => {
+        None => (None, None),
+        Some(Part::Shown(attended)) => (
+            Some(FleetView::of(&attended.fleet)),
+            Some(attended.rates.clone()),
+        ),
+        Some(Part::Failed { error }) => {
             let error = || error.clone();
             (
-                Part::Failed { error: error() },
-                Part::Failed { error: error() },
+                Some(Part::Failed { error: error() }),
+                Some(Part::Failed { error: error() }),
             )
         }
     };

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use minijinja::value::{Serde, ValueKind};
 use minijinja::{
@@ -15,16 +16,21 @@ use super::super::answer::HttpError;
 use crate::base::clock::Micros;
 use crate::base::limits::{PAGE_TEXT_MAX, PAGE_TREE_DEPTH_MAX, PAGE_TREE_NODES_MAX};
 use crate::base::units;
+use crate::base::visible::plain;
 use crate::wire::call::CallError;
+use crate::wire::msgpack::{Stored, as_text, elements};
 
 macro_rules! templates {
     ($($name:literal)+) => { &[$(($name, include_str!(concat!("templates/", $name)))),+] };
 }
 
 pub(super) const TEMPLATES: &[(&str, &str)] = templates! {
-    "causes.html" "day.html" "diff.html" "durations.html" "engines.html" "events.html" "fleet.html" "job.html"
+    "causes.html" "day.html" "diff.html" "durations.html" "engines.html" "events.html" "find.html" "fleet.html" "job.html"
     "jobs.html" "layout.html" "minion.html" "minions.html" "notice.html" "strip.html" "overview.html" "reaction.html" "reactor.html"
 };
+
+/// The time before and after an event or a job that a link shows.
+const AROUND: Duration = Duration::from_secs(5 * 60);
 
 /// Depth to which a tree is open.
 const TREE_OPEN: usize = 3;
@@ -39,20 +45,21 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
         if value.is_none() {
             return Ok(());
         }
-        match value.as_str().filter(|text| text.contains(turns_text)) {
-            Some(text) if !value.is_safe() => {
-                escape_formatter(out, state, &Value::from(shown(text).into_owned()))
-            }
+        match value.as_str().filter(|_| !value.is_safe()).map(shown) {
+            Some(Cow::Owned(text)) => escape_formatter(out, state, &Value::from(text)),
             _ => escape_formatter(out, state, value),
         }
     });
 
+    env.add_filter("ago", ago);
+    env.add_filter("around", around);
     env.add_filter("brief", brief);
     env.add_filter("bytes", |value: &Value| short(units::bytes, value));
     env.add_filter("iso", |value: &Value| iso(value).unwrap_or_default());
     env.add_filter("ms", |value: &Value| duration(value));
     env.add_filter("part", part);
     env.add_filter("shown_as", shown_as);
+    env.add_filter("precise", precise);
     env.add_filter("span", |value: &Value| short(units::span, value));
     env.add_filter("tree", tree);
     env.add_filter("when", when);
@@ -106,25 +113,29 @@ pub(super) fn page(template: &str, frame: &dyn Data, data: &dyn Data) -> Result<
     render("layout.html", Value::from_safe_string(body)).map_err(failed)
 }
 
-/// True if a character changes the direction of the text after it.
-fn turns_text(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// A text with these characters spelled out, as on the command line: a minion's id must not look
-/// like another one.
+/// Text whose invisible characters are spelled out, as on the command line: a minion's id must not
+/// look like another one. Lines and tabs stay what they are.
 fn shown(text: &str) -> Cow<'_, str> {
-    if !text.contains(turns_text) {
+    let is_plain = |c: char| (' '..='~').contains(&c) || matches!(c, '\n' | '\t');
+    // Nearly every text: no copy.
+    if text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
-    let spelled = |c: char| {
-        if turns_text(c) {
-            c.escape_unicode().to_string()
-        } else {
-            c.to_string()
-        }
-    };
-    Cow::Owned(text.chars().map(spelled).collect())
+
+    let mut out = String::with_capacity(text.len());
+    for part in text.split_inclusive(['\n', '\t']) {
+        let (line, end) = match part.strip_suffix(['\n', '\t']) {
+            // The end of a line that Windows made is no text.
+            Some(line) => (
+                line.strip_suffix('\r').unwrap_or(line),
+                part.get(line.len()..).unwrap_or_default(),
+            ),
+            None => (part, ""),
+        };
+        out.push_str(&plain(line));
+        out.push_str(end);
+    }
+    Cow::Owned(out)
 }
 
 /// A value in one line: text as it is, other values as JSON, cut at a limit.
@@ -209,14 +220,58 @@ fn iso(value: &Value) -> Option<String> {
     }
 }
 
-/// A time, as its element.
+/// The instant of ISO text.
+pub(super) fn instant(text: &str) -> Option<Micros> {
+    let at: jiff::Timestamp = text.parse().ok()?;
+    Some(Micros(at.as_microsecond()))
+}
+
+/// The instant of ISO text, or of microseconds since 1970.
+fn micros(value: &Value) -> Option<Micros> {
+    match value.as_i64() {
+        Some(at) => Some(Micros(at)),
+        None => instant(value.as_str()?),
+    }
+}
+
+/// A day and a time in few characters, for titles.
+pub(super) fn calendar(at: Micros) -> String {
+    at.utc()
+        .map_or_else(|| at.iso(), |at| at.strftime("%-d %b %H:%M").to_string())
+}
+
+/// The text of a stored value that is a text, or a list of them.
+pub(super) fn text_of(value: &Stored) -> String {
+    let packed = value.packed();
+    as_text(packed).map_or_else(
+        || {
+            elements(packed)
+                .filter_map(as_text)
+                .collect::<Vec<_>>()
+                .join(", ")
+        },
+        str::to_owned,
+    )
+}
+
+/// A time to the second: ISO text, or microseconds since 1970.
 fn when(value: &Value) -> Value {
+    time(value, "YYYY-MM-DD HH:MM:SS".len())
+}
+
+/// A time to the millisecond.
+fn precise(value: &Value) -> Value {
+    time(value, "YYYY-MM-DD HH:MM:SS.mmm".len())
+}
+
+/// A time in UTC, to so many characters. The page states the zone once.
+fn time(value: &Value, len: usize) -> Value {
     let Some(iso) = iso(value) else {
         return Value::from_safe_string(String::new());
     };
 
-    let text = match iso.get(..19).zip(iso.get(19..)) {
-        Some((text, rest)) if rest.ends_with('Z') => format!("{} UTC", text.replace('T', " ")),
+    let text = match iso.get(..len) {
+        Some(text) if iso.ends_with('Z') => text.replace('T', " "),
         _ => iso.clone(),
     };
 
@@ -225,6 +280,38 @@ fn when(value: &Value) -> Value {
         HtmlEscape(&iso),
         HtmlEscape(&text)
     ))
+}
+
+/// A time, and how long before the making of the page it was.
+fn ago(state: &State, value: &Value) -> Value {
+    let exact = when(value);
+    let now = state
+        .lookup("page")
+        .and_then(|page| page.get_attr("now").ok());
+    let passed = micros(value)
+        .zip(now.and_then(|now| now.as_i64()))
+        .and_then(|(Micros(at), now)| u64::try_from(now.checked_sub(at)? / 1_000_000).ok());
+
+    // A time in the future is that of another clock.
+    let Some(passed) = passed else {
+        return exact;
+    };
+    let span = units::span(passed);
+    Value::from_safe_string(format!("{exact} <small class=\"ago\">{span} ago</small>"))
+}
+
+/// The fields of a time range around a time.
+fn around(value: &Value) -> Value {
+    let fields = micros(value).map(|at| {
+        let [since, until] = [at.before(AROUND), at.after(AROUND)].map(|at| encoded(&at.iso()));
+        format!("since={since}&amp;until={until}")
+    });
+    Value::from_safe_string(fields.unwrap_or_default())
+}
+
+/// Whether a text is a unified diff, as states report changes of files.
+fn is_diff(text: &str) -> bool {
+    text.starts_with("--- ") && text.contains("\n+++ ") || text.starts_with("@@ ")
 }
 
 /// A value as nested lists.
@@ -269,6 +356,10 @@ impl Tree {
             }
             ValueKind::String => {
                 let text = value.as_str().unwrap_or_default();
+                if is_diff(text) {
+                    self.diff(text);
+                    return;
+                }
                 let tag = if text.contains('\n') { "pre" } else { "span" };
 
                 // Writing to a `String` cannot fail.
@@ -288,6 +379,29 @@ impl Tree {
                 );
             }
         }
+    }
+
+    /// A unified diff, with a class for each line that was added or removed.
+    fn diff(&mut self, text: &str) {
+        self.html.push_str("<pre class=\"text\">");
+        for line in text.lines() {
+            let class = match line.as_bytes() {
+                // The names of the two files.
+                [b'+', b'+', b'+', ..] | [b'-', b'-', b'-', ..] => None,
+                [b'+', ..] => Some("plus"),
+                [b'-', ..] => Some("minus"),
+                _ => None,
+            };
+            let line = shown(line);
+            let line = HtmlEscape(&line);
+
+            // Writing to a `String` cannot fail.
+            let _ = match class {
+                Some(class) => writeln!(self.html, "<span class=\"{class}\">{line}</span>"),
+                None => writeln!(self.html, "{line}"),
+            };
+        }
+        self.html.push_str("</pre>");
     }
 
     fn item(&mut self, key: &str, value: &Value, depth: usize) {
@@ -355,6 +469,23 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_a_diff_have_their_colours_and_are_escaped() {
+        let diff = "--- \n+++ \n@@ -1 +1 @@\n-old <b>\n+new\u{202e}\n same";
+        let html = tree(&Value::from(diff)).to_string();
+        assert!(
+            html.contains("<span class=\"minus\">-old &lt;b&gt;</span>"),
+            "{html}"
+        );
+        assert!(
+            html.contains("<span class=\"plus\">+new\\u{202e}</span>"),
+            "{html}"
+        );
+        assert_eq!(html.matches("<span").count(), 2, "{html}");
+        let list = tree(&Value::from("- a\n- b")).to_string();
+        assert!(!list.contains("minus"), "{list}");
+    }
+
+    #[test]
     fn a_large_tree_is_cut() {
         let many: Json = (0..2 * PAGE_TREE_NODES_MAX).collect();
         let html = tree(&Value::from(Serde(&many))).to_string();
@@ -381,9 +512,18 @@ mod tests {
             words(&Value::from(Serde(&json!(["web", 1, {"a": 2}])))),
             "web 1 {\"a\":2}"
         );
-        let expected =
-            "<time datetime=\"1970-01-01T00:00:00.000000Z\">1970-01-01 00:00:00 UTC</time>";
+        let expected = "<time datetime=\"1970-01-01T00:00:00.000000Z\">1970-01-01 00:00:00</time>";
         assert_eq!(when(&Value::from(0)).to_string(), expected);
+        let precise = precise(&Value::from("2026-11-21T05:47:28.123456Z")).to_string();
+        assert!(
+            precise.ends_with(">2026-11-21 05:47:28.123</time>"),
+            "{precise}"
+        );
+        assert_eq!(
+            around(&Value::from("2026-11-21T05:47:28Z")).to_string(),
+            "since=2026-11-21T05%3A42%3A28.000000Z&amp;until=2026-11-21T05%3A52%3A28.000000Z"
+        );
+        assert_eq!(calendar(Micros(0)), "1 Jan 00:00");
         assert_eq!(when(&Value::from(())).to_string(), "");
     }
 }

@@ -7,14 +7,18 @@ use hyper::{StatusCode, Uri};
 use crate::api::http::answer::{Answer, plain};
 
 /// The content type of views.
-const HTML: &str = "text/html; charset=utf-8";
+pub(super) const HTML: &str = "text/html; charset=utf-8";
 
 /// Scripts, styles and requests only from this listener.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
                       base-uri 'none'; frame-ancestors 'none'";
 
 pub(super) fn html(status: StatusCode, body: Bytes) -> Answer {
-    let mut answer = plain(status, HTML, body);
+    with_policy(plain(status, HTML, body))
+}
+
+/// A page with what a browser may do with it.
+pub(super) fn with_policy(mut answer: Answer) -> Answer {
     for (name, value) in [
         ("content-security-policy", POLICY),
         ("cross-origin-opener-policy", "same-origin"),

@@ -10,24 +10,44 @@ use super::super::access::Peer;
 use super::super::answer::{HttpError, plain};
 use super::super::cookie::{SESSION_ENDED, with_cookie, with_session, without_session};
 use super::super::server::{Server, rejected, rejected_with};
+use super::form::Fields;
 use super::layout::{Layout, Notice};
 use super::render;
 use super::response::{LocalPath, html, see_other};
-use crate::base::limits::{HTTP_BODY_BYTES_MAX, PAGE_LINK_LIFETIME};
+use super::title::error_title;
+use crate::base::limits::PAGE_LINK_LIFETIME;
+
+/// The title of the form for a token.
+const SIGN_IN: &str = "Sign in";
 
 /// The response to a visit through a link on another site. It has no data: the page loads the view
 /// again, as a request of its own, with the cookie.
 pub(in super::super) fn arrival(uri: &Uri) -> Response {
     shown(
         StatusCode::OK,
+        "Opening the view",
         &Notice::Arrived {
             to: LocalPath::of(uri).as_str(),
         },
     )
 }
 
-fn shown(status: StatusCode, notice: &Notice<'_>) -> Response {
-    match render::page("notice.html", &Layout::default(), notice) {
+/// An error, for a visitor without rights.
+pub(super) fn failed(error: HttpError) -> Response {
+    let data = Notice::Failed {
+        status: error.status.as_u16(),
+        message: &error.message,
+    };
+    let answer = shown(error.status, &error_title(error.status), &data);
+    rejected_with(error, answer)
+}
+
+fn shown(status: StatusCode, title: &str, notice: &Notice<'_>) -> Response {
+    let layout = Layout {
+        title,
+        ..Layout::default()
+    };
+    match render::page("notice.html", &layout, notice) {
         Ok(text) => html(status, text.into()),
         Err(error) => rejected(error),
     }
@@ -42,6 +62,7 @@ pub(super) async fn form(request: Request) -> Response {
         .map_or("/", |(_, next)| next);
     shown(
         StatusCode::OK,
+        SIGN_IN,
         &Notice::SignIn {
             next: LocalPath::or_root(next).as_str(),
             why: None,
@@ -54,6 +75,7 @@ pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
     let why = had_session.then_some(SESSION_ENDED);
     shown(
         StatusCode::UNAUTHORIZED,
+        SIGN_IN,
         &Notice::SignIn {
             next: LocalPath::of(uri).as_str(),
             why,
@@ -65,6 +87,7 @@ pub(super) fn ask_for_token(uri: &Uri, had_session: bool) -> Response {
 fn not_signed_in(next: &LocalPath, why: &str) -> Response {
     let answer = shown(
         StatusCode::UNAUTHORIZED,
+        SIGN_IN,
         &Notice::SignIn {
             next: next.as_str(),
             why: Some(why),
@@ -82,29 +105,13 @@ pub(super) async fn sign_in(
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Response {
-    let body = match server.body(request.into_body(), HTTP_BODY_BYTES_MAX).await {
-        Ok(body) => body,
+    let fields = match Fields::read(&server, request.into_body()).await {
+        Ok(fields) => fields,
         Err(error) => return rejected(error),
     };
 
-    // The query of an address has the encoding of a form, so axum's parser of queries reads both.
-    let fields = std::str::from_utf8(&body)
-        .ok()
-        .and_then(|body| format!("/?{body}").parse::<Uri>().ok());
-    let fields = fields.and_then(|uri| Query::<Vec<(String, String)>>::try_from_uri(&uri).ok());
-    let Some(Query(fields)) = fields else {
-        return rejected(HttpError::bad("the form is malformed"));
-    };
-
-    let field = |name: &str| {
-        fields
-            .iter()
-            .find(|(known, _)| known == name)
-            .map_or("", |(_, value)| value)
-    };
-
-    let next = LocalPath::or_root(field("next"));
-    let Some(found) = server.ctx.sign_in.tokens.find(field("token").trim()) else {
+    let next = LocalPath::or_root(fields.value("next"));
+    let Some(found) = server.ctx.sign_in.tokens.find(fields.value("token").trim()) else {
         return not_signed_in(&next, "The token is not valid: unknown or revoked.");
     };
 

@@ -1,10 +1,24 @@
 //! The table of the views, and what each loads.
 
+use super::super::access::Access;
 use super::super::answer::HttpError;
-use super::render::Data;
-use super::views::{self, Ask};
+use super::super::v1;
+use super::ask::Ask;
+use super::diff_view::grouped;
+use super::find::{Found, find};
+use super::render::{Data, calendar};
+use super::response::LocalPath;
+use super::title::title;
+use super::views::{
+    self, DIFF_FORM, DiffView, EVENTS_FORM, JOBS_FORM, MINIONS_FORM, MinionsView, REACTOR_FORM,
+    job_title, next_of,
+};
 use super::{causes, job, overview};
-use crate::api::call::{jobs, minions};
+use crate::api::call::{
+    Cursor, causes as call_causes, durations as call_durations, events, jobs, minions, reactor,
+    sinks,
+};
+use crate::wire::msgpack::Time;
 
 pub(super) struct View {
     pub(super) path: &'static str,
@@ -33,6 +47,8 @@ enum Kind {
     Reaction,
     Engines,
     Sink,
+    Find,
+    Compare,
 }
 
 const fn view(
@@ -140,41 +156,133 @@ pub(super) const VIEWS: &[View] = &[
         "engines",
         Kind::Sink,
     ),
+    view("/find", "find.html", "Search", "", Kind::Find),
+    view(
+        "/jobs/compare",
+        "find.html",
+        "Difference of two runs",
+        "",
+        Kind::Compare,
+    ),
 ];
 
+/// What became of a request for a view.
+pub(super) enum Loaded {
+    Shown(Shown),
+    /// Another view has what was asked for.
+    At(LocalPath),
+}
+
+/// What a view shows.
+pub(super) struct Shown {
+    /// The title of its tab, which bookmarks and the history have too.
+    pub(super) title: String,
+    pub(super) data: Box<dyn Data>,
+}
+
 impl View {
+    /// Whether a reader may see the view, as far as its limits tell.
+    pub(super) fn is_allowed(&self, access: &Access) -> bool {
+        match self.kind {
+            Kind::Overview | Kind::Find => true,
+            Kind::Causes | Kind::JobCauses => v1::may::<call_causes::List>(access),
+            Kind::Durations => v1::may::<call_durations::OfTime>(access),
+            Kind::JobDurations => v1::may::<call_durations::OfJob>(access),
+            Kind::Jobs | Kind::Job | Kind::Diff | Kind::Compare => v1::may::<jobs::List>(access),
+            Kind::Events | Kind::Event => v1::may::<events::List>(access),
+            Kind::Minions | Kind::Minion => v1::may::<minions::List>(access),
+            Kind::Reactor | Kind::Reaction => v1::may::<reactor::List>(access),
+            Kind::Engines | Kind::Sink => v1::may::<sinks::List>(access),
+        }
+    }
+
     /// The data of the template.
-    pub(super) async fn load(&self, ask: &Ask<'_>) -> Result<Box<dyn Data>, HttpError> {
-        Ok(match self.kind {
-            Kind::Overview => Box::new(overview::view(ask).await?),
+    pub(super) async fn load(&self, ask: &Ask<'_>) -> Result<Loaded, HttpError> {
+        // With the title of the view itself, unless what is shown has a name.
+        let named = |name: String, data: Box<dyn Data>| Shown { title: name, data };
+        let list = |fields: &[&str], data: Box<dyn Data>| {
+            let given = fields.iter().filter_map(|name| ask.field(name));
+            let parts: Vec<&str> = [self.title].into_iter().chain(given).collect();
+            Shown {
+                title: title(&parts),
+                data,
+            }
+        };
+
+        Ok(Loaded::Shown(match self.kind {
+            Kind::Find => match Box::pin(find(ask)).await? {
+                Found::At(path) => return Ok(Loaded::At(path)),
+                Found::Lists(lists) => list(&["q"], lists),
+            },
+            Kind::Compare => return Ok(Loaded::At(views::compared(ask)?)),
+            Kind::Overview => named(
+                title(&[self.title]),
+                Box::new(Box::pin(overview::view(ask)).await?),
+            ),
             Kind::Jobs => {
                 let page = ask.get::<jobs::List>(ask.args::<jobs::List>(&[])?).await?;
-                Box::new(ask.listed(page, "cursor"))
+                let next = next_of(page.next.as_ref().map(Cursor::as_str), page.more);
+                list(
+                    JOBS_FORM,
+                    Box::new(ask.listed(page, next.as_deref(), "cursor", JOBS_FORM)?),
+                )
             }
-            Kind::Job => Box::new(job::view(ask).await?),
-            Kind::JobCauses => Box::new(causes::of_job(ask).await?),
-            Kind::JobDurations => Box::new(causes::durations_of_job(ask).await?),
-            Kind::Causes => Box::new(causes::of_time(ask).await?),
-            Kind::Durations => Box::new(causes::durations_of_time(ask).await?),
+            Kind::Job => {
+                let view = Box::pin(job::view(ask)).await?;
+                named(job_title(&view.row, ""), Box::new(view))
+            }
+            Kind::JobCauses => named(
+                title(&[self.title, ask.name()]),
+                Box::new(causes::of_job(ask).await?),
+            ),
+            Kind::JobDurations => named(
+                title(&[self.title, ask.name()]),
+                Box::new(causes::durations_of_job(ask).await?),
+            ),
+            Kind::Causes => list(&[], Box::new(causes::of_time(ask).await?)),
+            Kind::Durations => list(&[], Box::new(causes::durations_of_time(ask).await?)),
             Kind::Diff => {
-                let args = ask.args::<jobs::Diff>(&[])?;
-                Box::new(ask.listed(ask.get::<jobs::Diff>(args).await?, "after"))
+                let mut args = ask.args::<jobs::Diff>(&[])?;
+                // Of the first page only: it reads all returns of both jobs.
+                args.totals = ask.field("after").is_none();
+                let mut page = ask.get::<jobs::Diff>(args).await?;
+                let groups = grouped(std::mem::take(&mut page.minions))?;
+                let name = job_title(&page.b, "difference");
+                let next = next_of(page.next.as_deref(), page.more);
+                let page = ask.listed(page, next.as_deref(), "after", DIFF_FORM)?;
+                named(name, Box::new(DiffView { page, groups }))
             }
-            Kind::Events => Box::new(views::events(ask).await?),
-            Kind::Event => Box::new(views::event(ask).await?),
+            Kind::Events => list(EVENTS_FORM, Box::new(views::events(ask).await?)),
+            Kind::Event => {
+                let view = views::event(ask).await?;
+                let Time(at) = view.event.time;
+                let name = title(&[&view.event.tag, &calendar(at)]);
+                named(name, Box::new(view))
+            }
             Kind::Minions => {
                 let args = ask.args::<minions::List>(&[])?;
-                Box::new(ask.listed(ask.get::<minions::List>(args).await?, "after"))
+                let page = ask.get::<minions::List>(args).await?;
+                let next = next_of(page.next.as_deref(), page.more);
+                let page = ask.listed(page, next.as_deref(), "after", MINIONS_FORM)?;
+                list(&["minion"], Box::new(MinionsView::of(ask, page)))
             }
             Kind::Minion => {
                 let minion = ask.name().to_owned();
+                let name = title(&[&minion]);
                 let args = minions::ShowArgs { minion };
-                Box::new(ask.known::<minions::Show, _>(args).await?)
+                named(name, Box::new(ask.known::<minions::Show, _>(args).await?))
             }
-            Kind::Reactor => Box::new(views::reactor(ask).await?),
-            Kind::Reaction => Box::new(views::reaction(ask).await?),
-            Kind::Engines => Box::new(views::engines(ask).await),
-            Kind::Sink => Box::new(views::sink(ask).await?),
-        })
+            Kind::Reactor => list(REACTOR_FORM, Box::new(views::reactor(ask).await?)),
+            Kind::Reaction => {
+                let view = views::reaction(ask).await?;
+                let name = title(&[self.title, &view.reaction.tag]);
+                named(name, Box::new(view))
+            }
+            Kind::Engines => named(title(&[self.title]), Box::new(views::engines(ask).await)),
+            Kind::Sink => named(
+                title(&[self.title, ask.name()]),
+                Box::new(views::sink(ask).await?),
+            ),
+        }))
     }
 }

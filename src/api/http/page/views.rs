@@ -1,197 +1,109 @@
 //! The views, and the operations of the API that each makes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde::Serialize;
-use serde_json::Value as Json;
 
-use super::super::access::Access;
 use super::super::answer::HttpError;
 use super::super::attention::Part;
-use super::super::server::HttpServer;
 use super::super::v1;
-use super::render::encoded;
-use crate::api::budget::Room;
+use super::address::{Paging, query};
+use super::ask::{Ask, Listed};
+use super::diff_view::DiffGroup;
+use super::render::{calendar, encoded, text_of};
+use super::response::LocalPath;
+use super::title::title;
 use crate::api::call::consumers::ConsumersPage;
 use crate::api::call::events::{EventRow, EventsPage};
-use crate::api::call::jobs::answers::{JobDiff, JobsPage};
+use crate::api::call::jobs::answers::{JobDiff, JobRow};
 use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Why};
 use crate::api::call::sinks::{DeadLettersPage, SinksPage};
-use crate::api::call::{Call, Cursor, NoArgs, Run, consumers, events, reactor, sinks};
-use crate::api::query::MinionsPage;
-use crate::base::clock::Micros;
-use crate::base::limits::{PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
+use crate::api::call::{Cursor, NoArgs, consumers, events, reactor, sinks, store};
+use crate::api::query::{MinionsPage, MinionsSort};
+use crate::base::limits::{PAGE_OVERVIEW_ROWS, PAGE_STREAM_RATE};
+use crate::base::named::Named as _;
 use crate::model::Right;
 use crate::reactor::stored::{State as ReactionState, States, StoredRecord};
 use crate::wire::call::CallError;
 use crate::wire::msgpack::Time;
 
-/// A request for a view.
-pub(super) struct Ask<'a> {
-    pub(super) server: &'a Arc<HttpServer>,
-    pub(super) access: &'a Access,
-    /// Grows by the answer of each operation.
-    pub(super) room: &'a Mutex<Room>,
-    pub(super) path: &'a [(String, String)],
-    pub(super) query: &'a [(String, String)],
-}
-
-impl Ask<'_> {
-    /// A field of the address that is not empty.
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
-        self.query
-            .iter()
-            .find(|(known, value)| known == name && !value.is_empty())
-            .map(|(_, value)| value.as_str())
-    }
-
-    /// The fields of the address for an operation: all that are not empty and do not belong to the
-    /// view itself (`own`). `last`, such as `1d`, becomes the start of the time range.
-    pub(super) fn fields(&self, own: &[&str]) -> Result<Vec<(String, Json)>, HttpError> {
-        let mut fields = vec![];
-
-        for (name, value) in self
-            .query
-            .iter()
-            .filter(|(name, value)| !value.is_empty() && !own.contains(&name.as_str()))
-        {
-            if name == "last" {
-                fields.push(("since".to_owned(), self.before(value)?.into()));
-            } else {
-                fields.push((name.clone(), Json::from(value.as_str())));
-            }
-        }
-
-        // The number of rows is the page's, unless the reader has chosen one.
-        if self.field("limit").is_none() && !own.contains(&"limit") {
-            fields.push(("limit".to_owned(), PAGE_ROWS.into()));
-        }
-
-        Ok(fields)
-    }
-
-    /// The time this long before now, in microseconds since 1970.
-    pub(super) fn before(&self, span: &str) -> Result<i64, HttpError> {
-        let seconds = match span {
-            "1h" => 3600,
-            "1d" => 86_400,
-            "7d" => 7 * 86_400,
-            // The form offers these four.
-            "30d" => 30 * 86_400,
-            _ => {
-                return Err(HttpError::bad(format!(
-                    "`last={span:.20}`: expected 1h, 1d, 7d or 30d"
-                )));
-            }
-        };
-
-        Ok(self
-            .server
-            .ctx
-            .archive
-            .clock
-            .now()
-            .0
-            .saturating_sub(seconds * 1_000_000))
-    }
-
-    /// The answer of a call, with the rights and limits of the reader.
-    pub(super) async fn get<C: Run>(&self, args: C::Args<'static>) -> Result<C::Answer, HttpError> {
-        v1::make::<C>(self.server, self.access, self.room, self.path, args).await
-    }
-
-    /// Like [`Ask::get`], of a call that has no answer for an unknown job or minion.
-    pub(super) async fn known<C, A>(&self, args: C::Args<'static>) -> Result<A, HttpError>
-    where
-        C: Run + Call<Answer = Option<A>>,
-    {
-        self.get::<C>(args).await?.ok_or_else(v1::not_found::<C>)
-    }
-
-    /// Like [`Ask::get`], for a part of a view: an error is shown in its place.
-    pub(super) async fn part<C: Run>(&self, args: C::Args<'static>) -> Part<C::Answer> {
-        match self.get::<C>(args).await {
-            Ok(answer) => Part::Shown(answer),
-            Err(error) => Part::Failed {
-                error: error.message,
-            },
-        }
-    }
-
-    /// The arguments of a call from the path and the address of this view, but the fields that
-    /// belong to the view itself (`own`).
-    pub(super) fn args<C: Run>(&self, own: &[&str]) -> Result<C::Args<'static>, HttpError> {
-        v1::args_of::<C>(self.path, self.fields(own)?)
-    }
-
-    /// The part of the path that names what is shown.
-    pub(super) fn name(&self) -> &str {
-        self.path.first().map_or("", |(_, name)| name.as_str())
-    }
-
-    /// The query of this view with another value of a field.
-    pub(super) fn with(&self, name: &str, value: &str) -> String {
-        let kept = self
-            .query
-            .iter()
-            .filter(|(known, value)| known != name && !value.is_empty());
-        query(
-            kept.map(|(name, value)| (name.as_str(), value.as_str()))
-                .chain([(name, value)]),
-        )
-    }
-
-    /// A page of a list, with what its template needs: the fields of the address, and the query of
-    /// the next page, which is in the field `cursor`.
-    pub(super) fn listed<P: Page>(&self, page: P, cursor: &str) -> Listed<P> {
-        Listed {
-            filter: self.query.iter().cloned().collect(),
-            next_page: page.next().map(|next| self.with(cursor, next)),
-            page,
-        }
-    }
-}
-
-/// A page of a list.
-pub(super) trait Page: Serialize {
-    /// Where the next page begins, if more follow.
-    fn next(&self) -> Option<&str>;
-}
-
-macro_rules! pages {
-    ($($page:ty: $as_str:path;)+) => {
-        $(impl Page for $page {
-            fn next(&self) -> Option<&str> {
-                self.next.as_ref().filter(|_| self.more).map($as_str)
-            }
-        })+
+/// The difference of the two jobs that were ticked in a list: the later one with the earlier one.
+pub(super) fn compared(ask: &Ask<'_>) -> Result<LocalPath, HttpError> {
+    let ticked = ask.address.query.iter().filter(|(name, _)| name == "run");
+    let mut jids: Vec<&str> = ticked.map(|(_, jid)| jid.as_str()).collect();
+    // Jids sort by their times.
+    jids.sort_unstable();
+    let [earlier, later] = jids[..] else {
+        return Err(HttpError::bad(format!(
+            "{} jobs are ticked: tick the two jobs to compare",
+            jids.len()
+        )));
     };
+    let with = query([("with", earlier)].into_iter());
+    Ok(LocalPath::or_root(&format!(
+        "/jobs/{}/diff{with}",
+        encoded(later)
+    )))
 }
 
-pages! {
-    JobsPage: Cursor::as_str;
-    JobDiff: String::as_str;
-    EventsPage: Cursor::as_str;
-    MinionsPage: String::as_str;
-    ReactionsPage: Cursor::as_str;
+/// The fields of forms; others that an address may have are kept by them.
+pub(super) const JOBS_FORM: &[&str] = &[
+    "fun", "arg", "tgt", "minion", "user", "master", "jid", "result",
+];
+pub(super) const EVENTS_FORM: &[&str] = &["tag", "minion", "jid", "master", "where"];
+pub(super) const MINIONS_FORM: &[&str] = &["minion", "attention"];
+pub(super) const REACTOR_FORM: &[&str] = &["tag", "minion", "state", "why"];
+pub(super) const DIFF_FORM: &[&str] = &["with", "minion"];
+
+/// Where the next page begins, if more follow.
+pub(super) fn next_of(next: Option<&str>, more: bool) -> Option<String> {
+    next.filter(|_| more).map(str::to_owned)
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct Listed<P> {
+/// The title of a job: function, failures and time, by which tabs of jobs are told apart.
+pub(super) fn job_title(row: &JobRow, what: &str) -> String {
+    let Time(at) = row.time;
+    let failed = match row.failed {
+        0 => String::new(),
+        count => format!("{count} failed"),
+    };
+    title(&[&text_of(&row.fun), what, &failed, &calendar(at)])
+}
+
+/// The difference of two runs.
+#[derive(Serialize)]
+pub(super) struct DiffView {
     #[serde(flatten)]
-    page: P,
-    next_page: Option<String>,
-    filter: HashMap<String, String>,
+    pub(super) page: Listed<JobDiff>,
+    pub(super) groups: Vec<DiffGroup>,
 }
 
-/// A query, with `?`.
-fn query<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    let fields: Vec<_> = fields
-        .map(|(name, value)| format!("{}={}", encoded(name), encoded(value)))
-        .collect();
-    format!("?{}", fields.join("&"))
+/// Minions, and the links that sort them.
+#[derive(Serialize)]
+pub(super) struct MinionsView {
+    #[serde(flatten)]
+    page: Listed<MinionsPage>,
+    sort: &'static str,
+    /// The query for each order.
+    sorts: HashMap<&'static str, String>,
+}
+
+impl MinionsView {
+    pub(super) fn of(ask: &Ask<'_>, page: Listed<MinionsPage>) -> Self {
+        let sort = ask.field("sort").and_then(MinionsSort::named);
+        // A place in one order is none in another.
+        let link = |name: &&'static str| {
+            let query = ask
+                .address
+                .with(&[("sort", *name), ("after", ""), ("back", "")]);
+            (*name, query)
+        };
+        Self {
+            page,
+            sort: sort.unwrap_or_default().name(),
+            sorts: MinionsSort::NAMES.iter().map(link).collect(),
+        }
+    }
 }
 
 /// Events, and the stream that adds new ones to the first page.
@@ -225,9 +137,11 @@ pub(super) async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
         .await?;
 
     // Only the first page shows the present, so only it is continued by the stream, which does not select by job.
-    let is_first = ["cursor", "until", "jid"]
-        .iter()
-        .all(|name| ask.field(name).is_none());
+    let [_, until] = ask.address.bounds()?;
+    let is_first = until.is_none()
+        && ["cursor", "jid"]
+            .iter()
+            .all(|name| ask.field(name).is_none());
     let stream = if is_first {
         // The stream begins after the page, or after the position from before it was read, so no
         // event is missing between them.
@@ -237,8 +151,9 @@ pub(super) async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
         None
     };
 
+    let next = next_of(page.next.as_ref().map(Cursor::as_str), page.more);
     Ok(EventsView {
-        page: ask.listed(page, "cursor"),
+        page: ask.listed(page, next.as_deref(), "cursor", EVENTS_FORM)?,
         stream,
     })
 }
@@ -279,7 +194,7 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
 
 #[derive(Serialize)]
 pub(super) struct EventView {
-    event: EventRow,
+    pub(super) event: EventRow,
 }
 
 /// One event: the first one below the next sequence number.
@@ -331,7 +246,7 @@ pub(super) async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
     let dead = reactor::HistoryArgs {
         state: Some(States::unfinished()),
         limit: Some(PAGE_OVERVIEW_ROWS),
-        since: Some(Time(Micros(ask.before("7d")?))),
+        since: Some(Time(ask.address.before("7d")?)),
         ..reactor::HistoryArgs::default()
     };
 
@@ -342,20 +257,21 @@ pub(super) async fn reactor(ask: &Ask<'_>) -> Result<ReactorView, HttpError> {
 
     let args = ask.args::<reactor::History>(&["why"])?;
     let page = ask.get::<reactor::History>(args).await?;
+    let next = next_of(page.next.as_ref().map(Cursor::as_str), page.more);
 
     Ok(ReactorView {
         reactor: state,
         lists: Some(ReactorLists {
             dead,
             why,
-            page: ask.listed(page, "cursor"),
+            page: ask.listed(page, next.as_deref(), "cursor", REACTOR_FORM)?,
         }),
     })
 }
 
 #[derive(Serialize)]
 pub(super) struct ReactionView {
-    reaction: ReactionRow,
+    pub(super) reaction: ReactionRow,
     can_replay: bool,
     /// How many calls were repeated, after a replay.
     replayed: Option<String>,
@@ -388,19 +304,40 @@ pub(super) struct EnginesView {
     sinks: Part<SinksPage>,
     consumers: Option<Part<ConsumersPage>>,
     letters: Option<DeadLettersPage>,
-    next_page: Option<String>,
+    /// The ages at which entries expire, in seconds.
+    kept: Vec<u64>,
+    /// Whether sizes or numbers of entries are limited as well.
+    is_kept_by_size: bool,
+    /// Whether the reader may change dead letters.
+    can_change: bool,
+    /// How many were, after a change: of which name, and how many.
+    changed: Option<(&'static str, String)>,
+    #[serde(flatten)]
+    paging: Paging,
 }
 
 pub(super) async fn engines(ask: &Ask<'_>) -> EnginesView {
-    let (sinks, consumers) = tokio::join!(
+    let (sinks, mut consumers) = tokio::join!(
         ask.part::<sinks::List>(sinks::ListArgs::default()),
         ask.part::<consumers::List>(consumers::ListArgs::default())
     );
+
+    // A sink's consumer has its name, lag and error, which the list of sinks has already.
+    if let (Some(SinksPage { sinks }), Part::Shown(page)) = (sinks.shown(), &mut consumers) {
+        let is_of_sink = |name: &str| sinks.iter().any(|sink| sink.name == name);
+        page.consumers
+            .retain(|consumer| !is_of_sink(&consumer.name));
+    }
+
     EnginesView {
         sinks,
         consumers: Some(consumers),
         letters: None,
-        next_page: None,
+        kept: Vec::new(),
+        is_kept_by_size: false,
+        can_change: false,
+        changed: None,
+        paging: Paging::default(),
     }
 }
 
@@ -410,37 +347,28 @@ pub(super) async fn sink(ask: &Ask<'_>) -> Result<EnginesView, HttpError> {
     };
     let sinks = ask.get::<sinks::List>(args).await?;
 
-    let args = ask.args::<sinks::DeadLetters>(&["limit"])?;
+    let args = ask.args::<sinks::DeadLetters>(&["limit", "retry", "drop"])?;
     let letters = ask.get::<sinks::DeadLetters>(args).await?;
+    let classes = ask.get::<store::Stats>(NoArgs {}).await?.classes;
 
     let next = letters.next.as_ref();
-    let next = next.map(|(seq, id)| ask.with("after", &serde_json::json!([seq, id]).to_string()));
+    let next = next.map(|(seq, id)| serde_json::json!([seq, id]).to_string());
 
     Ok(EnginesView {
         sinks: Part::Shown(sinks),
         consumers: None,
         letters: Some(letters),
-        next_page: next,
+        kept: classes
+            .iter()
+            .filter_map(|class| class.keep_age_s)
+            .collect(),
+        is_kept_by_size: classes
+            .iter()
+            .any(|class| class.keep_bytes.or(class.keep_entries).is_some()),
+        can_change: ask.access.right >= Right::Admin,
+        changed: ["retry", "drop"]
+            .into_iter()
+            .find_map(|name| Some((name, ask.field(name)?.to_owned()))),
+        paging: ask.address.paging("after", next.as_deref()),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use axum::extract::Query;
-    use hyper::Uri;
-
-    #[test]
-    fn a_query_holds_any_text() {
-        let text = query([("tag", "a/*&b=c #\"<é"), ("x", "")].into_iter());
-        let uri: Uri = format!("/{text}").parse().unwrap();
-        let Query(fields) = Query::<Vec<(String, String)>>::try_from_uri(&uri).unwrap();
-        assert_eq!(
-            fields,
-            [
-                ("tag".to_owned(), "a/*&b=c #\"<é".to_owned()),
-                ("x".to_owned(), String::new())
-            ]
-        );
-    }
 }

@@ -7,6 +7,7 @@ mod params;
 
 pub use openapi::document as openapi;
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use axum::Router;
 use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, on};
-use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use parking_lot::Mutex;
 use salt_sls::Glob;
@@ -26,7 +26,8 @@ use self::events::Stream;
 use self::operations::{OPERATIONS, Operation};
 use self::params::arguments;
 use super::access::Access;
-use super::answer::{Answer, HttpError, plain, tagged};
+use super::answer::{Answer, HttpError};
+use super::encoding::{Asked, Encoded};
 use super::server::{HttpServer, Server, rejected};
 use super::stream::format::Format;
 use crate::api::budget::Room;
@@ -67,7 +68,9 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
 }
 
 async fn document(request: Request) -> Response {
-    tagged(openapi().to_string().into(), request.headers())
+    let encoded = Asked::of(request.headers()).tagged(openapi().to_string().into_bytes());
+    let Ok(answer) = encoded.answer(JSON, |bytes| Ok::<_, Infallible>(bytes.into()));
+    answer
 }
 
 async fn run(
@@ -110,28 +113,42 @@ async fn run(
     }
 
     let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
-    let text = match &operation.call.run {
-        CallHandler::Run(call) => carry_out(&server, &access, args, call.text).await?,
+    // The answer to a change is about that change, so comparing it with an earlier one is no use.
+    let asked = Asked::of(&head.headers);
+    let is_read = operation.method == "GET";
+    let encode = move |text: Vec<u8>| {
+        if is_read {
+            asked.tagged(text)
+        } else {
+            asked.plain(text)
+        }
+    };
+
+    let encoded = match &operation.call.run {
+        CallHandler::Run(call) => carry_out(&server, &access, args, call.text, encode).await?,
         // A call that waits for entries is a task, and occupies no thread in the meantime.
         CallHandler::Wait(call) => {
             let ctx = &server.ctx;
             let poll = (call.text)(ctx, &access.caller, Json::Object(args))?;
-            poll.run(ctx.archive.clone(), &access.budget, server.stop.clone())
+            let text = poll
+                .run(ctx.archive.clone(), &access.budget, server.stop.clone())
+                .await?;
+            server
+                .carry_out(&access.budget, move || encode(text))
                 .await?
         }
         CallHandler::Save(_) => return Err(operation.cannot()),
     };
-    if text == b"null" {
+    // Too short to be compressed.
+    if encoded.bytes == b"null" {
         return Err(operation.not_found());
     }
-    let body = room.fill(text)?;
 
-    // The answer to a change is about that change, so comparing it with an earlier one is no use.
-    if operation.method == "GET" {
-        return Ok(tagged(body, &head.headers));
-    }
-    Ok(plain(StatusCode::OK, "application/json", body))
+    encoded.answer(JSON, |bytes| room.fill(bytes).map_err(HttpError::from))
 }
+
+/// The content type of answers.
+const JSON: &str = "application/json";
 
 /// The answer of a reading or changing call for the page or salt-api, after the checks of its operation.
 /// `of_path` are the parts of the view's path. The room of the request grows by the answer.
@@ -160,6 +177,11 @@ pub(super) async fn make<C: Run>(
     let held = room.held().saturating_add(bytes);
     room.hold(held)?;
     Ok(answer)
+}
+
+/// Whether a reader may make a call at all. What its arguments name may still be out of its limits.
+pub(super) fn may<C: Run>(access: &Access) -> bool {
+    operation_of::<C>().is_ok_and(|operation| permit(operation, access, &[]).is_ok())
 }
 
 /// The arguments of a call from the parts of a view's path and the fields of its address, read as
@@ -337,15 +359,16 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes a call, for its answer as JSON text.
+/// Makes a call, for its answer as JSON text in the form that the request asks for.
 async fn carry_out(
     server: &Arc<HttpServer>,
     access: &Access,
     args: Map<String, Json>,
     call: fn(&Ctx, &Caller, Json) -> Result<Vec<u8>, CallError>,
-) -> Result<Vec<u8>, HttpError> {
+    encode: impl FnOnce(Vec<u8>) -> Encoded + Send + 'static,
+) -> Result<Encoded, HttpError> {
     let (ctx, caller) = (server.ctx.clone(), access.caller.clone());
-    let work = move || call(&ctx, &caller, Json::Object(args));
+    let work = move || call(&ctx, &caller, Json::Object(args)).map(encode);
     Ok(server.carry_out(&access.budget, work).await??)
 }
 

@@ -145,6 +145,8 @@ pub(super) static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
         get::<sinks::List>("/sinks"),
         get::<sinks::List>("/sinks/{name}").doc("Show a sink"),
         get::<sinks::DeadLetters>("/sinks/{name}/dead-letters"),
+        post::<sinks::Retry>("/sinks/{name}/dead-letters/retry"),
+        post::<sinks::Drop>("/sinks/{name}/dead-letters/drop"),
         post::<sinks::Pause>("/sinks/{name}/pause"),
         post::<sinks::Resume>("/sinks/{name}/resume"),
         post::<sinks::Seek>("/sinks/{name}/seek")
