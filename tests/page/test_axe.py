@@ -41,17 +41,13 @@ def axe():
 def violations(page, axe):
     """What axe-core finds. The page's policy lets no script in, so it comes through the protocol."""
     page.js(axe + "; 0")
-    # It looks at every element that is shown, which takes a while beside other tests.
+    # It looks at every element that is shown, which takes a while as other tests run.
     return page.js(RUN, seconds=240)
 
 
 def test_axe_finds_a_barrier(tab, axe):
     tab.open("data:text/html,<title>A</title><input>")
     assert {"html-has-lang", "label"} <= {found["rule"] for found in violations(tab, axe)}
-
-
-#: Views that answer with something else than a page until they are made.
-PENDING = set()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +82,7 @@ def large(tmp_path_factory):
         "two jobs": f"/jobs/compare?run={small.nightly}&run={small.before}",
         "unknown path": "/nothing/here",
     }
-    yield daemon, {name: path for name, path in paths.items() if name not in PENDING}
+    yield daemon, paths
     daemon.stop()
 
 

@@ -18,9 +18,6 @@ FOREIGN = """
  document.querySelector("main").innerText.search(/[\\u0000-\\u0008\\u000b-\\u001f\\u007f]/) + 1].join()
 """
 
-#: Until control characters are spelled out in every view, and all views are there.
-PENDING = True
-
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
@@ -53,7 +50,6 @@ def hostile(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.skipif(PENDING, reason="control characters are not spelled out everywhere yet")
 def test_hostile_text_stays_text(hostile, chromium, width):
     daemon, paths, _ = hostile
     page = chromium.page(width=width)

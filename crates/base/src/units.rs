@@ -1,4 +1,6 @@
-//! Bytes, durations and rates in few characters.
+//! Bytes, durations, rates and texts in few characters.
+
+use std::borrow::Cow;
 
 /// Formats bytes in at most six characters: `1023B`, `47.2K`, `9.81G`.
 pub fn bytes(n: u64) -> String {
@@ -40,9 +42,24 @@ pub fn rate(per_1000_s: u64) -> String {
     format!("{}.{}", per_1000_s / 1000, per_1000_s % 1000 / 100)
 }
 
+/// The first `max` characters of a text, with `…` if there are more.
+pub fn cut(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        for (text, shown) in [("", ""), ("aé", "aé"), ("aéb", "aé…")] {
+            assert_eq!(cut(text, 2), shown);
+        }
+    }
 
     #[test]
     fn bytes_and_durations_are_short() {

@@ -37,7 +37,7 @@ pub(crate) struct ListArgs {
 }
 
 answers! {
-    /// Failures grouped by cause, those of the most minions first.
+    /// Failures grouped by cause, sorted by the number of minions.
     #[schemars(rename = "Causes")]
     CausesPage {
         causes: Vec<CauseRow>,

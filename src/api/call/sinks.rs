@@ -10,7 +10,7 @@ use super::consumers::{Position, Problem};
 use super::events::StartArgs;
 use super::page_rows::PageRows;
 use super::{Call, Changing, In, NoArgs, Run, Whole};
-use crate::api::query::Moment;
+use crate::api::query::{Moment, masked};
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_SHOWN_BYTES_MAX;
 use crate::engines::dead_letters::DeadLetter;
@@ -414,7 +414,7 @@ fn reasons(letters: &[DeadLetter]) -> Vec<LetterReason> {
 
     let mut groups: BTreeMap<String, LetterReason> = BTreeMap::new();
     for letter in letters {
-        let reason = masked(letter);
+        let reason = reason_of(letter);
         let group = groups
             .entry(reason.clone())
             .or_insert_with(|| LetterReason {
@@ -431,24 +431,15 @@ fn reasons(letters: &[DeadLetter]) -> Vec<LetterReason> {
     groups
 }
 
-/// The reason of a dead letter without what differs from event to event: its names and all numbers.
-fn masked(letter: &DeadLetter) -> String {
+/// The reason of a dead letter without what differs from event to event.
+fn reason_of(letter: &DeadLetter) -> String {
     let mut text = letter.reason.clone();
-    for name in [&letter.id, &letter.jid, &letter.minion, &letter.tag] {
+    for name in [&letter.id, &letter.jid, &letter.tag] {
         if !name.is_empty() {
             text = text.replace(name.as_str(), "*");
         }
     }
-
-    let mut masked = String::with_capacity(text.len());
-    for c in text.chars() {
-        if !c.is_ascii_digit() {
-            masked.push(c);
-        } else if !masked.ends_with('#') {
-            masked.push('#');
-        }
-    }
-    masked
+    masked(&text, &letter.minion)
 }
 
 fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
@@ -493,7 +484,7 @@ impl LettersArgs {
                 letters.retain(|letter| {
                     let ids = self.ids.as_ref();
                     ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
-                        && masked(letter) == *reason
+                        && reason_of(letter) == *reason
                 });
                 Some(letters.into_iter().map(|letter| letter.id).collect())
             }
@@ -583,7 +574,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                (2, "#: host * in job * unknown".to_owned()),
+                (2, "#: host <minion> in job * unknown".to_owned()),
                 (1, "# too large: # bytes".to_owned())
             ]
         );

@@ -344,7 +344,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
 
     store(ctx, of)?;
 
-    // By rank, so that no text of a minion becomes a series.
+    // By rank: no text of a minion becomes a series.
     let causes = minions_by_cause(&ctx.archive)?;
     for (rank, minions) in (1..=METRICS_CAUSES).zip(causes) {
         of.gauge(

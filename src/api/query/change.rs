@@ -1,6 +1,7 @@
 //! What a state changed, in one line.
 
 use crate::base::limits::CHANGE_SUMMARY_MAX;
+use crate::base::units::cut;
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, Head, Reader, as_text};
 
@@ -26,10 +27,7 @@ pub(crate) fn summary(changes: &[u8]) -> String {
             break;
         }
     }
-    match text.char_indices().nth(CHANGE_SUMMARY_MAX) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
-    }
+    cut(&text, CHANGE_SUMMARY_MAX).into_owned()
 }
 
 /// A value of the changes; `None` if its key says all that fits in a line.

@@ -75,12 +75,8 @@ pub(crate) fn fleet(
     digest: &DigestView<'_>,
 ) -> Result<Fleet, StoreError> {
     let highstates = Highstates::read(store, digest)?;
-    let count = |state| {
-        highstates
-            .last()
-            .filter(|run| state_of(run) == state)
-            .count() as u64
-    };
+    let states: Vec<MinionState> = highstates.last().map(state_of).collect();
+    let count = |state| states.iter().filter(|known| **known == state).count() as u64;
 
     let known = known(store)?;
     Ok(Fleet {

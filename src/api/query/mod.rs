@@ -13,6 +13,7 @@ mod fleet;
 mod job;
 mod jobs;
 mod links;
+mod mask;
 mod minions;
 mod missing;
 mod others;
@@ -30,6 +31,7 @@ pub(crate) use jobs::{
     settled,
 };
 pub(crate) use links::{Child, children, parent};
+pub(crate) use mask::masked;
 pub(crate) use minions::{
     Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, MinionsSort, Moment,
     NotRead, minion, minions_list,

@@ -16,7 +16,7 @@ use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
 Failures with the same state, function and message are one cause; names, paths and numbers in messages are masked. \
-Without a JID, those of the last day. KEY names a cause, for `jobs show --cause`.
+Without a JID, the failures of the last day are grouped. KEY names a cause, for `jobs show --cause`.
 
 Examples:
   saltcellar jobs causes 20261121054728123456

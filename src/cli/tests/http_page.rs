@@ -147,7 +147,7 @@ fn every_view_shows_what_is_stored() {
                 "missing1",
                 "What failed",
                 "class=\"strip\"",
-                "aria-label=\"web1: failed\"",
+                "<title>web1: failed</title>",
                 "2 states: 1 failed, 1 changed",
             ],
         ),

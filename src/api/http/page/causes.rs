@@ -44,25 +44,25 @@ impl CausesView {
 
 /// A view of nothing but causes.
 #[derive(Serialize)]
-pub(super) struct DayView {
-    causes: DayCauses,
+pub(super) struct FailuresView {
+    causes: FailuresList,
     filter: HashMap<String, String>,
 }
 
 #[derive(Serialize)]
-struct DayCauses {
+struct FailuresList {
     #[serde(flatten)]
     page: CausesPage,
     jid: Option<String>,
 }
 
-pub(super) async fn of_job(ask: &Ask<'_>) -> Result<DayView, HttpError> {
+pub(super) async fn of_job(ask: &Ask<'_>) -> Result<FailuresView, HttpError> {
     let mut args = ask.args::<causes::List>(&["limit"])?;
     args.limit = None;
     shown(ask, args, Some(ask.name().to_owned())).await
 }
 
-pub(super) async fn of_time(ask: &Ask<'_>) -> Result<DayView, HttpError> {
+pub(super) async fn of_time(ask: &Ask<'_>) -> Result<FailuresView, HttpError> {
     let mut args = ask.args::<causes::List>(&["limit"])?;
     args.limit = None;
     shown(ask, args, None).await
@@ -72,10 +72,10 @@ async fn shown(
     ask: &Ask<'_>,
     args: causes::ListArgs,
     jid: Option<String>,
-) -> Result<DayView, HttpError> {
+) -> Result<FailuresView, HttpError> {
     let page = ask.known::<causes::List, CausesPage>(args).await?;
-    Ok(DayView {
-        causes: DayCauses { page, jid },
+    Ok(FailuresView {
+        causes: FailuresList { page, jid },
         filter: ask.address.filter(),
     })
 }

@@ -337,7 +337,8 @@ impl Frame {
         let signed_in = matches!(peer, Peer::Network { .. });
 
         let is_entry = |view: &&View| {
-            !view.part.is_empty() && !view.path.contains('{') && view.is_allowed(access)
+            let is_named = view.path == "/" || view.path.strip_prefix('/') == Some(view.part);
+            is_named && view.is_allowed(access)
         };
         let nav = VIEWS.iter().filter(is_entry).map(|view| NavItem {
             name: view.part,

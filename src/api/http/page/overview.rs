@@ -11,7 +11,9 @@ use super::ask::Ask;
 use crate::api::call::event_rates::EventRates;
 use crate::api::call::jobs::answers::JobsPage;
 use crate::api::call::status::Status;
-use crate::api::call::{NoArgs, event_rates, fleet, jobs, minions, status, store};
+use crate::api::call::{
+    NoArgs, causes, durations, event_rates, fleet, jobs, minions, status, store,
+};
 use crate::api::query::{DAY_US, Fleet, FleetDay, JobResult};
 use crate::base::clock::Micros;
 use crate::base::limits::{PAGE_FAILED_READ, PAGE_OVERVIEW_ROWS};
@@ -27,6 +29,9 @@ pub(super) struct Overview {
     minions: Option<Part<Attended>>,
     fleet: Option<Part<FleetView>>,
     rates: Option<Part<EventRates>>,
+    /// Whether the reader may see the views that the fleet links to.
+    has_causes: bool,
+    has_durations: bool,
     /// None if nothing was stored in any of them.
     hours: Option<Vec<u64>>,
     hours_max: Option<u64>,
@@ -117,6 +122,8 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
     };
 
     Ok(Overview {
+        has_causes: v1::may::<causes::List>(ask.access),
+        has_durations: v1::may::<durations::OfTime>(ask.access),
         fleet,
         rates,
         hours: hours.filter(|_| hours_max > Some(0)).cloned(),

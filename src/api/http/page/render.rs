@@ -25,8 +25,9 @@ macro_rules! templates {
 }
 
 pub(super) const TEMPLATES: &[(&str, &str)] = templates! {
-    "causes.html" "day.html" "diff.html" "durations.html" "engines.html" "events.html" "find.html" "fleet.html" "job.html"
-    "jobs.html" "layout.html" "minion.html" "minions.html" "notice.html" "strip.html" "overview.html" "reaction.html" "reactor.html"
+    "causes.html" "diff.html" "durations.html" "engines.html" "events.html" "failures.html" "find.html" "fleet.html"
+    "job.html" "jobs.html" "layout.html" "minion.html" "minions.html" "notice.html" "overview.html" "reaction.html"
+    "reactor.html" "strip.html" "times.html"
 };
 
 /// The time before and after an event or a job that a link shows.
@@ -145,10 +146,7 @@ fn brief(value: &Value) -> String {
         None if value.is_none() || value.is_undefined() => String::new(),
         None => serde_json::to_string(value).unwrap_or_else(|error| error.to_string()),
     };
-    match text.char_indices().nth(PAGE_TEXT_MAX) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
-    }
+    units::cut(&text, PAGE_TEXT_MAX).into_owned()
 }
 
 /// Arguments in one line, as on a command line.

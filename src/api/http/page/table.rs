@@ -73,7 +73,7 @@ pub(super) const VIEWS: &[View] = &[
     view("/jobs/{jid}", "job.html", "Job", "jobs", Kind::Job),
     view(
         "/jobs/{jid}/causes",
-        "day.html",
+        "failures.html",
         "Causes of failures",
         "jobs",
         Kind::JobCauses,
@@ -87,7 +87,7 @@ pub(super) const VIEWS: &[View] = &[
     ),
     view(
         "/causes",
-        "day.html",
+        "failures.html",
         "Causes of failures",
         "overview",
         Kind::Causes,

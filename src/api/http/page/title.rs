@@ -3,18 +3,13 @@
 use hyper::StatusCode;
 
 use crate::base::limits::PAGE_TITLE_PART_MAX;
+use crate::base::units::cut;
 use crate::base::visible::plain;
 
 /// A title of these parts, without the empty ones. Each may be text from outside: it is cut, and
 /// what a reader would not see is spelled out.
 pub(super) fn title(parts: &[&str]) -> String {
-    let shown = |part: &&str| {
-        let text = plain(part);
-        match text.char_indices().nth(PAGE_TITLE_PART_MAX) {
-            Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-            None => text.into_owned(),
-        }
-    };
+    let shown = |part: &&str| cut(&plain(part), PAGE_TITLE_PART_MAX).into_owned();
 
     let given = parts.iter().filter(|part| !part.is_empty());
     given.map(shown).collect::<Vec<_>>().join(" · ")

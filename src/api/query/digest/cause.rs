@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::mask::masked;
+use super::super::mask::masked;
 use crate::base::limits::{CAUSE_EXAMPLE_MAX, CAUSE_MESSAGE_MAX, CAUSES_PER_RETURN_MAX};
+use crate::base::units::cut;
 use crate::wire::msgpack::{self, Head, Reader, as_text};
 use crate::wire::outcome::Outcome;
 use crate::wire::outcome::states::StateRow;
@@ -41,7 +42,7 @@ pub(crate) struct Failure {
 impl Cause {
     /// A short text that names this cause, in every daemon and after every start.
     pub(crate) fn key(&self) -> String {
-        // Each field with its length or its mark, by `Hash`, so that no two causes run into one another.
+        // `Hash` writes each text with a mark at its end, which keeps two causes apart.
         let mut hasher = Xxh3Default::new();
         self.hash(&mut hasher);
         format!("{:016x}", hasher.finish())
@@ -53,7 +54,7 @@ impl Cause {
     }
 }
 
-/// The causes of a failed return: those of its failed states, or else one of the run itself.
+/// The causes of a failed return: one for each failed state, or else one for the run itself.
 pub(crate) fn failures(body: &[u8], jid: &str, minion: &str, code: i64) -> Vec<Failure> {
     let outcome = Outcome::of(body, jid);
     let fun = outcome.fun.and_then(as_text).unwrap_or_default();
@@ -77,12 +78,14 @@ fn of_state(state: &StateRow<'_>, fun: &str, minion: &str) -> Failure {
     Failure {
         cause: Cause {
             // Without a key nothing ran: the comment says why, and the run is what failed.
-            state: ran.then(|| cut(state.id, CAUSE_MESSAGE_MAX)),
-            fun: cut(if ran { &state.fun } else { fun }, CAUSE_MESSAGE_MAX),
+            state: ran.then(|| cut(state.id, CAUSE_MESSAGE_MAX).into_owned()),
+            fun: cut(if ran { &state.fun } else { fun }, CAUSE_MESSAGE_MAX).into_owned(),
             exit_code: None,
-            message: cut(&masked(&line, minion), CAUSE_MESSAGE_MAX),
+            message: cut(&masked(&line, minion), CAUSE_MESSAGE_MAX).into_owned(),
         },
-        sls: state.sls.map(|sls| cut(sls, CAUSE_MESSAGE_MAX)),
+        sls: state
+            .sls
+            .map(|sls| cut(sls, CAUSE_MESSAGE_MAX).into_owned()),
         example: line,
     }
 }
@@ -92,9 +95,9 @@ fn of_run(outcome: &Outcome<'_>, fun: &str, minion: &str, code: i64) -> Failure 
     Failure {
         cause: Cause {
             state: None,
-            fun: cut(fun, CAUSE_MESSAGE_MAX),
+            fun: cut(fun, CAUSE_MESSAGE_MAX).into_owned(),
             exit_code: Some(code),
-            message: cut(&masked(&line, minion), CAUSE_MESSAGE_MAX),
+            message: cut(&masked(&line, minion), CAUSE_MESSAGE_MAX).into_owned(),
         },
         sls: None,
         example: line,
@@ -117,7 +120,7 @@ fn first_line(value: &[u8]) -> String {
     } else {
         first
     };
-    cut(line, CAUSE_EXAMPLE_MAX)
+    cut(line, CAUSE_EXAMPLE_MAX).into_owned()
 }
 
 /// The text in a value that says most; `depth` values deep at most.
@@ -133,14 +136,6 @@ fn text_in(value: &[u8], depth: usize) -> Option<&str> {
             told.or_else(|| msgpack::pairs(value).find_map(|(_, one)| text_in(one, depth)))
         }
         _ => as_text(value).filter(|text| !text.trim().is_empty()),
-    }
-}
-
-/// A text, cut at a number of characters.
-fn cut(text: &str, max: usize) -> String {
-    match text.char_indices().nth(max) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
     }
 }
 
@@ -256,7 +251,7 @@ mod tests {
             ..Cause::default()
         };
         assert_ne!(one.key(), other.key());
-        // Addresses and saved links name causes, so that a key must not change.
+        // Saved links name causes by their keys.
         assert_eq!(Cause::default().key().len(), 16);
     }
 

@@ -15,7 +15,6 @@
 //! failed, counts as failed here, while the job itself ([`super::Job`]) shows the first.
 
 mod cause;
-mod mask;
 mod spread;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -125,8 +124,9 @@ impl State {
         let mut budget = DIGEST_BYTES_AT_ONCE;
         let mut complete = since.max(self.floor);
         for segment in &segments {
-            let unread = self.read_segment(log, segment, since, &mut budget)?;
-            complete = complete.max(unread.unwrap_or(complete));
+            if let Some(unread) = self.read_segment(log, segment, since, &mut budget)? {
+                complete = complete.max(unread);
+            }
         }
 
         self.bound();
@@ -172,7 +172,7 @@ impl State {
         if excess == 0 {
             return;
         }
-        // Some more, so that this is not due with each run.
+        // Some more: otherwise this would be due with each new run.
         let excess = excess + DIGEST_RUNS_MAX / 10;
         let mut times: Vec<Micros> = self.runs.values().map(|run| run.at).collect();
         let (_, last, _) = times.select_nth_unstable(excess.min(self.runs.len() - 1));
@@ -208,7 +208,7 @@ impl State {
 
         // Downwards, block by block, as far as there are entries of the time.
         let wanted = blocks.iter().position(|block| block.at_max >= since);
-        let lowest = wanted.map_or(blocks.len(), |at| at);
+        let lowest = wanted.unwrap_or(blocks.len());
         let below = blocks.partition_point(|block| block.seqs.start < range.start);
         for number in (lowest..below).rev() {
             let Some(block) = blocks.get(number) else {

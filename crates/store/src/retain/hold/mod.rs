@@ -141,7 +141,7 @@ impl Holds {
         }
     }
 
-    /// Grows with each change, so that whoever knows all changes of a version need not read them again. Read it before them.
+    /// Grows with each change. Whoever knows all changes of a version need not read them again; the version is read before them.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Masks what differs between two minions that fail for the same reason.
+//! Masks what differs between two failures for the same reason: names, paths and numbers.
 
 /// What replaces a path.
 const PATH: &str = "<path>";
@@ -14,7 +14,7 @@ const NAME_MIN: usize = 3;
 const HEX_MIN: usize = 7;
 
 /// A line with the name of its minion, paths and numbers masked.
-pub(super) fn masked(line: &str, minion: &str) -> String {
+pub(crate) fn masked(line: &str, minion: &str) -> String {
     let line = without_name(line, minion);
     let mut text = String::with_capacity(line.len());
 
