@@ -325,6 +325,15 @@ def spool(client):
     return client.spool
 
 
+def with_own_streams():
+    """In a forked child: a thread of the parent may have held the lock of a stream, which nobody releases here."""
+    fresh = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    sys.stdout = sys.stderr = fresh
+    for handler in logging.root.handlers:
+        if hasattr(handler, "stream"):
+            handler.stream = fresh
+
+
 @pytest.fixture
 def in_child():
     """Runs a function in a forked child; fails if the child fails."""
@@ -334,6 +343,7 @@ def in_child():
         if pid == 0:
             code = 1
             try:
+                with_own_streams()
                 function(*args)
                 code = 0
             except BaseException:  # pylint: disable=broad-except

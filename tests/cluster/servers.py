@@ -126,13 +126,15 @@ class Servers:
                 server.start()
         for server in self.all:
             eventually(f"{server.name} answers", server.answers)
-        eventually("JetStream answers", self.has_leader)
+        eventually("JetStream places streams", self.places_streams)
         return self
 
-    def has_leader(self):
+    def places_streams(self):
+        """Whether a stream can be on all servers: a leader answers before it knows each of them."""
         try:
             with self.client() as client:
-                return "error" not in client.api("INFO", timeout=2)
+                made = client.api("STREAM.CREATE.READY", timeout=2, name="READY", subjects=["ready"], num_replicas=len(self.all), storage="memory")
+                return "error" not in made and "error" not in client.api("STREAM.DELETE.READY", timeout=2)
         except (OSError, Denied):
             return False
 
