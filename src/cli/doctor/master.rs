@@ -40,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "extension",
-        not_ok_when: "Salt does not find it, it has another version, or is installed twice; an [upgrade of Salt](SETUP.md#upgrade-salt) or `saltutil.sync_returners` will remove it",
+        not_ok_when: "Salt does not find it, it has another version, or is installed twice; an [upgrade of Salt](UPGRADE.md#upgrade-salt) or `saltutil.sync_returners` will remove it",
         run: Run::Master(extension),
     },
     Check {

@@ -1,4 +1,4 @@
-//! Export as JSON lines, one per entry of the log. docs/MIGRATE.md lists the fields.
+//! Export as JSON lines, one per entry of the log. docs/EXPORT.md lists the fields.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, BufWriter, Seek as _, SeekFrom, Write};

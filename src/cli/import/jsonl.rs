@@ -1,4 +1,4 @@
-//! Import of JSON lines, as written by `export jsonl`. docs/MIGRATE.md lists the fields.
+//! Import of JSON lines, as written by `export jsonl`. docs/EXPORT.md lists the fields.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};

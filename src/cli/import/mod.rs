@@ -60,7 +60,7 @@ Examples:
   saltcellar import local_cache --since 30d /var/cache/salt/master/jobs";
 
 const JSONL: &str = "\
-docs/MIGRATE.md lists the fields. Gaps, reactions and other records of the daemon that wrote the export are counted and left out.
+docs/EXPORT.md lists the fields. Gaps, reactions and other records of the daemon that wrote the export are counted and left out.
 
 Examples:
   saltcellar import jsonl salt.jsonl
@@ -165,7 +165,7 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
 
         if stats.too_old > 0 {
             out.line(&format!(
-                "{:<10} {} are beyond the age limit of the class `jobs`: retention will drop them (docs/STORE.md)",
+                "{:<10} {} are beyond the age limit of the class `jobs`: retention will drop them (docs/RETENTION.md)",
                 "old", stats.too_old
             ))?;
         }
