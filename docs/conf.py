@@ -1,4 +1,8 @@
-"""Sphinx: ``make docs`` builds the site of the daemon (``docs``) and the extension (``salt/docs``) from the repository's root."""
+"""Sphinx: ``make docs`` builds the site of the daemon (``docs``) and the extension (``salt/docs``) from the repository's root.
+
+With the root as source directory, pages of both folders link to each other by their paths, so links also work in a checkout and on a code host. A symbolic link
+``docs/extension`` would break them. Generated pages are files in the repository: a change of the code shows the change of its page, and packages ship them.
+"""
 
 import runpy
 from pathlib import Path

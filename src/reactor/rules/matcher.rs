@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -- --ignored --nocapture a_tag_without` prints the rate (`docs/MEASUREMENTS.md`).
+    /// `cargo test --release -- --ignored --nocapture a_tag_without` prints the rate (`benches/NOTES.md`).
     #[test]
     #[ignore = "a measurement"]
     fn a_tag_without_a_match_is_cheap() {

@@ -1,4 +1,11 @@
-//! Caches with a limit of bytes, as of recently read blocks (docs/decisions/caches.md).
+//! Caches with a limit of bytes, such as the cache of recently read blocks.
+//!
+//! They are caches of `quick_cache`, which keeps values that were read again apart from others. Caches that evict the oldest value lost
+//! the blocks that every reader of recent jobs uses to a search through old events: hits fell from 61 to 37 %. With `quick_cache` they
+//! rise to 71 %, and a hit takes two thirds of the time.
+//!
+//! No `quick_cache` where a value must stay while it is in use (`segment/open_indexes.rs`), where forgetting has an effect
+//! (`reactor/latest.rs`), or where callers wait for a value that is being made (`api/http/attention.rs`, `api/http/stream/pieces.rs`).
 
 use std::hash::Hash;
 use std::sync::Arc;

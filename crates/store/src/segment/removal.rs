@@ -342,7 +342,7 @@ impl Drops {
             return Ok(());
         };
 
-        // As measured in docs/MEASUREMENTS.md ("Dropping a segment"). Speed counts more than
+        // As measured in benches/NOTES.md ("Dropping a segment"). Speed counts more than
         // latency once space is short or the daemon stops.
         let mut len = file.metadata()?.len();
         while len > DROP_PIECE_BYTES

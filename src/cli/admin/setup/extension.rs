@@ -1,7 +1,7 @@
 //! The extension: where its files are, how Salt finds it, and the check that Salt loads it.
 //!
 //! By default Salt loads it from a directory of the package, by its option `module_dirs`. Nothing
-//! is copied, so an upgrade of either program keeps it (docs/decisions/setup-extension.md).
+//! is copied, so an upgrade of either program keeps it (docs/decisions/setup.md).
 
 use std::fs;
 use std::path::{Path, PathBuf};

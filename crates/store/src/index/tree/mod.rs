@@ -1,7 +1,7 @@
 //! sled trees that detect missing rows.
 //!
 //! A truncated file of sled 0.34 opens without an error, but without the rows of the lost part
-//! (`docs/decisions/sled-0.34.md`). Each tree therefore has a row with the count of its other rows
+//! (`docs/decisions/log-and-indexes.md`). Each tree therefore has a row with the count of its other rows
 //! and the sum of their hashes, updated in the same atomic batch. Opening a tree verifies both.
 //!
 //! A damaged file may also yield an old version of a tree, complete but older than another tree. A

@@ -182,7 +182,7 @@ fn is_held(error: &std::io::Error) -> bool {
 }
 
 /// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync
-/// (docs/decisions/sled-0.34.md).
+/// (docs/decisions/log-and-indexes.md).
 pub(crate) fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
     // First sled's buffers, then the file that they went to.
     guarded(dir, || db.flush())?;
