@@ -292,7 +292,7 @@ dist: package-files ## build a tarball of a static binary and all other files, a
 	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
 	objcopy --only-keep-debug --compress-debug-sections $(TARGET)/$(STATIC)/release/saltcellar $$root.debug; \
 	cp -r $(PACKAGE)/man $$root/share/man/man1; cp -r $(PACKAGE)/extension/* $$root/share/saltcellar/; \
-	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE docs/*.md docs/monitoring $$root/share/doc/saltcellar/; \
+	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE docs/*.md docs/monitoring docs/formula $$root/share/doc/saltcellar/; \
 	cp $(PACKAGE)/saltcellar.bash $$root/share/bash-completion/completions/saltcellar; \
 	cp $(PACKAGE)/_saltcellar $$root/share/zsh/site-functions/; cp $(PACKAGE)/saltcellar.fish $$root/share/fish/vendor_completions.d/; \
 	tar --sort=name --owner=0 --group=0 --numeric-owner -C target/dist -czf $$root.tar.gz $$name; rm -rf $$root; echo $$root.tar.gz

@@ -2157,3 +2157,207 @@ fn clients_name_counters_by_constants() {
         );
     }
 }
+
+/// The pages that may name commands. `docs/CLI.md` is generated from them, and `docs/FORMAT.md` describes bytes.
+fn pages() -> Vec<String> {
+    let mut pages = vec![
+        "README.md".to_owned(),
+        "CHANGELOG.md".to_owned(),
+        "salt/README.md".to_owned(),
+    ];
+    pages.extend(
+        ["docs", "salt/docs"]
+            .into_iter()
+            .flat_map(files)
+            .filter(|file| has_extension(file, "md"))
+            .filter(|file| !matches!(file.as_str(), "docs/CLI.md" | "docs/FORMAT.md")),
+    );
+    pages
+}
+
+/// The words of the first command in a line for a shell: without a comment, and without what follows a pipe or another command.
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for c in line.chars().chain([' ']) {
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), c) if c == open => quote = None,
+            (None, c) if c.is_whitespace() => {
+                words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()));
+            }
+            (None, ';') => {
+                words.push(std::mem::take(&mut word));
+                word.push(';');
+            }
+            _ => word.push(c),
+        }
+    }
+    let ends = |word: &String| {
+        matches!(word.as_str(), "|" | ">" | ";" | "&&" | "\\") || word.starts_with('#')
+    };
+    words.truncate(words.iter().position(ends).unwrap_or(words.len()));
+    words
+}
+
+/// The commands of this program in a page, without `saltcellar`: in code spans, in blocks for a shell, and after a prompt.
+fn commands_in(page: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut fence = None;
+    for line in page.lines() {
+        let trimmed = line.trim_start();
+        if let Some(language) = trimmed.strip_prefix("```") {
+            fence = match fence {
+                None => Some(language),
+                Some(_) => None,
+            };
+            continue;
+        }
+
+        let (in_block, prompts): (bool, &[&str]) = match fence {
+            Some("sh") => (true, &["$ "]),
+            Some("console") => (false, &["$ ", "# "]),
+            Some(_) => (false, &["$ "]),
+            None => (line.starts_with("    "), &[]),
+        };
+        let after_prompt = prompts
+            .iter()
+            .find_map(|prompt| trimmed.strip_prefix(prompt));
+        let commands = match (after_prompt, in_block) {
+            (Some(command), _) => vec![command],
+            (None, true) => vec![trimmed],
+            (None, false) if fence.is_none() => line.split('`').skip(1).step_by(2).collect(),
+            (None, false) => Vec::new(),
+        };
+
+        let commands = commands
+            .into_iter()
+            .filter_map(|command| command.strip_prefix("saltcellar "));
+        // With dots for what is not shown.
+        let commands = commands
+            .map(shell_words)
+            .filter(|words| !words.iter().any(|word| word.contains("...")));
+        found.extend(commands);
+    }
+    found
+}
+
+/// The first error of a command, with each of these words in place of its placeholders; none if one of them fits.
+fn error_of_command(words: &[String]) -> Option<clap::Error> {
+    let is_placeholder = |word: &str| word.chars().all(|c| c.is_ascii_uppercase());
+    let errors = ["x", "1", "20261121063920219290", "1h"].map(|value| {
+        let words = words.iter().map(|word| {
+            if is_placeholder(word) {
+                value.to_owned()
+            } else {
+                word.clone()
+            }
+        });
+        let words = ["saltcellar".to_owned()].into_iter().chain(words);
+        saltcellar::cli::command().try_get_matches_from(words).err()
+    });
+
+    use clap::error::ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+        MissingRequiredArgument, MissingSubcommand,
+    };
+    let mut errors = errors.into_iter().map(|error| {
+        error.filter(|error| {
+            // A sentence may name a command without its arguments.
+            !matches!(
+                error.kind(),
+                DisplayHelp
+                    | DisplayHelpOnMissingArgumentOrSubcommand
+                    | DisplayVersion
+                    | MissingRequiredArgument
+                    | MissingSubcommand
+            )
+        })
+    });
+    let first = errors.next().flatten();
+    first.filter(|_| errors.all(|error| error.is_some()))
+}
+
+#[test]
+fn each_command_in_the_documentation_exists() {
+    let words = |text: &str| -> Vec<String> { text.split(' ').map(ToOwned::to_owned).collect() };
+    assert_eq!(
+        commands_in(
+            "Run `saltcellar jobs list`, or:\n\n    saltcellar status   # all\n    # saltcellar x\n```console\n# saltcellar top\nsaltcellar 0.1.0, up\n```\n"
+        ),
+        [words("jobs list"), words("status"), words("top")]
+    );
+    assert!(error_of_command(&words("jobs show JID")).is_none());
+    assert!(error_of_command(&words("jobs shows JID")).is_some());
+    assert!(error_of_command(&words("jobs list --no-such-flag")).is_some());
+
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for page in pages() {
+        for words in commands_in(&read(&page)) {
+            count += 1;
+            if let Some(error) = error_of_command(&words) {
+                let error = error.to_string();
+                let error = error.lines().next().unwrap_or_default();
+                wrong.push(format!("{page}: saltcellar {}: {error}", words.join(" ")));
+            }
+        }
+    }
+    assert!(count > 200, "{count}");
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// The fixed parts of a quoted message, of three words or more.
+fn fixed_parts(message: &str) -> Vec<String> {
+    let is_placeholder = |word: &str| {
+        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
+        word.is_empty() || word.chars().all(|c| c.is_ascii_uppercase())
+    };
+    let mut parts = vec![Vec::new()];
+    let mut depth = 0;
+    for word in message.split_whitespace() {
+        let opens = word.matches('(').count();
+        depth += opens;
+        let is_variable = depth > 0 || is_placeholder(word) || word.contains("...");
+        depth -= word.matches(')').count().min(depth);
+        if is_variable {
+            parts.push(Vec::new());
+        } else {
+            parts.last_mut().unwrap().push(word);
+        }
+    }
+    let long = parts.into_iter().filter(|words| words.len() > 2);
+    long.map(|words| words.join(" ").trim_end_matches(':').to_owned())
+        .collect()
+}
+
+#[test]
+fn each_message_in_the_page_of_troubleshooting_is_one_of_the_program() {
+    assert_eq!(
+        fixed_parts("... is damaged at byte ...: N entries cannot be read (or more)"),
+        ["is damaged at byte", "entries cannot be read"]
+    );
+
+    let strings: String = ["src", "crates", "salt/src"]
+        .into_iter()
+        .flat_map(files)
+        .filter(|file| has_extension(file, "rs") || has_extension(file, "py"))
+        .map(|file| read(&file))
+        .collect();
+    // A string goes on behind a backslash at the end of a line.
+    let strings: Vec<_> = strings.split("\\\n").map(str::trim_start).collect();
+    let strings = strings.concat().replace('`', "");
+
+    let page = read("docs/TROUBLESHOOTING.md");
+    let cells = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let messages: Vec<_> = cells
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .flat_map(fixed_parts)
+        .collect();
+    let missing: Vec<_> = messages
+        .iter()
+        .filter(|part| !strings.contains(part.as_str()))
+        .collect();
+    assert!(messages.len() > 30, "{messages:#?}");
+    assert!(missing.is_empty(), "docs/TROUBLESHOOTING.md: {missing:#?}");
+}

@@ -35,6 +35,7 @@ def check_files(host):
              "/usr/share/man/man1/saltcellar.1*", "/usr/share/man/man1/saltcellar-jobs-list.1*",
              "/usr/share/bash-completion/completions/saltcellar", "/usr/share/fish/vendor_completions.d/saltcellar.fish",
              "/usr/share/zsh/*/_saltcellar", "/usr/share/saltcellar/saltext?saltcellar-*.whl", "/usr/share/doc/saltcellar/SETUP.md",
+             "/usr/share/doc/saltcellar/formula/saltcellar/init.sls",
              *(f"/usr/lib/systemd/system/{unit}" for unit in ("saltcellar.service", "saltcellar.socket", "saltcellar-minion.service")),
              *(f"/usr/share/saltcellar/{kind}/{name}.py" for kind, name in MODULES.items())]
     for file in files:
