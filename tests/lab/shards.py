@@ -53,6 +53,7 @@ SECONDS = {
     },
     # One machine with a master serves both test_reactor.py and test_unit.py: these numbers keep them together.
     "systemd": {
+        "test_documented.py": 75,
         "test_extension.py": 80,
         "test_packages.py": 60,
         "test_reactor.py": 100,

@@ -27,9 +27,10 @@ saltcellar configuration:
     - require:
       - pkg: saltcellar package
 
+{#- An import is not part of the check: jobs that were imported once need no second run. #}
 saltcellar setup:
   cmd.run:
-    - name: saltcellar setup --yes {{ setup }}
+    - name: saltcellar setup --yes {{ setup }}{{ ' --import' if settings.get('import') else '' }}
     - unless: saltcellar setup --check {{ setup }}
     - require:
       - file: saltcellar configuration
