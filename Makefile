@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -249,9 +249,6 @@ $(PACKAGE_VENV)/ready:
 wheel: $(PACKAGE_READY) ## build the Salt extension as a wheel and a source distribution, in salt/dist
 	@$(PACKAGE_PYTHON) salt/tools/package.py
 
-single-file: ## build each module of the extension as one file for salt://_returners, salt://_runners and so on, in salt/dist
-	@$(PYTHON) salt/tools/single_file.py
-
 # The files of all packages that are not in the source tree, from a release build or, for tests, from PACKAGE_BIN.
 PACKAGE := target/package
 PACKAGE_BIN ?=
@@ -265,8 +262,7 @@ package-files: $(PACKAGE_READY)
 	"$$bin" completions fish > $(PACKAGE)/saltcellar.fish
 	@$(PACKAGE_PYTHON) salt/tools/package.py --dir $(abspath $(PACKAGE))/dist >/dev/null
 	@mv $(PACKAGE)/dist/*.whl $(PACKAGE)/extension/; rm -r $(PACKAGE)/dist
-	@$(PYTHON) salt/tools/single_file.py >/dev/null
-	@for kind in returners runners engines modules beacons; do cp -r salt/dist/_$$kind $(PACKAGE)/extension/$$kind; done
+	@$(PYTHON) salt/tools/package.py --modules $(abspath $(PACKAGE))/extension >/dev/null
 
 # Installs a cargo command below target/ unless it is there: $(call cargo-tool,NAME,VERSION).
 cargo-tool = PATH="$(TOOLS)/bin:$$PATH"; if ! command -v $(1) >/dev/null; then \

@@ -99,7 +99,7 @@ impl Machine {
         fs::remove_dir_all(shop.path("ext")).unwrap();
         shop.put(
             "share/returners/saltcellar.py",
-            &format!("# Generated from saltext.saltcellar {version} by x\n"),
+            &format!("# Written from saltext.saltcellar {version} by x\n"),
         );
         let socks = shop.path("var/run/salt/master");
         fs::create_dir_all(&socks).unwrap();

@@ -46,7 +46,7 @@ SECONDS = {
         "test_reactor_syndic.py": 5,
         "test_reactor_user.py": 32,
         "test_runner.py": 8,
-        "test_single_file.py": 30,
+        "test_module_dirs.py": 30,
         "test_spool.py": 33,
         "test_topologies.py": 75,
         "test_zeromq.py": 11,

@@ -37,6 +37,7 @@ def check_files(host):
              "/usr/share/zsh/*/_saltcellar", "/usr/share/saltcellar/saltext?saltcellar-*.whl", "/usr/share/doc/saltcellar/SETUP.md",
              "/usr/share/doc/saltcellar/formula/saltcellar/init.sls",
              *(f"/usr/lib/systemd/system/{unit}" for unit in ("saltcellar.service", "saltcellar.socket", "saltcellar-minion.service")),
+             "/usr/share/saltcellar/lib/saltext/saltcellar/__init__.py", "/usr/share/saltcellar/lib/saltext/saltcellar/utils/client.py",
              *(f"/usr/share/saltcellar/{kind}/{name}.py" for kind, name in MODULES.items())]
     for file in files:
         host.sh(f"test -f {file}")

@@ -293,25 +293,3 @@ def test_pip_that_fails_leaves_nothing_behind(installed):
     installed.sh(f"rm -r {site}/pip {site}/pip-*")
     fails(run.format(wheel, f"{PYTHON}: No module named pip"))
     installed.cli("setup", "--yes", "--install", "file", "--master-only", "--events", "none")
-
-
-def test_a_file_in_extension_modules_is_reported_if_a_sync_would_delete_it(installed):
-    """Such a file survives an upgrade of Salt."""
-    file = "/var/cache/salt/master/extmods/returners/saltcellar.py"
-    installed.sh(f"install -D /usr/share/saltcellar/returners/saltcellar.py {file}")
-    installed.configure_salt()
-    installed.cli("setup", "--yes", "--install", "none")
-    installed.start_salt()
-    assert installed.job("test.arg", "by the single file") in installed.jids()
-    warning = ("warning", f"{file} is not in salt://_returners")
-    assert warning in installed.findings("extension")
-
-    def is_kept():
-        # It fails at its end if it deletes the returner that stores its own result.
-        installed.sh(f"{PYTHON} -W ignore {SALT}/bin/salt-run saltutil.sync_returners", check=False)
-        return installed.sh(f"test -e {file}", check=False).returncode == 0
-    installed.sh("install -D /usr/share/saltcellar/returners/saltcellar.py /srv/salt/_returners/saltcellar.py")
-    assert installed.findings("extension") == [("ok", f"version {VERSION}")]
-    assert is_kept()
-    installed.sh("rm -r /srv/salt/_returners")
-    assert warning in installed.findings("extension") and not is_kept()

@@ -1,10 +1,9 @@
-"""The wheel and the single file, loaded by Salt without the source tree."""
+"""The wheel and the directory for ``module_dirs``, loaded by Salt without the source tree."""
 
 import json
 import os
 import subprocess
 import sys
-import traceback
 import zipfile
 from pathlib import Path
 
@@ -18,27 +17,30 @@ JID = "20261121031733650863"
 sys.path.insert(0, str(PROJECT / "tools"))
 
 import package  # noqa: E402
-import single_file  # noqa: E402
 
-#: Loads the returner in a separate Python and prints its origin.
+#: Loads the returner in a separate Python and prints its origin. A directory in the third argument has another release.
 PROBE = """
 import json, sys, salt.config, salt.loader
 opts = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", **json.loads(sys.argv[1]))
-if sys.argv[2] == "without the package":
-    sys.modules["saltext.saltcellar"] = None
+if sys.argv[2]:
+    sys.path.insert(0, sys.argv[2])
+    import saltext.saltcellar
+    import saltext.saltcellar.utils.client as old
+    assert saltext.saltcellar.__version__ == "0.0.1" and old.is_old
 returners = salt.loader.returners(opts, {})
 jid = returners["saltcellar.prep_jid"](nocache=False, passed_jid=None)
 names = sorted(name for name in returners if name.startswith("saltcellar."))
-print(json.dumps([jid, sys.modules[returners["saltcellar.prep_jid"].__module__].__file__, names]))
+module = sys.modules[returners["saltcellar.prep_jid"].__module__]
+print(json.dumps([jid, module.__file__, module.client.__file__, names]))
 """
 
 
-def probe(opts, run_dir, word, paths=()):
+def probe(opts, run_dir, old="", paths=(), code=PROBE):
     conf = {key: value for key, value in opts.items() if not key.startswith("__")}
     conf = {"extension_modules": str(run_dir / "ext"), "cachedir": str(run_dir / "cache"), **conf}
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, paths)))
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROBE, json.dumps(conf), word],
+        [sys.executable, "-W", "ignore", "-c", code, json.dumps(conf), str(old)],
         env=env,
         capture_output=True,
         text=True,
@@ -55,10 +57,9 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def single(run_dir):
-    path = run_dir / "ext" / "returners" / "saltcellar.py"
-    single_file.write(path, single_file.render())
-    return path
+def directory(run_dir):
+    package.modules(run_dir / "share")
+    return run_dir / "share"
 
 
 def test_the_wheel_contains_only_the_package_and_its_licence(built):
@@ -86,46 +87,50 @@ def test_the_installed_wheel_is_found_through_its_entry_point(built, tmp_path, r
     _, wheel = built
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([*pip, "--target", tmp_path / "site", wheel], check=True, timeout=60)
-    jid, path, names = probe(opts, run_dir, "", [tmp_path / "site"])
+    jid, path, _, names = probe(opts, run_dir, paths=[tmp_path / "site"])
     assert jid == JID
     assert path == str(tmp_path / "site" / "saltext" / "saltcellar" / "returners" / "saltcellar.py")
     assert len(names) == 16
     assert daemon.named("prep_jid")
 
 
-def test_the_single_file_works_without_the_package(single, run_dir, daemon, opts):
-    jid, path, names = probe(opts, run_dir, "without the package")
-    assert (jid, path) == (JID, str(single))
+def test_the_directory_works_without_the_package(directory, run_dir, daemon, opts):
+    jid, path, client, names = probe({**opts, "module_dirs": [str(directory)]}, run_dir)
+    assert (jid, path) == (JID, str(directory / "returners" / "saltcellar.py"))
+    assert client == str(directory / "lib" / "saltext" / "saltcellar" / "utils" / "client.py")
     functions = {name for name, value in vars(_returner()).items() if callable(value) and not name.startswith("_")}
     assert names == sorted(f"saltcellar.{name}" for name in functions)
     assert daemon.named("prep_jid")
 
 
-def test_the_single_file_spools_as_the_package_does(single, run_dir, daemon, opts):
-    daemon.stop()
-    assert probe(opts, run_dir, "without the package")[0] != JID
-    code = PROBE.replace('["saltcellar.prep_jid"](nocache=False, passed_jid=None)', '["saltcellar.event_return"]([{}])', 1)
-    assert code != PROBE
-    conf = {k: v for k, v in opts.items() if not k.startswith("__")} | {"extension_modules": str(run_dir / "ext")}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, json.dumps(conf), "without the package"], check=True)
-    assert (run_dir / "cache" / "saltcellar" / "spool").stat().st_size > 0
+def test_the_directory_takes_no_modules_of_another_release(directory, run_dir, tmp_path, daemon, opts):
+    """As in a master that runs while its package is upgraded, or that has another release from pip."""
+    old = tmp_path / "old" / "saltext" / "saltcellar"
+    (old / "utils").mkdir(parents=True)
+    (old / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    (old / "utils" / "__init__.py").touch()
+    (old / "utils" / "client.py").write_text("is_old = True\n")
+    jid, _, client, _ = probe({**opts, "module_dirs": [str(directory)]}, run_dir, tmp_path / "old")
+    assert jid == JID
+    assert client == str(directory / "lib" / "saltext" / "saltcellar" / "utils" / "client.py")
 
 
-def test_loads_of_one_file_share_modules_and_tracebacks_have_source_lines(single, run_dir, opts):
-    conf = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", extension_modules=str(run_dir / "ext"))
-    conf.update({key: value for key, value in opts.items() if not key.startswith("__")})
-    first, second = (salt.loader.returners(dict(conf), {}) for _ in range(2))
-    clients = [sys.modules[one["saltcellar.get_jid"].__module__].client for one in (first, second)]
-    assert clients[0] is clients[1]
-    assert clients[0].__file__ == str(single)
-    lines = single.read_text().splitlines()
-    try:
-        clients[0]._Batch(None)
-    except TypeError as exc:
-        last = traceback.extract_tb(exc.__traceback__)[-1]
-    assert last.filename == str(single)
-    assert lines[last.lineno - 1] == "        self._ends = len(events), events[0], events[-1]"
-    assert last.line == lines[last.lineno - 1].strip()
+def test_each_module_of_the_directory_is_loaded(directory, run_dir, opts):
+    code = """
+import json, sys, salt.config, salt.loader
+given = json.loads(sys.argv[1])
+master = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", **given)
+minion = dict(salt.config.DEFAULT_MINION_OPTS, __role="minion", id="web1", grains={}, pillar={}, **given)
+found = {
+    "runners": "saltcellar.jobs" in salt.loader.runner(master),
+    "engines": "saltcellar_reactor.start" in salt.loader.engines(master, {}, {}, {}),
+    "modules": "saltcellar.send" in salt.loader.minion_mods(minion),
+    "beacons": "saltcellar_spool.beacon" in salt.loader.beacons(minion, {}),
+}
+print(json.dumps(found))
+"""
+    found = probe({**opts, "module_dirs": [str(directory)]}, run_dir, code=code)
+    assert found == dict.fromkeys(("runners", "engines", "modules", "beacons"), True)
 
 
 def _returner():

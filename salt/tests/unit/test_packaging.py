@@ -1,10 +1,11 @@
-"""Released files: the packages, the single file, the pages of documentation."""
+"""Released files: the directory for ``module_dirs``, the licence, the pages of documentation."""
 
-import subprocess
+import ast
 import sys
 from pathlib import Path
 
 import pytest
+import saltext.saltcellar
 from saltext.saltcellar.returners import saltcellar as returner
 from saltext.saltcellar.utils import settings
 
@@ -15,7 +16,7 @@ LOADED = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name not 
 
 sys.path.insert(0, str(PROJECT / "tools"))
 
-import single_file  # noqa: E402
+import package  # noqa: E402
 
 
 def loaded_modules():
@@ -49,39 +50,24 @@ def test_the_licence_that_is_packed_is_the_repositorys():
     assert (PROJECT / "LICENSE").read_bytes() == (PROJECT.parent / "LICENSE").read_bytes()
 
 
-def test_the_single_file_contains_all_modules_and_no_package_imports():
-    for kind in single_file.KINDS:
-        text = single_file.render(kind)
-        # Including those imported on demand.
-        assert {"client", "settings", "spool", "wire", "https"} <= set(single_file.modules(kind))
-        assert "saltext.saltcellar." not in text
-    assert single_file.render().startswith(f'"""{returner.__doc__}"""\n')
+def test_the_directory_for_module_dirs_has_each_module_once(tmp_path):
+    written = {path.relative_to(tmp_path).as_posix() for path in package.modules(tmp_path)}
+    assert written == {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    source = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts}
+    loaded = {path.relative_to(PACKAGE) for path in loaded_modules()}
+    inits = {path for path in source if path.name == "__init__.py" and path.parent.name in package.LOADED}
+    assert written == {path.as_posix() for path in loaded} | {f"lib/saltext/saltcellar/{path}" for path in source - loaded - inits}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*.py")} == {0o644}
 
 
-def test_each_module_that_salt_loads_has_a_single_file():
-    assert {(path.parent.name, path.stem) for path in loaded_modules()} == set(single_file.KINDS.items())
+@pytest.mark.parametrize("module", loaded_modules(), ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_a_module_in_the_directory_differs_by_its_prologue_alone(module):
+    prologue = package.PROLOGUE.format(version=package.version())
+    text = package.standing_alone(module)
+    # Salt's documentation of the module stays.
+    assert ast.get_docstring(ast.parse(text)) == ast.get_docstring(ast.parse(module.read_text()))
+    assert text.replace(prologue, "\n") == module.read_text()
 
 
-def test_the_single_file_tool_reports_whether_the_file_is_current(tmp_path):
-    script = PROJECT / "tools" / "single_file.py"
-    made = tmp_path / "made" / "saltcellar.py"
-
-    def run(*args):
-        return subprocess.run([sys.executable, script, *args], capture_output=True, text=True, check=False)
-
-    assert run("--output", made).returncode == 0
-    assert made.stat().st_mode & 0o777 == 0o644
-    assert [path.name for path in made.parent.iterdir()] == ["saltcellar.py"]
-    assert run("--check", made).returncode == 0
-    made.write_text(made.read_text() + "# by hand\n")
-    answer = run("--check", made)
-    assert answer.returncode == 1
-    assert "not up to date" in answer.stderr
-
-
-@pytest.mark.parametrize(
-    "line", ["from saltext.saltcellar import version", "import saltext.saltcellar.utils.wire", "from . import wire"]
-)
-def test_an_import_unsupported_in_a_single_file_is_rejected_with_its_line(line):
-    with pytest.raises(single_file.BundleError, match="it.py:2: write `from saltext.saltcellar.utils import NAME`"):
-        single_file.needed(f"import os\n{line}\n", "it.py")
+def test_the_package_exports_its_version():
+    assert saltext.saltcellar.__version__ == package.version()

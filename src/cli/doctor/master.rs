@@ -15,7 +15,7 @@ use super::access::{ENTER, READ, User, WRITE};
 use super::check::{Check, Run};
 use super::finding::{CheckResult, Findings, Reporter};
 use super::master_use::{MasterContext, Uses, option_origin};
-use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
+use super::python::{Installed, extras_with_extension, is_in_extras, module_file};
 
 use crate::cli::yaml;
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
@@ -40,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "extension",
-        not_ok_when: "Salt does not find it, it has another version, or is installed twice; an [upgrade of Salt](UPGRADE.md#upgrade-salt) or `saltutil.sync_returners` will remove it",
+        not_ok_when: "Salt does not find it, it has another version, or is installed twice; an [upgrade of Salt](UPGRADE.md#upgrade-salt) will remove it",
         run: Run::Master(extension),
     },
     Check {
@@ -176,7 +176,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
 
     let master = context.master;
     // Salt finds files before packages, so the file is what counts if there are both.
-    let file = single_file(&candidates(master));
+    let file = module_file(&candidates(master));
     let packaged = context
         .python
         .as_ref()
@@ -193,12 +193,14 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
                         "the extension is installed twice: as {} and as a package",
                         path.display()
                     ),
-                    "Salt loads the file, so updates of the package have no effect",
-                    format!("remove {}, or uninstall the package", path.display()),
+                    "Salt loads the file, and updates of the package have no effect",
+                    format!(
+                        "remove {} from module_dirs, or uninstall the package",
+                        path.ancestors().nth(2).unwrap_or(path).display()
+                    ),
                 );
             }
 
-            synced_file(&mut found, master, path);
             version.clone().or_else(|| packaged.clone())
         }
         (None, Some(version), Ok(python)) => {
@@ -258,36 +260,11 @@ fn lost_by_upgrade(found: &mut Reporter<'_>, python: &Installed) {
     );
 }
 
-/// A file in `extension_modules` that the next synchronization deletes.
-fn synced_file(found: &mut Reporter<'_>, master: &SaltMaster, path: &Path) {
-    let is_synced = master
-        .texts("extension_modules")
-        .iter()
-        .any(|dir| path.starts_with(dir));
-
-    let keeps = master
-        .option("clean_dynamic_modules")
-        .is_some_and(|value| !value.truthy());
-
-    let is_source = |dir: &PathBuf| dir.join("_returners/saltcellar.py").is_file();
-    // Not subject to synchronization, or a synchronization keeps it or brings it back.
-    if !is_synced || keeps || master.file_roots.values().flatten().any(is_source) {
-        return;
-    }
-
-    found.warn_because(format!("{} is not in salt://_returners", path.display()),
-        "the next `salt-run saltutil.sync_returners` or `sync_all` deletes it, and the master then publishes no jobs",
-        format!("`saltcellar setup`, then remove {}", path.display()),
-    );
-}
-
-/// Possible paths of a single-file returner, in the search order of Salt 3006 to 3008.
+/// Possible paths of the returner in a directory of `module_dirs`, in the search order of Salt 3006 to 3008.
 fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
-    let own = master.texts("module_dirs");
-
-    // Of the directories in `module_dirs` the last one counts, and in each only one of the two
-    // forms.
-    let mut found: Vec<PathBuf> = own
+    // The last directory counts, and in each only one of the two forms.
+    master
+        .texts("module_dirs")
         .iter()
         .rev()
         .filter_map(|dir| {
@@ -296,18 +273,8 @@ fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
                 .into_iter()
                 .find(|dir| dir.is_dir())
         })
-        .collect();
-
-    // After `module_dirs`, in Salt's order.
-    found.extend(
-        master
-            .texts("extension_modules")
-            .iter()
-            .map(|dir| Path::new(dir).join("returners")),
-    );
-    found.extend(master.texts("returner_dirs").iter().map(PathBuf::from));
-
-    found.iter().map(|dir| dir.join("saltcellar.py")).collect()
+        .map(|dir| dir.join("saltcellar.py"))
+        .collect()
 }
 
 /// The extension's socket, and whether the master's user has access to it.

@@ -1,5 +1,9 @@
 """The Salt side of saltcellar: a returner that sends jobs and events to the daemon, and consumers of its events."""
 
+from saltext.saltcellar.version import __version__
+
+__all__ = ["__version__", "consumer"]
+
 
 def consumer(name, match=None, where=None, start="newest", opts=None):
     """

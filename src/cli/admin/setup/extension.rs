@@ -22,7 +22,7 @@ pub(in crate::cli) enum Install {
     File,
     /// Its wheel is installed into Salt's Python with pip; an upgrade of Salt may remove it
     Package,
-    /// It is installed by other means, such as `saltutil.sync_returners`
+    /// It is installed by other means, such as `salt-pip install`
     None,
 }
 

@@ -529,7 +529,7 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     plan.remarks
         .push("copy the same file to every minion that sends its own returns".to_owned());
     plan.afterwards.push(
-        "the minion needs the extension: its package, or `salt '*' saltutil.sync_returners`"
+        "the minion needs the extension: its wheel, or the package's directory by `module_dirs`"
             .to_owned(),
     );
     plan.afterwards.push(

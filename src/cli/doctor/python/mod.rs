@@ -1,4 +1,4 @@
-//! Whether Salt's loader finds the extension in Salt's Python, as a package or as a single file.
+//! Whether Salt's loader finds the extension in Salt's Python, as a package or in a directory of `module_dirs`.
 //!
 //! That Python lists its packages, and Salt checks the types of the configured options.
 
@@ -19,8 +19,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const HEAD_BYTES: u64 = 64 * 1024;
 /// Precedes the version of Python in the name of a directory of `salt-pip`.
 const EXTRAS: &str = "extras-";
-/// Precedes the version in the single file.
-const GENERATED_FROM: &str = "# Generated from saltext.saltcellar ";
+/// Precedes the version in a module of a directory for `module_dirs`.
+const WRITTEN_FROM: &str = "# Written from saltext.saltcellar ";
 
 /// Prints versions, the path of the returner's module, whether its entry point exists, and Salt's
 /// warnings about the options on standard input.
@@ -187,7 +187,7 @@ pub(super) fn is_in_extras(path: &Path) -> bool {
 }
 
 /// The first existing candidate, and the version in its head.
-pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<String>)> {
+pub(super) fn module_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<String>)> {
     let path = candidates.iter().find(|path| path.is_file())?;
 
     let lines = File::open(path)
@@ -199,7 +199,7 @@ pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<Str
         .flatten()
         .map_while(Result::ok)
         .find_map(|line| {
-            let rest = line.strip_prefix(GENERATED_FROM)?;
+            let rest = line.strip_prefix(WRITTEN_FROM)?;
             Some(rest.split_whitespace().next()?.to_owned())
         });
 

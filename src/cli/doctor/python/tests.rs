@@ -39,25 +39,25 @@ fn an_extension_is_installed_if_salts_loader_finds_it() {
 }
 
 #[test]
-fn a_single_file_contains_its_version() {
+fn a_module_in_a_directory_contains_its_version() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (dir.path().join("a.py"), dir.path().join("b.py"));
     let candidates = [first.clone(), second.clone()];
-    assert_eq!(single_file(&candidates), None);
+    assert_eq!(module_file(&candidates), None);
     fs::write(
         &second,
-        "\"\"\"\nDocs\n\"\"\"\n# Generated from saltext.saltcellar 0.3.1 by salt/tools\n",
+        "\"\"\"\nDocs\n\"\"\"\n# Written from saltext.saltcellar 0.3.1 by salt/tools\n",
     )
     .unwrap();
     assert_eq!(
-        single_file(&candidates),
+        module_file(&candidates),
         Some((second, Some("0.3.1".to_owned())))
     );
-    let tool = include_str!("../../../../salt/tools/single_file.py");
+    let tool = include_str!("../../../../salt/tools/package.py");
     assert!(
-        tool.contains(&format!("f\"\\n{GENERATED_FROM}{{version()}} by ")),
+        tool.contains(&format!("\n{WRITTEN_FROM}{{version}} by ")),
         "the tool writes another head"
     );
     fs::write(&first, "from saltext.saltcellar.utils import client\n").unwrap();
-    assert_eq!(single_file(&candidates), Some((first, None)));
+    assert_eq!(module_file(&candidates), Some((first, None)));
 }
