@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check deny matrix wheel package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -88,7 +88,7 @@ test-binary:
 test-python: test-binary ## run the tests of the extension, and of the daemon's program for Salt's Python, that need no master
 	@releases=$$($(LAB) releases); for r in $$releases; do \
 	  echo "Salt $$r (again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
-	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/unit salt/tests/functional tests/helper $(PYTEST_ARGS); \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/unit salt/tests/functional tests/helper tests/lab $(PYTEST_ARGS); \
 	done
 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
@@ -109,7 +109,7 @@ screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chrom
 test-integration: test-binary ## run the tests with a real master and two minions
 	@releases=$$($(LAB) releases); for r in $$releases; do \
 	  echo "Salt $$r (again: make test-integration SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
-	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py salt/tests/integration $(PYTEST_ARGS); \
+	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py tests/integration $(PYTEST_ARGS); \
 	done
 
 sink-kills: ## deliver to a file and over HTTP during KILLS random kills of the daemon and the destination (SEED=n repeats a run)
@@ -144,10 +144,18 @@ cluster-bench: bench-build sinks-libs ## compare the shared history with a plain
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" SINKS_LIBS="$(SINKS_LIBS)" \
 	  $(LAB) in-venv --no-extension -- pytest -q -s -p no:cacheprovider tests/cluster/measure.py $(if $(ONLY),-k $(ONLY)) $(PYTEST_ARGS)
 
-check: ## check a change: fmt, clippy, cargo-deny, tests, docs
+# Format and linters of the extension, as its `nox -s lint`, without Salt.
+LINT_VENV := $(abspath $(TARGET))/lint-venv
+lint: ## check format and code of the extension with ruff; LINT_FIX=1 mends what it can
+	@test -x "$(LINT_VENV)/bin/ruff" || { $(PYTHON) -m venv --clear "$(LINT_VENV)" && \
+	  "$(LINT_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check ruff==0.17.6; }
+	@"$(LINT_VENV)/bin/ruff" format $(if $(LINT_FIX),,--check) --quiet salt
+	@"$(LINT_VENV)/bin/ruff" check $(if $(LINT_FIX),--fix) --quiet salt
+
+check: ## check a change: fmt, clippy, cargo-deny, linters of the extension, tests, docs
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	@$(MAKE) --no-print-directory deny test
+	@$(MAKE) --no-print-directory lint deny test
 	@# For contributors: pages of private items too, and links to them from public ones.
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --workspace --no-deps --document-private-items
 
@@ -232,7 +240,7 @@ FAULTS ?= 50
 REACTIONS ?= 10000
 reactor-faults: test-binary ## run REACTIONS reactions on a real master while it and the daemon are killed, stopped and frozen FAULTS times (SEED=n repeats a run)
 	@FAULTS=$(FAULTS) REACTIONS=$(REACTIONS) SEED=$${SEED:-$$RANDOM} SALTCELLAR_BIN="$(TEST_BIN)" \
-	  $(LAB) in-venv -- pytest -q -s salt/tests/integration/test_reactor_faults.py $(PYTEST_ARGS)
+	  $(LAB) in-venv -- pytest -q -s tests/integration/test_reactor_faults.py $(PYTEST_ARGS)
 
 matrix: ## run the Python and integration tests on every pinned Salt release
 	@for r in 3008.3 3007.15 3006.28; do $(MAKE) --no-print-directory test-python test-integration SALT_RELEASE=$$r; done

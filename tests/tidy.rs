@@ -1331,6 +1331,7 @@ fn links_and_named_paths_exist() {
         "salt/tests",
         "src",
         "systemd",
+        "tests/integration",
         "tests/it",
         "tests/lab",
     ]

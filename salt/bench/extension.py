@@ -35,10 +35,10 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "salt" / "src"))
 
-import salt.config  # noqa: E402
-import salt.loader  # noqa: E402
-import salt.payload  # noqa: E402
-import salt.utils.msgpack  # noqa: E402
+import salt.config
+import salt.loader
+import salt.payload
+import salt.utils.msgpack
 
 CORPUS = REPO / "tests" / "data" / "3008.3.sbus"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -52,7 +52,16 @@ class Daemon:
         self.dir = Path(self._scratch.name)
         self.socket = str(self.dir / "s.sock")
         self._process = subprocess.Popen(
-            [program, "serve", "--state-dir", self.dir / "state", "--socket", self.socket, "--log-level", "warn"]
+            [
+                program,
+                "serve",
+                "--state-dir",
+                self.dir / "state",
+                "--socket",
+                self.socket,
+                "--log-level",
+                "warn",
+            ]
         )
 
     def __enter__(self):
@@ -78,7 +87,9 @@ class Daemon:
 
     def opts(self):
         """A master's configuration that uses this daemon."""
-        paths = {key: str(self.dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir")}
+        paths = {
+            key: str(self.dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir")
+        }
         return dict(
             salt.config.DEFAULT_MASTER_OPTS,
             __role="master",
@@ -90,7 +101,11 @@ class Daemon:
 
     def spooled_or_lost(self):
         """Entries that did not reach the daemon; a measurement with any of them is invalid."""
-        return [str(path) for path in (self.dir / "cachedir" / "saltcellar").glob("spool*") if path.stat().st_size]
+        return [
+            str(path)
+            for path in (self.dir / "cachedir" / "saltcellar").glob("spool*")
+            if path.stat().st_size
+        ]
 
 
 def recorded():
@@ -109,8 +124,20 @@ def recorded():
 def pinged():
     """A minion's answer to ``test.ping``, the most frequent event of a busy master."""
     jid = "20261121030955505683"
-    data = {"cmd": "_return", "id": "web00001", "success": True, "return": True, "retcode": 0, "jid": jid}
-    data |= {"fun": "test.ping", "fun_args": [], "user": "root", "_stamp": "2026-11-21T03:09:55.600000+00:00"}
+    data = {
+        "cmd": "_return",
+        "id": "web00001",
+        "success": True,
+        "return": True,
+        "retcode": 0,
+        "jid": jid,
+    }
+    data |= {
+        "fun": "test.ping",
+        "fun_args": [],
+        "user": "root",
+        "_stamp": "2026-11-21T03:09:55.600000+00:00",
+    }
     yield f"salt/job/{jid}/ret/web00001".encode(), salt.payload.dumps(data, use_bin_type=True)
 
 
@@ -222,7 +249,8 @@ def bench_returner(args):
             cpu = daemon.cpu_s()
             forks = [
                 multiprocessing.Process(
-                    target=work, args=(daemon.opts(), n, calls, args.profile and n == 0, ready, results)
+                    target=work,
+                    args=(daemon.opts(), n, calls, args.profile and n == 0, ready, results),
                 )
                 for n in range(workers)
             ]
@@ -254,7 +282,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--saltcellar", default=os.environ.get("SALTCELLAR_BIN", REPO / "target/release/saltcellar"))
+    common.add_argument(
+        "--saltcellar", default=os.environ.get("SALTCELLAR_BIN", REPO / "target/release/saltcellar")
+    )
     common.add_argument("--dir", help="directory of the daemon's store (default: $TMPDIR)")
     common.add_argument("--profile", action="store_true")
     what = parser.add_subparsers(dest="what", required=True)

@@ -106,7 +106,7 @@ class JobCache:
     def function(self, name):
         """A returner function as Salt's loader passes it to the master, or None."""
         full = f"{self.returner}.{name}"
-        return self.minion.returners[full] if full in self.minion.returners else None
+        return self.minion.returners.get(full)
 
     def set_keep(self, seconds):
         """``keep_jobs_seconds``, also in the loaded returner."""
@@ -174,7 +174,9 @@ class SaltCache(JobCache):
             os.makedirs(f"{root}/{bank}", exist_ok=True)
         for jid, load, returns in jobs:
             _write(f"{root}/loads/{jid}.p", salt.payload.dumps(load))
-            _write(f"{root}/minions/{jid}.p", salt.payload.dumps(sorted(one["id"] for one in returns)))
+            _write(
+                f"{root}/minions/{jid}.p", salt.payload.dumps(sorted(one["id"] for one in returns))
+            )
             os.mkdir(f"{root}/returns/{jid}")
             for one in returns:
                 _write(f"{root}/returns/{jid}/{one['id']}.p", salt.payload.dumps(_answer(one)))
@@ -190,7 +192,9 @@ class Served(JobCache):
     def spawn(self, *command, **more):
         """Starts the server with its output in a file."""
         with open(self.dir / "server.log", "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more
+            )
 
     def wait_for(self, path):
         """Waits for a listener on that socket."""
@@ -247,12 +251,17 @@ class Pgjsonb(Served):
 
     def needs(self):
         if importlib.util.find_spec("psycopg2") is None:
-            raise Unavailable("no psycopg2 (pip install --target DIR psycopg2-binary, PYTHONPATH=DIR)")
+            raise Unavailable(
+                "no psycopg2 (pip install --target DIR psycopg2-binary, PYTHONPATH=DIR)"
+            )
         self.program("postgres")
 
     def program(self, name):
         """The newest installed program of PostgreSQL with that name."""
-        where = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4].split(".")[0]))
+        where = sorted(
+            Path("/usr/lib/postgresql").glob(f"*/bin/{name}"),
+            key=lambda path: int(path.parts[4].split(".")[0]),
+        )
         found = str(where[-1]) if where else shutil.which(name)
         if not found:
             raise Unavailable("PostgreSQL is not installed (apt-get install postgresql)")
@@ -267,10 +276,32 @@ class Pgjsonb(Served):
                 shutil.chown(self.dir, "postgres", "postgres")
             if self.dir.owner() != "postgres":
                 raise Unavailable("root cannot run PostgreSQL, and there is no user postgres")
-        initdb = [self.program("initdb"), "-D", str(data), "-U", "salt", "-A", "trust", "-E", "UTF8", "--no-instructions"]
+        initdb = [
+            self.program("initdb"),
+            "-D",
+            str(data),
+            "-U",
+            "salt",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-instructions",
+        ]
         with open(self.dir / "server.log", "ab") as log:
-            subprocess.run(initdb, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, **as_user)
-        self.spawn(self.program("postgres"), "-D", str(data), "-k", str(self.dir), "-c", "listen_addresses=", **as_user)
+            subprocess.run(
+                initdb, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, **as_user
+            )
+        self.spawn(
+            self.program("postgres"),
+            "-D",
+            str(data),
+            "-k",
+            str(self.dir),
+            "-c",
+            "listen_addresses=",
+            **as_user,
+        )
         self.wait_for(self.dir / ".s.PGSQL.5432")
         with self.connect("postgres") as (_, cursor):
             cursor.execute("CREATE DATABASE salt")
@@ -282,8 +313,12 @@ class Pgjsonb(Served):
         """The statements from the returner's docstring."""
         import salt.returners.pgjsonb as module
 
-        text = module.__doc__.split(".. code-block:: sql", 1)[1].split("Required python modules", 1)[0]
-        return text[text.index("-- Table structure for table `jids`") :].replace("--\n    -- Table", "-- Table")
+        text = module.__doc__.split(".. code-block:: sql", 1)[1].split(
+            "Required python modules", 1
+        )[0]
+        return text[text.index("-- Table structure for table `jids`") :].replace(
+            "--\n    -- Table", "-- Table"
+        )
 
     @contextlib.contextmanager
     def connect(self, database="salt"):
@@ -308,7 +343,12 @@ class Pgjsonb(Served):
 
     def conf(self):
         key = "returner.pgjsonb"
-        return {f"{key}.host": str(self.dir), f"{key}.user": "salt", f"{key}.pass": "", f"{key}.db": "salt"}
+        return {
+            f"{key}.host": str(self.dir),
+            f"{key}.user": "salt",
+            f"{key}.pass": "",
+            f"{key}.db": "salt",
+        }
 
     def fill(self, jobs):
         import io
@@ -323,7 +363,14 @@ class Pgjsonb(Served):
             copy(
                 "salt_returns (fun, jid, return, id, success, full_ret)",
                 (
-                    (one["fun"], jid, json.dumps(one["return"]), one["id"], str(one["success"]), json.dumps(one))
+                    (
+                        one["fun"],
+                        jid,
+                        json.dumps(one["return"]),
+                        one["id"],
+                        str(one["success"]),
+                        json.dumps(one),
+                    )
                     for jid, _, returns in some
                     for one in returns
                 ),
@@ -336,7 +383,9 @@ class Pgjsonb(Served):
         return [self.dir / "data"]
 
     def pids(self):
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
         return [self.process.pid, *map(int, children)]
 
 
@@ -424,16 +473,30 @@ class Saltcellar(Served):
             raise Unavailable(f"{self.program} does not exist (cargo build --release)")
 
     def begin(self):
-        conf = {"store": {"segment_bytes_max": self.segment_bytes_max}} if self.segment_bytes_max else {}
+        conf = (
+            {"store": {"segment_bytes_max": self.segment_bytes_max}}
+            if self.segment_bytes_max
+            else {}
+        )
         (self.dir / "saltcellar.yaml").write_text(json.dumps(conf))
         self.spawn(
             *(self.program, "serve", "--config", str(self.dir / "saltcellar.yaml")),
-            *("--state-dir", str(self.dir / "state"), "--socket", str(self.dir / "s.sock"), "--log-level", "warn"),
+            *(
+                "--state-dir",
+                str(self.dir / "state"),
+                "--socket",
+                str(self.dir / "s.sock"),
+                "--log-level",
+                "warn",
+            ),
         )
         self.wait_for(self.dir / "s.sock")
 
     def conf(self):
-        return {"saltcellar.socket": str(self.dir / "s.sock"), "module_dirs": [str(SRC / "saltext" / "saltcellar")]}
+        return {
+            "saltcellar.socket": str(self.dir / "s.sock"),
+            "module_dirs": [str(SRC / "saltext" / "saltcellar")],
+        }
 
     def fill(self, jobs):
         from saltext.saltcellar.utils import wire
@@ -443,7 +506,9 @@ class Saltcellar(Served):
             calls = []
             for jid, load, returns in some:
                 minions = [one["id"] for one in returns]
-                calls.append(wire.Call("save_load", {"jid": jid, "load": load, "minions": minions}).request)
+                calls.append(
+                    wire.Call("save_load", {"jid": jid, "load": load, "minions": minions}).request
+                )
                 calls += (wire.Call("returner", {"load": one}).request for one in returns)
             for few in _chunks(calls, 1_000):
                 deadline = time.monotonic() + TIMEOUT_S
@@ -462,7 +527,11 @@ class Saltcellar(Served):
 
     def spooled_or_lost(self):
         """Entries that did not reach the daemon; a measurement with any of them is invalid."""
-        return [str(path) for path in (self.dir / "cache" / "saltcellar").glob("spool*") if path.stat().st_size]
+        return [
+            str(path)
+            for path in (self.dir / "cache" / "saltcellar").glob("spool*")
+            if path.stat().st_size
+        ]
 
     def places(self):
         return [self.dir / "state"]

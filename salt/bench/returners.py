@@ -33,7 +33,9 @@ import tempfile
 import time
 import traceback
 import warnings
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
+from datetime import timedelta
+from datetime import timezone
 
 import job_caches
 import salt.utils.job
@@ -66,8 +68,20 @@ STATES = {
 
 def load_of(jid, tgt, fun="test.ping"):
     """A publish, as the master passes it to ``save_load``."""
-    load = {"cmd": "publish", "tgt": tgt, "fun": fun, "arg": [], "tgt_type": "glob", "ret": "", "jid": jid}
-    return {**load, "kwargs": {"show_timeout": True, "show_jid": False, "delimiter": ":"}, "user": "root"}
+    load = {
+        "cmd": "publish",
+        "tgt": tgt,
+        "fun": fun,
+        "arg": [],
+        "tgt_type": "glob",
+        "ret": "",
+        "jid": jid,
+    }
+    return {
+        **load,
+        "kwargs": {"show_timeout": True, "show_jid": False, "delimiter": ":"},
+        "user": "root",
+    }
 
 
 def return_of(jid, minion, number):
@@ -77,7 +91,9 @@ def return_of(jid, minion, number):
         "cmd": "_return",
         "id": minion,
         "success": True,
-        "return": STATES if states else {"up": number, "text": "The service nginx is already running"},
+        "return": STATES
+        if states
+        else {"up": number, "text": "The service nginx is already running"},
         "retcode": 0,
         "jid": jid,
         "fun": "state.apply" if states else "service.status",
@@ -265,7 +281,9 @@ def measure_list(cache, count, limit):
     if isinstance(cache, job_caches.Saltcellar):
         text, seconds = cache.cli("jobs", "list", "--limit", "50", "--output", "jsonl")
         if text.count("\n") != 50:
-            raise RuntimeError(f"`saltcellar jobs list --limit 50` gave {text.count(chr(10))} lines")
+            raise RuntimeError(
+                f"`saltcellar jobs list --limit 50` gave {text.count(chr(10))} lines"
+            )
         row["cli_newest_50_s"] = round(seconds, 4)
     row["disk_bytes"], row["inodes"] = cache.usage()
     return row
@@ -345,7 +363,11 @@ def measure(cache, args, report):
             yield
         except Unfinished as exc:
             row[name] = str(exc)
-        print(f"  {cache.name}: {name}, {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+        print(
+            f"  {cache.name}: {name}, {time.monotonic() - started:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def fresh():
         cache.stop()
@@ -370,7 +392,11 @@ def measure(cache, args, report):
             try:
                 started = time.monotonic()
                 apart(args.fill_limit, cache.fill, jobs(more))
-                print(f"  {cache.name}: filled up to {size} jobs, {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+                print(
+                    f"  {cache.name}: filled up to {size} jobs, {time.monotonic() - started:.1f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
             except Unfinished as exc:
                 row["list"].append({"jobs": size, "unfilled": f"filling it {exc}"})
                 if size == cleaned:
@@ -411,7 +437,13 @@ def figure(value, unit=""):
 
 def size_of(count):
     """10000 -> 10 k."""
-    return f"{count // 10**6} M" if count >= 10**6 else f"{count // 1000} k" if count >= 1000 else str(count)
+    return (
+        f"{count // 10**6} M"
+        if count >= 10**6
+        else f"{count // 1000} k"
+        if count >= 1000
+        else str(count)
+    )
 
 
 def tables(report):
@@ -425,7 +457,15 @@ def tables(report):
             yield "| " + " | ".join(row) + " |"
         yield ""
 
-    head = ["job cache", "durable", "processes", "returns/s", "p50 / p99 us", "publish us", "CPU us: master + server"]
+    head = [
+        "job cache",
+        "durable",
+        "processes",
+        "returns/s",
+        "p50 / p99 us",
+        "publish us",
+        "CPU us: master + server",
+    ]
     head += ["disk B", "inodes per 1,000", "server MB"]
     yield from table(
         head,
@@ -443,14 +483,27 @@ def tables(report):
             for one in row.get("returns", ())
         ],
     )
-    head = ["job cache", "jobs", "all (`get_jids`) s", "newest 50 s", "newest 50, command line s", "disk MB", "inodes"]
+    head = [
+        "job cache",
+        "jobs",
+        "all (`get_jids`) s",
+        "newest 50 s",
+        "newest 50, command line s",
+        "disk MB",
+        "inodes",
+    ]
     yield from table(
         head,
         [
             [name, size_of(one["jobs"]), one["unfilled"], "", "", "", ""]
             if "unfilled" in one
             else [
-                *(name, size_of(one["jobs"]), figure(one["get_jids_s"]), figure(one["newest_50_s"])),
+                *(
+                    name,
+                    size_of(one["jobs"]),
+                    figure(one["get_jids_s"]),
+                    figure(one["newest_50_s"]),
+                ),
                 figure(one.get("cli_newest_50_s")),
                 figure(one["disk_bytes"] // 2**20),
                 figure(one["inodes"]),
@@ -459,7 +512,14 @@ def tables(report):
             for one in row.get("list", ())
         ],
     )
-    head = ["job cache", "`get_jid` of 10 k minions s", "cleaning", "call s", "8 in 10 gone s", "server CPU s"]
+    head = [
+        "job cache",
+        "`get_jid` of 10 k minions s",
+        "cleaning",
+        "call s",
+        "8 in 10 gone s",
+        "server CPU s",
+    ]
     head += ["returns p99 us before / meanwhile", "worst us meanwhile"]
 
     def last(name, row):
@@ -468,8 +528,17 @@ def tables(report):
         if not isinstance(clean, dict):
             return [*cells, str(clean or "-"), "", "", "", "", ""]
         before, meanwhile = clean["returns_before"], clean["returns_meanwhile"]
-        cells += [size_of(clean["jobs"]), figure(clean["call_s"]), figure(clean["gone_s"]), figure(clean["server_cpu_s"])]
-        return [*cells, f"{figure(before['p99_us'])} / {figure(meanwhile['p99_us'])}", figure(meanwhile["max_us"])]
+        cells += [
+            size_of(clean["jobs"]),
+            figure(clean["call_s"]),
+            figure(clean["gone_s"]),
+            figure(clean["server_cpu_s"]),
+        ]
+        return [
+            *cells,
+            f"{figure(before['p99_us'])} / {figure(meanwhile['p99_us'])}",
+            figure(meanwhile["max_us"]),
+        ]
 
     yield from table(head, [last(name, row) for name, row in caches])
     for name, row in report["caches"].items():
@@ -482,17 +551,42 @@ def main():
     words = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=words)
     numbers = lambda text: [int(one) for one in text.split(",")]
-    parser.add_argument("--sizes", type=numbers, default=[10_000, 100_000], help="numbers of listed jobs (10000,100000)")
-    parser.add_argument("--clean", type=int, default=100_000, help="number of jobs to clean: the largest size up to this")
-    parser.add_argument("--processes", type=numbers, default=[1, 8], help="numbers of concurrent processes (1,8)")
+    parser.add_argument(
+        "--sizes",
+        type=numbers,
+        default=[10_000, 100_000],
+        help="numbers of listed jobs (10000,100000)",
+    )
+    parser.add_argument(
+        "--clean",
+        type=int,
+        default=100_000,
+        help="number of jobs to clean: the largest size up to this",
+    )
+    parser.add_argument(
+        "--processes", type=numbers, default=[1, 8], help="numbers of concurrent processes (1,8)"
+    )
     parser.add_argument("--seconds", type=float, default=4, help="duration of each (4)")
-    parser.add_argument("--limit", type=float, default=60, help="time limit of a measurement in seconds (60)")
-    parser.add_argument("--fill-limit", type=float, default=1200, help="time limit of bulk loading in seconds (1200)")
-    parser.add_argument("--only", default="", help=f"some of: {', '.join(one.name for one in job_caches.ALL)}")
+    parser.add_argument(
+        "--limit", type=float, default=60, help="time limit of a measurement in seconds (60)"
+    )
+    parser.add_argument(
+        "--fill-limit",
+        type=float,
+        default=1200,
+        help="time limit of bulk loading in seconds (1200)",
+    )
+    parser.add_argument(
+        "--only", default="", help=f"some of: {', '.join(one.name for one in job_caches.ALL)}"
+    )
     parser.add_argument("--dir", help="directory of all data (default: $TMPDIR)")
     parser.add_argument("--json", metavar="FILE", help="also write the report to this file")
     args = parser.parse_args()
-    chosen = [one for one in job_caches.ALL if not args.only or one.name.split(",")[0] in args.only.split(",")]
+    chosen = [
+        one
+        for one in job_caches.ALL
+        if not args.only or one.name.split(",")[0] in args.only.split(",")
+    ]
     if not chosen:
         parser.error(f"--only {args.only}: no such job cache")
     with contextlib.suppress(ImportError, AttributeError):
@@ -515,7 +609,9 @@ def main():
         "caches": {},
     }
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="sc-bench-", dir=args.dir, ignore_cleanup_errors=True) as base:
+    with tempfile.TemporaryDirectory(
+        prefix="sc-bench-", dir=args.dir, ignore_cleanup_errors=True
+    ) as base:
         # PostgreSQL runs as another user, which needs access.
         os.chmod(base, 0o711)
         for kind in chosen:
@@ -526,7 +622,9 @@ def main():
                 report["caches"].setdefault(cache.name, {})["skipped"] = str(exc)
                 print(f"  {cache.name} is skipped: {exc}", file=sys.stderr, flush=True)
     report["took_s"] = round(time.monotonic() - started)
-    print(f"Salt {report['salt']}, {report['machine']}, load {report['load_average']:.1f} at the start, {report['took_s']} s\n")
+    print(
+        f"Salt {report['salt']}, {report['machine']}, load {report['load_average']:.1f} at the start, {report['took_s']} s\n"
+    )
     print("\n".join(tables(report)))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as out:

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """
-The extension's packages: a source distribution, a wheel that is built from it, and a directory for ``module_dirs``.
+The extension's packages: a source distribution, a wheel that is built from it, and a directory for
+``module_dirs``.
 
-    python salt/tools/package.py                writes both packages to salt/dist/, prints their paths
-    python salt/tools/package.py --dir DIR      writes them there
-    python salt/tools/package.py --modules DIR  writes the directory that Salt loads by its option ``module_dirs``
+    python salt/tools/package.py                writes both packages to salt/dist/, prints their
+    paths python salt/tools/package.py --dir DIR      writes them there python salt/tools/package.py
+    --modules DIR  writes the directory that Salt loads by its option ``module_dirs``
 
-The packages need a Python with setuptools and wheel; nothing is downloaded. Their contents are checked: the package and its
-licence, and nothing else, so that a forgotten file is detected here and not on a master. All files
-have the same bytes for the same source (``SOURCE_DATE_EPOCH``, the time in them, is 2020-01-01 unless set).
+The packages need a Python with setuptools and wheel; nothing is downloaded. Their contents are
+checked: the package and its licence, and nothing else, so that a forgotten file is detected here
+and not on a master. All files have the same bytes for the same source (``SOURCE_DATE_EPOCH``, the
+time in them, is 2020-01-01 unless set).
 """
 
 import argparse
@@ -46,8 +48,9 @@ HOOK = (
     "print(getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2]))"
 )
 
-#: Precedes the code of a module in the directory for ``module_dirs``: where the package is that it imports.
-PROLOGUE = '''
+#: Precedes the code of a module in the directory for ``module_dirs``: where the package is that it
+#: imports.
+PROLOGUE = """
 # Written from saltext.saltcellar {version} by salt/tools/package.py: change it there.
 
 import os
@@ -57,13 +60,16 @@ _LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 if _LIB not in sys.path:
     sys.path.insert(0, _LIB)
 _FOUND = sys.modules.get("saltext.saltcellar")
-if _FOUND is not None and (_FOUND.__file__.startswith(_LIB), getattr(_FOUND, "__version__", None)) != (True, "{version}"):
-    # Of a release before an upgrade, or from pip. Who imported it keeps it; this module needs its own.
+if _FOUND is not None and not (
+    _FOUND.__file__.startswith(_LIB) and getattr(_FOUND, "__version__", None) == "{version}"
+):
+    # Of a release before an upgrade, or from pip. Who imported it keeps it; this module needs its
+    # own.
     for _name in list(sys.modules):
         if f"{{_name}}.".startswith("saltext.saltcellar."):
             del sys.modules[_name]
 
-'''
+"""
 
 
 class PackageError(Exception):
@@ -84,8 +90,8 @@ def version():
 def build(into):
     """Build both packages. Returns their paths."""
     into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="sc-package-") as scratch:
-        scratch = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix="sc-package-") as directory:
+        scratch = Path(directory)
         tree = scratch / "source"
         tree.mkdir()
         for name in SOURCES:
@@ -93,10 +99,9 @@ def build(into):
         sdist = into / hook("sdist", tree, into)
         normalise(sdist)
         with tarfile.open(sdist) as archive:
-            # The filter came with 3.11.4, and to older ones with a security release.
-            archive.extractall(
-                scratch / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
-            )
+            # Made above. The filter came with 3.11.4, and to older ones with a security release.
+            safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(scratch / "unpacked", **safe)  # noqa: S202
         (unpacked,) = (scratch / "unpacked").iterdir()
         # From the source distribution, so that a file missing there is missing here.
         wheel = into / hook("wheel", unpacked, into)
@@ -109,7 +114,9 @@ def copy(source, to):
     if source.is_dir():
         for path in sorted(source.rglob("*")):
             part = path.relative_to(source)
-            ignored = any(name == "__pycache__" or name.endswith(".egg-info") for name in part.parts)
+            ignored = any(
+                name == "__pycache__" or name.endswith(".egg-info") for name in part.parts
+            )
             if path.is_file() and not ignored:
                 copy(path, to / part)
         return
@@ -135,19 +142,28 @@ def hook(kind, tree, into):
 
 
 def normalise(sdist):
-    """Write a source distribution again with fixed times, owners, modes and order: setuptools takes those of this machine."""
+    """
+    Write a source distribution again with fixed times, owners, modes and order.
+
+    setuptools takes them from the file system.
+    """
     with tarfile.open(sdist) as archive:
         members = sorted(archive.getmembers(), key=lambda member: member.name)
-        contents = [archive.extractfile(member).read() if member.isfile() else b"" for member in members]
-    with open(sdist, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
-        with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for old, content in zip(members, contents):
-                member = tarfile.TarInfo(old.name)
-                member.type = old.type
-                member.size = len(content)
-                member.mtime = epoch()
-                member.mode = 0o755 if old.isdir() else 0o644
-                archive.addfile(member, io.BytesIO(content))
+        contents = [
+            archive.extractfile(member).read() if member.isfile() else b"" for member in members
+        ]
+    with (
+        open(sdist, "wb") as raw,
+        gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for old, content in zip(members, contents):
+            member = tarfile.TarInfo(old.name)
+            member.type = old.type
+            member.size = len(content)
+            member.mtime = epoch()
+            member.mode = 0o755 if old.isdir() else 0o644
+            archive.addfile(member, io.BytesIO(content))
 
 
 def check(wheel, sdist):
@@ -159,7 +175,9 @@ def check(wheel, sdist):
         base = {name.split("/", 1)[1].removeprefix("licenses/") for name in info}
         wanted = {"LICENSE", "METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
         if names - info != package:
-            raise PackageError(f"{wheel}: files differ from the package: {sorted((names - info) ^ package)}")
+            raise PackageError(
+                f"{wheel}: files differ from the package: {sorted((names - info) ^ package)}"
+            )
         if base != wanted:
             raise PackageError(f"{wheel}: unexpected dist-info: {sorted(base ^ wanted)}")
     with tarfile.open(sdist) as archive:
@@ -167,14 +185,17 @@ def check(wheel, sdist):
     missing = {f"src/{name}" for name in package} | {"PKG-INFO"}
     for name in SOURCES:
         tests = sorted((SALT / name).rglob("*.py")) if (SALT / name).is_dir() else [SALT / name]
-        missing |= {path.relative_to(SALT).as_posix() for path in tests if "__pycache__" not in path.parts}
+        missing |= {
+            path.relative_to(SALT).as_posix() for path in tests if "__pycache__" not in path.parts
+        }
     if missing - held:
         raise PackageError(f"{sdist}: missing {sorted(missing - held)}")
 
 
 def modules(into):
     """
-    Write the directory for ``module_dirs``: each module that Salt loads, in a directory of its kind, and the package in ``lib``.
+    Write the directory for ``module_dirs``: each module that Salt loads, in a directory of its
+    kind, and the package in ``lib``.
 
     Returns the written paths.
     """
@@ -197,12 +218,16 @@ def standing_alone(source):
     text = source.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     end = ast.parse(text).body[0].end_lineno
-    return "".join([*lines[:end], PROLOGUE.format(version=version()), "".join(lines[end:]).lstrip("\n")])
+    return "".join(
+        [*lines[:end], PROLOGUE.format(version=version()), "".join(lines[end:]).lstrip("\n")]
+    )
 
 
 def main():
     """Write the packages or the directory, and print their paths."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dir", type=Path, default=SALT / "dist")
     parser.add_argument("--modules", type=Path, metavar="DIR")
     args = parser.parse_args()

@@ -13,7 +13,7 @@ import uuid
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPO = HERE.parents[1]
-sys.path[:0] = [str(REPO / "salt" / "tests" / "integration"), str(HERE), str(REPO / "tests" / "lab")]
+sys.path[:0] = [str(REPO / "tests" / "integration"), str(HERE), str(REPO / "tests" / "lab")]
 
 import conftest as integration  # noqa: E402
 import procs  # noqa: E402

@@ -255,7 +255,7 @@ fn tokens_survive_a_restart_and_are_not_in_the_state_directory() {
 #[test]
 fn a_network_listener_serves_only_tls() {
     let dir = tempfile::tempdir().unwrap();
-    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/https");
+    let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("salt/tests/data/https");
     for (from, to) in [("server.pem", "tls.pem"), ("server.key", "tls.key")] {
         std::fs::copy(data.join(from), dir.path().join(to)).unwrap();
     }

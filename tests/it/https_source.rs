@@ -19,7 +19,7 @@ const HOUR: i64 = 3_600_000_000;
 fn data(name: &str) -> Vec<u8> {
     std::fs::read(
         Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data/https")
+            .join("salt/tests/data/https")
             .join(name),
     )
     .unwrap()

@@ -51,7 +51,7 @@ LEASE_MAX_S = 300
 def booted(package_dir):
     host = boot(lambda: Salted(package_dir))
     try:
-        host.sh(f"dpkg -i /packages/1.deb; cp -r /src/tests/data/https /etc/saltcellar")
+        host.sh(f"dpkg -i /packages/1.deb; cp -r /src/salt/tests/data/https /etc/saltcellar")
         for name, text in (("/srv/reactor/act.sls", ACT), ("/root/ask.py", ASK), ("/root/fire.py", FIRE), ("/etc/salt/master.d/own.conf", "engines: [test]\n"),
                            ("/etc/systemd/system/salt-api.service", UNIT.format(salt=SALT, role="api"))):
             host.write(name, text)

@@ -7,8 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-import job_caches  # noqa: E402
-import returners  # noqa: E402
+import job_caches
+import returners
 
 
 @pytest.fixture(params=[job_caches.JobCache, job_caches.SaltCache], ids=lambda kind: kind.name)
@@ -26,7 +26,15 @@ def cache(request, run_dir):
 def test_a_bulk_loaded_job_equals_one_stored_through_the_returner(cache):
     filled, stored = returners.jids(2)
     minions = ["web1", "web2", "web3", "web4"]
-    cache.fill([(filled, returners.load_of(filled, "*"), [returners.return_of(filled, *one) for one in zip(minions, range(4))])])
+    cache.fill(
+        [
+            (
+                filled,
+                returners.load_of(filled, "*"),
+                [returners.return_of(filled, *one) for one in zip(minions, range(4))],
+            )
+        ]
+    )
     cache.function("prep_jid")(nocache=False, passed_jid=stored)
     cache.function("save_load")(stored, returners.load_of(stored, "*"), minions)
     for number, minion in enumerate(minions):
@@ -63,7 +71,13 @@ def test_the_tables_contain_results_and_missing_measurements():
                 "durable": "no",
                 "returns": [],
                 "list": [
-                    {"jobs": 10_000, "get_jids_s": "did not finish within 60 s", "newest_50_s": 0.25, "disk_bytes": 2**21, "inodes": 7},
+                    {
+                        "jobs": 10_000,
+                        "get_jids_s": "did not finish within 60 s",
+                        "newest_50_s": 0.25,
+                        "disk_bytes": 2**21,
+                        "inodes": 7,
+                    },
                     {"jobs": 1_000_000, "unfilled": "filling it did not finish within 5 s"},
                 ],
                 "clean": "did not finish within 60 s",

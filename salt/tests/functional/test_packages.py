@@ -8,15 +8,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import salt.config
-import salt.loader
 
 PROJECT = Path(__file__).resolve().parents[2]
 JID = "20261121031733650863"
 
 sys.path.insert(0, str(PROJECT / "tools"))
 
-import package  # noqa: E402
+import package
 
 #: Loads the returner in a separate Python and prints its origin. A directory in the third argument has another release.
 PROBE = """
@@ -69,7 +67,12 @@ def test_the_wheel_contains_only_the_package_and_its_licence(built):
         assert not [name for name in names if "test" in name or name == "saltext/__init__.py"]
         (metadata,) = [name for name in names if name.endswith("dist-info/METADATA")]
         text = archive.read(metadata).decode()
-    for line in ("Name: saltext.saltcellar", "License: Apache-2.0", "Requires-Python: >=3.10", "Requires-Dist: salt>=3006"):
+    for line in (
+        "Name: saltext.saltcellar",
+        "License: Apache-2.0",
+        "Requires-Python: >=3.10",
+        "Requires-Dist: salt>=3006",
+    ):
         assert f"\n{line}\n" in text
 
 
@@ -83,9 +86,20 @@ def test_a_package_with_an_extra_file_is_rejected(built, tmp_path):
         package.check(tmp_path / "more.whl", sdist)
 
 
-def test_the_installed_wheel_is_found_through_its_entry_point(built, tmp_path, run_dir, daemon, opts):
+def test_the_installed_wheel_is_found_through_its_entry_point(
+    built, tmp_path, run_dir, daemon, opts
+):
     _, wheel = built
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-index",
+        "--no-deps",
+    ]
     subprocess.run([*pip, "--target", tmp_path / "site", wheel], check=True, timeout=60)
     jid, path, _, names = probe(opts, run_dir, paths=[tmp_path / "site"])
     assert jid == JID
@@ -98,12 +112,18 @@ def test_the_directory_works_without_the_package(directory, run_dir, daemon, opt
     jid, path, client, names = probe({**opts, "module_dirs": [str(directory)]}, run_dir)
     assert (jid, path) == (JID, str(directory / "returners" / "saltcellar.py"))
     assert client == str(directory / "lib" / "saltext" / "saltcellar" / "utils" / "client.py")
-    functions = {name for name, value in vars(_returner()).items() if callable(value) and not name.startswith("_")}
+    functions = {
+        name
+        for name, value in vars(_returner()).items()
+        if callable(value) and not name.startswith("_")
+    }
     assert names == sorted(f"saltcellar.{name}" for name in functions)
     assert daemon.named("prep_jid")
 
 
-def test_the_directory_takes_no_modules_of_another_release(directory, run_dir, tmp_path, daemon, opts):
+def test_the_directory_takes_no_modules_of_another_release(
+    directory, run_dir, tmp_path, daemon, opts
+):
     """As in a master that runs while its package is upgraded, or that has another release from pip."""
     old = tmp_path / "old" / "saltext" / "saltcellar"
     (old / "utils").mkdir(parents=True)

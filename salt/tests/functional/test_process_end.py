@@ -5,6 +5,7 @@ import time
 
 import pytest
 import salt.utils.process
+
 from saltext.saltcellar.utils import client as client_
 
 
@@ -21,7 +22,9 @@ def keep_a_count(opts, kept, how):
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "return"])
-@pytest.mark.parametrize("kind", [salt.utils.process.SignalHandlingProcess, multiprocessing.Process])
+@pytest.mark.parametrize(
+    "kind", [salt.utils.process.SignalHandlingProcess, multiprocessing.Process]
+)
 def test_counts_survive_the_end_of_a_process(kind, how, opts, spool):
     if how == "SIGTERM" and kind is multiprocessing.Process:
         pytest.skip("Python's own processes have no handler for SIGTERM")

@@ -38,8 +38,19 @@ def plain(value):
 @pytest.mark.parametrize("system", ["windows", "posix"])
 def test_the_loader_reports_why_the_extension_cannot_be_used(system, master_opts):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROBE, json.dumps(master_opts, default=plain), system],
-        capture_output=True, text=True, timeout=60, check=False,
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            PROBE,
+            json.dumps(master_opts, default=plain),
+            system,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     for why in json.loads(done.stdout.splitlines()[-1]):

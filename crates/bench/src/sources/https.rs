@@ -25,11 +25,11 @@ use super::source::{SourceRun, wait_for_status};
 use crate::calls::Listener;
 use crate::child::Subject;
 
-const CA: &[u8] = include_bytes!("../../../../tests/data/https/ca.pem");
-const CERTIFICATE: &[u8] = include_bytes!("../../../../tests/data/https/server.pem");
-const KEY: &[u8] = include_bytes!("../../../../tests/data/https/server.key");
-const MINION: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pem");
-const MINION_PUBLIC: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pub");
+const CA: &[u8] = include_bytes!("../../../../salt/tests/data/https/ca.pem");
+const CERTIFICATE: &[u8] = include_bytes!("../../../../salt/tests/data/https/server.pem");
+const KEY: &[u8] = include_bytes!("../../../../salt/tests/data/https/server.key");
+const MINION: &[u8] = include_bytes!("../../../../salt/tests/data/https/minion-a.pem");
+const MINION_PUBLIC: &[u8] = include_bytes!("../../../../salt/tests/data/https/minion-a.pub");
 
 /// Interval of requests that keep a connection alive while batches are signed.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);

@@ -7,7 +7,8 @@ __all__ = ["__version__", "consumer"]
 
 def consumer(name, match=None, where=None, start="newest", opts=None):
     """
-    An iterator over stored events, each at least once and in order, that continues where its last process stopped.
+    An iterator over stored events, each at least once and in order, that continues where its last
+    process stopped.
 
     .. code-block:: python
 

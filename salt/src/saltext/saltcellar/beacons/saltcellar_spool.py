@@ -13,29 +13,39 @@ Report entries that wait in the spool of the returner ``saltcellar``, or were lo
         - bytes: 1048576    # or if more bytes wait; by default not
         - interval: 60      # seconds between two reports; by default 60
 
-The event has ``entries``, ``bytes``, ``oldest_s`` and ``lost`` (entries that were not stored, by reason). It is also sent when
-entries were lost since the last one.
+The event has ``entries``, ``bytes``, ``oldest_s`` and ``lost`` (entries that were not stored, by
+reason). It is also sent when entries were lost since the last one.
 """
 
 import time
 
-from saltext.saltcellar.utils import client, loaders, settings
+from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import loaders
+from saltext.saltcellar.utils import settings
 
 __virtualname__ = "saltcellar_spool"
 
 #: Age of the oldest entry that is reported, in seconds.
 AGE_S = 300
-#: Time between two reports, in seconds, unless ``interval`` is configured. Salt calls beacons every second.
+#: Time between two reports, in seconds, unless ``interval`` is configured. Salt calls beacons every
+#: second.
 INTERVAL_S = 60
 
 #: Keys of this beacon.
 _OWN = ("age", "bytes")
 #: Keys that Salt reads, or adds.
-_SALTS = ("interval", "enabled", "disable_during_state_run", "run_once", "beacon_module", "_beacon_name")
+_SALTS = (
+    "interval",
+    "enabled",
+    "disable_during_state_run",
+    "run_once",
+    "beacon_module",
+    "_beacon_name",
+)
 
-#: What ``validate`` saw, for the ``beacon`` that Salt calls right after it, without the ``interval``
-#: (salt/beacons/__init__.py). ``__opts__`` cannot say it: before 3008 it is a copy from the loader's creation, so a beacon
-#: that was added later is not in it.
+#: What ``validate`` saw, for the ``beacon`` that Salt calls right after it, without the
+#: ``interval`` (salt/beacons/__init__.py). ``__opts__`` cannot say it: before 3008 it is a copy
+#: from the loader's creation, so a beacon that was added later is not in it.
 _validated = {}
 
 #: Losses that were reported, by directory of the spool, where they could not be written.
@@ -51,23 +61,34 @@ def validate(config):
     """
     Check the configuration: a list of maps.
 
-    A map is rejected here, because Salt appends to the configuration of a beacon that passed. That ends all beacons of
-    the minion.
+    A map is rejected here, because Salt appends to the configuration of a beacon that passed. That
+    ends all beacons of the minion.
     """
     if not isinstance(config, list):
-        return False, f"the configuration of saltcellar_spool must be a list, not {type(config).__name__}"
+        return (
+            False,
+            f"the configuration of saltcellar_spool must be a list, not {type(config).__name__}",
+        )
 
     for item in config:
         if not isinstance(item, dict):
-            return False, f"saltcellar_spool: each item must be a map such as `age: 300`, not {item!r}"
+            return (
+                False,
+                f"saltcellar_spool: each item must be a map such as `age: 300`, not {item!r}",
+            )
         unknown = [str(key) for key in item if key not in (*_OWN, *_SALTS)]
         if unknown:
-            return False, f"saltcellar_spool: unknown key {', '.join(sorted(unknown))}; there are {', '.join(_OWN)}"
+            return (
+                False,
+                f"saltcellar_spool: unknown key {', '.join(sorted(unknown))}; there are {', '.join(_OWN)}",
+            )
 
     values = _values(config)
     for key in (*_OWN, "interval"):
         value = values.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0
+        ):
             return False, f"saltcellar_spool: {key} must be a number from 0, not {value!r}"
 
     _validated["interval"] = values.get("interval")
@@ -82,7 +103,9 @@ def beacon(config):
     if not _is_due(values):
         return []
 
-    spool = client.of(loaders.variable(globals(), "__opts__"), loaders.variable(globals(), "__salt__")).spool
+    spool = client.of(
+        loaders.variable(globals(), "__opts__"), loaders.variable(globals(), "__salt__")
+    ).spool
     waiting = spool.waiting()
     is_lost = waiting["lost"] != _reported.get(spool.directory, spool.reported())
     too_old = waiting["entries"] and waiting["oldest_s"] >= values.get("age", AGE_S)
@@ -91,7 +114,8 @@ def beacon(config):
         return []
 
     if is_lost:
-        # On disk, so that neither a refresh of the beacons nor a restart of the minion reports or hides them again.
+        # On disk, so that neither a refresh of the beacons nor a restart of the minion reports or
+        # hides them again.
         try:
             spool.set_reported(waiting["lost"])
             _reported.pop(spool.directory, None)

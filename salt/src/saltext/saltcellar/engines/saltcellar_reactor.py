@@ -12,14 +12,17 @@ In the master's configuration:
     engines:
       - saltcellar_reactor
 
-The item must be this text, not a map with options: Salt searches the list for text that contains ``reactor``, and adds its
-own reactor otherwise. Rules stay in ``reactor``. If the list that Salt runs has its own reactor all the same, this engine logs
-that as critical and reports it, and the daemon makes no calls.
+The item must be this text, not a map with options: Salt searches the list for text that contains
+``reactor``, and adds its own reactor otherwise. Rules stay in ``reactor``. If the list that Salt
+runs has its own reactor all the same, this engine logs that as critical and reports it, and the
+daemon makes no calls.
 
-The engine reports to the daemon every three seconds. It logs which reactor acts, and fires these events:
+The engine reports to the daemon every three seconds. It logs which reactor acts, and fires these
+events:
 
 ``saltcellar/reactor/unreachable``
-    The daemon has not answered for 15 seconds. ``error`` is the reason, ``fallback`` whether Salt's own reactor is started.
+    The daemon has not answered for 15 seconds. ``error`` is the reason, ``fallback`` whether Salt's
+    own reactor is started.
 ``saltcellar/reactor/reachable``
     It answers again.
 
@@ -30,8 +33,9 @@ Salt's own reactor can act while the daemon does not answer:
     # Start Salt's own reactor 20 seconds after the daemon's last answer, and end it when the daemon answers again.
     saltcellar.reactor_fallback: True
 
-At no time do both act: with this setting the daemon acts only under a lease of 15 seconds that this engine renews, and after its
-own start waits for this engine. The fallback starts only if the daemon has granted a lease before.
+At no time do both act: with this setting the daemon acts only under a lease of 15 seconds that this
+engine renews, and after its own start waits for this engine. The fallback starts only if the daemon
+has granted a lease before.
 """
 
 import json
@@ -45,8 +49,10 @@ import salt.utils.event
 import salt.utils.process
 import salt.utils.reactor
 from salt.exceptions import CommandExecutionError
-from saltext.saltcellar.utils import calls, wire
+
+from saltext.saltcellar.utils import calls
 from saltext.saltcellar.utils import settings as settings_
+from saltext.saltcellar.utils import wire
 
 try:
     import fcntl
@@ -85,7 +91,9 @@ def start():
     opts = dict(__opts__)
     settings = settings_.from_opts(opts)
     fallback = Fallback(opts, settings.spool_dir)
-    engine = Engine(settings, fallback, lambda tag, data: _fire(opts, tag, data), has_salts_reactor(opts))
+    engine = Engine(
+        settings, fallback, lambda tag, data: _fire(opts, tag, data), has_salts_reactor(opts)
+    )
     while True:
         engine.step(time.monotonic())
         time.sleep(REPORT_INTERVAL_S)
@@ -95,8 +103,8 @@ def has_salts_reactor(opts):
     """
     Whether the master runs Salt's own reactor engine, too.
 
-    ``engines`` is the list that Salt starts: if ``reactor`` has rules, the master adds its engine before, unless it takes
-    an item for one (``Master.start`` in ``salt/master.py``).
+    ``engines`` is the list that Salt starts: if ``reactor`` has rules, the master adds its engine
+    before, unless it takes an item for one (``Master.start`` in ``salt/master.py``).
     """
     engines = opts.get("engines") or ()
     names = [name for item in engines for name in ([item] if isinstance(item, str) else item)]
@@ -112,8 +120,9 @@ class Engine:
     """
     Reports to the daemon, and starts and ends the fallback.
 
-    Invariant: the fallback runs only after ``granted_at + lease_s``, when the lease of the daemon has certainly ended,
-    because it counts from the issue of the token that was received at ``granted_at``.
+    Invariant: the fallback runs only after ``granted_at + lease_s``, when the lease of the daemon
+    has certainly ended, because it counts from the issue of the token that was received at
+    ``granted_at``.
     """
 
     def __init__(self, settings, fallback, fire, salts_reactor=False):
@@ -137,11 +146,17 @@ class Engine:
             )
 
     def step(self, now):
-        """One report and its consequences. Never raises ``OSError``: Salt would start the engine anew, and nothing would act."""
+        """
+        One report and its consequences.
+
+        Never raises ``OSError``: Salt would restart the engine, and no reactor would act.
+        """
         try:
             self._step(now)
         except OSError as exc:
-            if self._show(logging.ERROR, f"no reactor acts, the state of the fallback cannot be stored: {exc}"):
+            if self._show(
+                logging.ERROR, f"no reactor acts, the state of the fallback cannot be stored: {exc}"
+            ):
                 self._announce("unreachable", {"error": str(exc), "fallback": False})
 
     def _step(self, now):
@@ -154,8 +169,12 @@ class Engine:
             self._no_answer(str(exc), now)
             return
         if isinstance(answer, wire.Refusal):
-            # The daemon runs, and may act without a lease, if it is older than this engine. So there is no fallback.
-            self._show(logging.ERROR, f"the daemon refuses the reports of this engine: {answer.message} ({answer.code})")
+            # The daemon runs, and may act without a lease, if it is older than this engine. So
+            # there is no fallback.
+            self._show(
+                logging.ERROR,
+                f"the daemon refuses the reports of this engine: {answer.message} ({answer.code})",
+            )
             return
         if self._unreachable:
             self._unreachable = False
@@ -171,7 +190,12 @@ class Engine:
         # At most three: without a token, with one, and after the end of the fallback.
         for _ in range(3):
             acts = self.fallback.runs()
-            about = {"token": self._token, "fallback": self.enabled, "acts": acts, **self.fallback.interval()}
+            about = {
+                "token": self._token,
+                "fallback": self.enabled,
+                "acts": acts,
+                **self.fallback.interval(),
+            }
             about["salts_reactor"] = self._salts_reactor
             about = {key: value for key, value in about.items() if value is not None}
             (answer,) = self._link.ask_all([("reactor_lease", about)])
@@ -196,11 +220,20 @@ class Engine:
         if self.fallback.runs():
             self._show(logging.WARNING, "Salt's own reactor acts, as the fallback")
         elif not self.enabled:
-            self._show(logging.ERROR, f"no reactor acts, unless the daemon runs and only this engine cannot reach it: {why}")
+            self._show(
+                logging.ERROR,
+                f"no reactor acts, unless the daemon runs and only this engine cannot reach it: {why}",
+            )
         elif not self.fallback.is_granted():
-            self._show(logging.ERROR, f"no reactor acts: the daemon has never granted a lease, so there is no fallback: {why}")
+            self._show(
+                logging.ERROR,
+                f"no reactor acts: the daemon has never granted a lease, so there is no fallback: {why}",
+            )
         elif waited < self._lease_s + MARGIN_S:
-            self._show(logging.WARNING, f"no answer, Salt's own reactor may act in {self._lease_s + MARGIN_S:.0f} s: {why}")
+            self._show(
+                logging.WARNING,
+                f"no answer, Salt's own reactor may act in {self._lease_s + MARGIN_S:.0f} s: {why}",
+            )
         else:
             self.fallback.start()
             self._show(logging.WARNING, "Salt's own reactor acts, as the fallback")
@@ -226,9 +259,9 @@ class Fallback:
     """
     Salt's own reactor in a process of its own, and what must survive this engine.
 
-    The process holds a lock on ``reactor.lock`` while it runs, so that a new engine knows of one that an engine before it
-    started. It ends with its engine, also if that is killed. ``reactor.json`` has the latest interval of a fallback, and
-    whether a lease was ever granted.
+    The process holds a lock on ``reactor.lock`` while it runs, so that a new engine knows of one
+    that an engine before it started. It ends with its engine, also if that is killed.
+    ``reactor.json`` has the latest interval of a fallback, and whether a lease was ever granted.
     """
 
     def __init__(self, opts, directory):
@@ -287,7 +320,9 @@ class Fallback:
         self._write(began=time.time_ns() // 1000, ended=None)
         reads, self._alive = multiprocessing.Pipe(duplex=False)
         self._process = salt.utils.process.SignalHandlingProcess(
-            target=_react, args=(self._opts, self._lock, reads, self._alive), name="SaltcellarFallbackReactor"
+            target=_react,
+            args=(self._opts, self._lock, reads, self._alive),
+            name="SaltcellarFallbackReactor",
         )
         self._process.start()
         reads.close()
@@ -316,7 +351,9 @@ class Fallback:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as exc:
-            log.error("saltcellar: cannot read %s, a fallback needs a new lease: %s", self._file, exc)
+            log.error(
+                "saltcellar: cannot read %s, a fallback needs a new lease: %s", self._file, exc
+            )
             return {}
         return found if isinstance(found, dict) else {}
 

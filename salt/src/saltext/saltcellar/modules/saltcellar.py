@@ -11,8 +11,14 @@ The settings are those of the returner ``saltcellar``.
 import time
 
 import salt.utils.jid
-from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import calls, client, loaders, settings, wire
+from salt.exceptions import CommandExecutionError
+from salt.exceptions import SaltInvocationError
+
+from saltext.saltcellar.utils import calls
+from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import loaders
+from saltext.saltcellar.utils import settings
+from saltext.saltcellar.utils import wire
 
 __virtualname__ = "saltcellar"
 
@@ -41,8 +47,8 @@ def status():
     """
     Show whether the daemon answers, and the entries that wait in the spool.
 
-    ``error`` is the reason if it does not answer, ``oldest_s`` the age of the oldest entry in seconds, ``lost`` the entries
-    that were not stored, by reason.
+    ``error`` is the reason if it does not answer, ``oldest_s`` the age of the oldest entry in
+    seconds, ``lost`` the entries that were not stored, by reason.
 
     CLI Example:
 
@@ -67,7 +73,8 @@ def status():
 
 def flush(timeout=10):
     """
-    Hand the entries in the spool over now, for ``timeout`` seconds at most. Returns what still waits.
+    Hand the entries in the spool over now, for ``timeout`` seconds at most. Returns what still
+    waits.
 
     The exit code is 1 if entries still wait.
 
@@ -91,7 +98,8 @@ def flush(timeout=10):
 
 def send(fun, value=None, success=True, retcode=None):
     """
-    Store a value as this minion's return of a function, without a job of the master. Returns the jid.
+    Store a value as this minion's return of a function, without a job of the master. Returns the
+    jid.
 
     If the daemon does not answer, the value waits in the spool.
 

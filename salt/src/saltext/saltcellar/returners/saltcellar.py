@@ -3,9 +3,9 @@ Store jobs and events in saltcellar.
 
 .. versionadded:: 0.1.0
 
-saltcellar is a daemon beside the master that stores jobs, their returns and every event. This module
-connects Salt to it over a unix socket: as the master's job cache, as its event returner, or as a
-returner of minions, which use HTTPS from other machines.
+saltcellar is a daemon beside the master that stores jobs, their returns and every event. This
+module connects Salt to it over a unix socket: as the master's job cache, as its event returner, or
+as a returner of minions, which use HTTPS from other machines.
 
 :depends: the saltcellar daemon, running on the same machine; or, on a minion, at ``saltcellar.url``
 
@@ -16,8 +16,8 @@ In the master's configuration:
     master_job_cache: saltcellar
     event_return: saltcellar
 
-Nothing else is needed. These are the settings with their defaults. They may also be written as one map
-``saltcellar:`` without the prefix, and on a minion they may come from pillar or grains.
+Nothing else is needed. These are the settings with their defaults. They may also be written as one
+map ``saltcellar:`` without the prefix, and on a minion they may come from pillar or grains.
 
 .. code-block:: yaml
 
@@ -25,7 +25,8 @@ Nothing else is needed. These are the settings with their defaults. They may als
     # saltcellar/saltcellar.sock in $XDG_RUNTIME_DIR or else in ~/.local/state. The environment
     # variable SALTCELLAR_SOCKET has precedence.
     saltcellar.socket: /run/saltcellar/saltcellar.sock
-    # The user that the daemon runs as. Unset: root, the user of this process, or the owner of the socket's directory.
+    # The user that the daemon runs as. Unset: root, the user of this process, or the owner of the
+    # socket's directory.
     saltcellar.daemon_user: saltcellar
     # Timeout of a call, in seconds.
     saltcellar.timeout: 2
@@ -41,8 +42,8 @@ Nothing else is needed. These are the settings with their defaults. They may als
     saltcellar.full_ret: False
     # The engine saltcellar_reactor starts Salt's own reactor while the daemon does not answer.
     saltcellar.reactor_fallback: False
-    # With several masters, the slot of job ids that are made before this master's daemon has told its own (cluster.slot).
-    # Unset: no slot.
+    # With several masters, the slot of job ids that are made before this master's daemon has told
+    # its own (cluster.slot). Unset: no slot.
     saltcellar.slot: 2/3
 
 On a minion of another machine:
@@ -56,11 +57,12 @@ On a minion of another machine:
     # The directory of minion.pem, which signs batches. Default: Salt's own setting.
     saltcellar.pki_dir: /etc/salt/pki/minion
 
-Jobs are kept for 90 days and never less than Salt's own ``keep_jobs_seconds`` (0 is forever), which the master's
-maintenance passes on. ``store.classes`` in the daemon's configuration sets another time, also by function.
+Jobs are kept for 90 days and never less than Salt's own ``keep_jobs_seconds`` (0 is forever), which
+the master's maintenance passes on. ``store.classes`` in the daemon's configuration sets another
+time, also by function.
 
-While the daemon is unreachable, jobs are published and run as usual: job ids are generated locally, and entries
-wait in the spool.
+While the daemon is unreachable, jobs are published and run as usual: job ids are generated locally,
+and entries wait in the spool.
 
 To use it for single jobs:
 
@@ -69,16 +71,18 @@ To use it for single jobs:
     salt '*' test.ping --return saltcellar
 
 Other settings for a single job, under ``alternative.saltcellar.socket`` and so on in the minion's
-configuration, are selected with ``--return_config alternative``. ``--return_kwargs '{timeout: 5}'`` sets only
-keys that the minion's own configuration permits: a user who may run ``test.ping`` must not control the files that
-root writes.
+configuration, are selected with ``--return_config alternative``. ``--return_kwargs '{timeout: 5}'``
+sets only keys that the minion's own configuration permits: a user who may run ``test.ping`` must
+not control the files that root writes.
 
 .. code-block:: yaml
 
     saltcellar.return_kwargs: [timeout]
 """
 
-from saltext.saltcellar.utils import client, loaders, settings
+from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import loaders
+from saltext.saltcellar.utils import settings
 
 __virtualname__ = "saltcellar"
 
@@ -148,11 +152,12 @@ def get_load(jid):
 
 def get_jid(jid):
     """
-    The returns of a job, by minion, each a map with ``return`` and, if known, ``retcode``, ``success`` and ``out``. Raises
-    ``CommandExecutionError`` if the daemon does not answer: an empty map would mean that no minion has returned.
+    The returns of a job, by minion, each a map with ``return`` and, if known, ``retcode``,
+    ``success`` and ``out``. Raises ``CommandExecutionError`` if the daemon does not answer: an
+    empty map would mean that no minion has returned.
 
-    If saltcellar is not the job cache, a return that was seen on the bus only, and may have been fired by any client, has
-    the additional key ``bus_only``.
+    If saltcellar is not the job cache, a return that was seen on the bus only, and may have been
+    fired by any client, has the additional key ``bus_only``.
     """
     return _client().get_jid(_opts(), jid)
 

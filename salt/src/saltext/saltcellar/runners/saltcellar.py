@@ -5,19 +5,27 @@ Look up jobs, events and reactions in saltcellar, and copy jobs from and to othe
 
 :depends: the saltcellar daemon, running on the same machine
 
-What the command ``saltcellar`` shows, as functions of Salt: also through salt-api, with the permissions of
-``external_auth`` (``@runner``). The settings are those of the returner ``saltcellar``. Times are given as ``2h`` (ago;
-also s, m, d, w), as ``2026-11-21T10:00:00`` (UTC), or as seconds since 1970.
+What the command ``saltcellar`` shows, as functions of Salt: also through salt-api, with the
+permissions of ``external_auth`` (``@runner``). The settings are those of the returner
+``saltcellar``. Times are given as ``2h`` (ago; also s, m, d, w), as ``2026-11-21T10:00:00`` (UTC),
+or as seconds since 1970.
 
-Holding, replaying and importing need the right ``admin`` of the daemon, which the master's user has.
+Holding, replaying and importing need the right ``admin`` of the daemon, which the master's user
+has.
 """
 
 import json
 import os
 import subprocess
 
-from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import calls, loaders, settings, transfer, trusted
+from salt.exceptions import CommandExecutionError
+from salt.exceptions import SaltInvocationError
+
+from saltext.saltcellar.utils import calls
+from saltext.saltcellar.utils import loaders
+from saltext.saltcellar.utils import settings
+from saltext.saltcellar.utils import transfer
+from saltext.saltcellar.utils import trusted
 
 __virtualname__ = "saltcellar"
 
@@ -75,21 +83,37 @@ def doctor():
     try:
         program = trusted.program("saltcellar")
     except trusted.Untrusted as exc:
-        raise CommandExecutionError(f"`saltcellar` is not run, because another user can replace it: {exc}") from exc
+        raise CommandExecutionError(
+            f"`saltcellar` is not run, because another user can replace it: {exc}"
+        ) from exc
     if not program:
         raise CommandExecutionError("there is no program `saltcellar` in PATH of this master")
-    command = [program, "--socket", settings.from_opts(_opts()).socket, "--output", "json", "doctor"]
+    command = [
+        program,
+        "--socket",
+        settings.from_opts(_opts()).socket,
+        "--output",
+        "json",
+        "doctor",
+    ]
     command += ["--salt-config", os.path.dirname(_opts()["conf_file"])]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DOCTOR_TIMEOUT_S, check=False
+        # Root or the user of this process owns the program, see `trusted`.
+        done = subprocess.run(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DOCTOR_TIMEOUT_S,
+            check=False,
         )
         answer = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError) as exc:
         raise CommandExecutionError(f"cannot run {program}: {exc}") from exc
     except ValueError as exc:
         shown = done.stderr.decode("utf-8", "replace")[-1000:]
-        raise CommandExecutionError(f"{program} doctor ended with {done.returncode}: {shown}") from exc
+        raise CommandExecutionError(
+            f"{program} doctor ended with {done.returncode}: {shown}"
+        ) from exc
     if done.returncode:
         _failed()
     return answer
@@ -185,7 +209,9 @@ def diff(jid, other=None, limit=None, after=None, minion=None):
 
         salt-run saltcellar.diff 20261121031037359479
     """
-    return _ask("job_diff", jid=_jid(jid), limit=limit, after=after, minion=minion, **{"with": _jid(other)})
+    return _ask(
+        "job_diff", jid=_jid(jid), limit=limit, after=after, minion=minion, **{"with": _jid(other)}
+    )
 
 
 def states(jid, limit=None, after=None, minion=None, id_=None, fun=None, sls=None, result=None):
@@ -317,8 +343,9 @@ def import_from(returner, start=None):
     """
     Copy the jobs of another returner into saltcellar: loads, returns, end times.
 
-    Entries that saltcellar has are not stored again. An interrupted import continues where it stopped; ``start``, a
-    jid, overrides that. Jobs get the time of their jid, so retention may drop old ones at once.
+    Entries that saltcellar has are not stored again. An interrupted import continues where it
+    stopped; ``start``, a jid, overrides that. Jobs get the time of their jid, so retention may drop
+    old ones at once.
 
     CLI Example:
 
@@ -329,18 +356,21 @@ def import_from(returner, start=None):
     source = transfer.Returner(returner, _opts(), ("get_jids", "get_load", "get_jid"))
     with source, calls.Link(settings.from_opts(_opts())) as link:
         target = transfer.Daemon(link, _opts())
-        return _ended(transfer.copy(source, target, f"import-{returner}", _opts(), _progress, start))
+        return _ended(
+            transfer.copy(source, target, f"import-{returner}", _opts(), _progress, start)
+        )
 
 
 def export_to(returner, start=None, events=False):  # pylint: disable=redefined-outer-name
     """
     Copy the jobs of saltcellar into another returner.
 
-    Jobs and returns that the returner has are not stored again. An interrupted export continues where it stopped;
-    ``start``, a jid, overrides that.
+    Jobs and returns that the returner has are not stored again. An interrupted export continues
+    where it stopped; ``start``, a jid, overrides that.
 
     events
-        copy all events, too, by the returner's ``event_return``. Repeating a complete copy stores them again
+        copy all events, too, by the returner's ``event_return``. Repeating a complete copy stores
+        them again
 
     CLI Example:
 
@@ -349,7 +379,9 @@ def export_to(returner, start=None, events=False):  # pylint: disable=redefined-
         salt-run saltcellar.export_to local_cache
         salt-run saltcellar.export_to pgjsonb events=True
     """
-    needed = ("save_load", "returner", "get_load", "get_jid") + (("event_return",) if events else ())
+    needed = ("save_load", "returner", "get_load", "get_jid") + (
+        ("event_return",) if events else ()
+    )
     target = transfer.Returner(returner, _opts(), needed)
     with target, calls.Link(settings.from_opts(_opts())) as link:
         source = transfer.Daemon(link, _opts())

@@ -1,5 +1,6 @@
 """
-Calls to the daemon whose failure the caller must see: those of the runner, the execution module and the engine.
+Calls to the daemon whose failure the caller must see: those of the runner, the execution module and
+the engine.
 
 The returner goes through ``client.py``, which spools and returns defaults instead.
 """
@@ -8,8 +9,11 @@ import datetime
 import re
 import time
 
-from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import client, wire
+from salt.exceptions import CommandExecutionError
+from salt.exceptions import SaltInvocationError
+
+from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import wire
 
 #: Requests sent before their answers are read. Their answers fit into the socket's buffer.
 WINDOW = 64
@@ -18,10 +22,24 @@ _AGO = re.compile(r"(\d+)\s*([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 #: Keys of answers that hold a time in microseconds since 1970.
 _TIMES = frozenset(
-    "time since until begin end oldest newest first_answer last_answer certificate_until safe_until".split()
+    [
+        "time",
+        "since",
+        "until",
+        "begin",
+        "end",
+        "oldest",
+        "newest",
+        "first_answer",
+        "last_answer",
+        "certificate_until",
+        "safe_until",
+    ]
 )
 #: Keys that hold values of jobs and events, which may have any keys.
-_FOREIGN = frozenset("data return load arg fun_args metadata changes counters others".split())
+_FOREIGN = frozenset(
+    ["data", "return", "load", "arg", "fun_args", "metadata", "changes", "counters", "others"]
+)
 
 
 class DaemonError(CommandExecutionError):
@@ -49,7 +67,9 @@ class Link:
 
     def ask(self, call, **args):
         """The answer to a call; arguments that are ``None`` are left out. Raises :class:`DaemonError`."""
-        (answer,) = self.ask_all([(call, {key: value for key, value in args.items() if value is not None})])
+        (answer,) = self.ask_all(
+            [(call, {key: value for key, value in args.items() if value is not None})]
+        )
         if isinstance(answer, wire.Refusal):
             raise DaemonError(f"saltcellar refused {call}: {answer.message} ({answer.code})")
         return answer
@@ -73,8 +93,12 @@ class Link:
     def _window(self, calls):
         deadline = time.monotonic() + self._settings.listing_timeout
         if self._connection is None:
-            self._connection = client.connect(self._settings, time.monotonic() + self._settings.timeout)
-        ids = self._connection.send([wire.Call(call, args).request for call, args in calls], deadline)
+            self._connection = client.connect(
+                self._settings, time.monotonic() + self._settings.timeout
+            )
+        ids = self._connection.send(
+            [wire.Call(call, args).request for call, args in calls], deadline
+        )
         found = {}
         while len(found) < len(ids):
             number, value = self._connection.receive(deadline)
@@ -90,8 +114,8 @@ def ask(settings, call, **args):
 
 def micros(value):
     """
-    A time as microseconds since 1970 UTC: ``2h`` (ago; also s, m, d, w), ISO 8601 (UTC unless it names a zone),
-    or seconds since 1970. ``None`` stays ``None``.
+    A time as microseconds since 1970 UTC: ``2h`` (ago; also s, m, d, w), ISO 8601 (UTC unless it
+    names a zone), or seconds since 1970. ``None`` stays ``None``.
     """
     if value is None or isinstance(value, (int, float)):
         return None if value is None else int(value * 1e6)
@@ -102,7 +126,9 @@ def micros(value):
     try:
         at = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
     except ValueError:
-        raise SaltInvocationError(f"not a time: {text!r}; write 2h, 3d, 2026-11-21 or 2026-11-21T10:00:00") from None
+        raise SaltInvocationError(
+            f"not a time: {text!r}; write 2h, 3d, 2026-11-21 or 2026-11-21T10:00:00"
+        ) from None
     at = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
     return int(at.timestamp() * 1e6)
 
@@ -116,10 +142,9 @@ def readable(answer):
     shown = {}
     for key, value in answer.items():
         if key in _TIMES and isinstance(value, int) and not isinstance(value, bool):
-            value = iso(value)
-        elif key not in _FOREIGN:
-            value = readable(value)
-        shown[key] = value
+            shown[key] = iso(value)
+        else:
+            shown[key] = value if key in _FOREIGN else readable(value)
     return shown
 
 
@@ -127,6 +152,8 @@ def iso(at):
     """Microseconds since 1970 as ISO 8601."""
     epoch = datetime.datetime(1970, 1, 1)
     try:
-        return f"{(epoch + datetime.timedelta(microseconds=at)).isoformat(timespec='microseconds')}Z"
+        return (
+            f"{(epoch + datetime.timedelta(microseconds=at)).isoformat(timespec='microseconds')}Z"
+        )
     except OverflowError:
         return at

@@ -21,15 +21,18 @@ import time
 import salt.utils.jid
 import salt.utils.job
 from salt.exceptions import CommandExecutionError
-from saltext.saltcellar.utils import jids, logs, peer
+
+from saltext.saltcellar.utils import jids
+from saltext.saltcellar.utils import logs
+from saltext.saltcellar.utils import peer
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
 from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
-#: Pause after a call that timed out, in seconds. It doubles up to the second number, because a hung daemon
-#: costs a master worker the whole timeout each time.
+#: Pause after a call that timed out, in seconds. It doubles up to the second number, because a hung
+#: daemon costs a master worker the whole timeout each time.
 BREAKER_S = (1.0, 8.0)
 #: Time that one call may spend on handing over spooled entries, in seconds.
 HANDOVER_BUDGET_S = 0.2
@@ -49,13 +52,14 @@ TOO_LARGE = "saltcellar: this value was too large to be stored"
 
 #: Codes of refusals that a retry does not change.
 FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
-#: Calls that overwrite earlier ones. They queue behind a spool that is not empty, so that an older one from the
-#: spool does not overwrite a newer one.
+#: Calls that overwrite earlier ones. They queue behind a spool that is not empty, so that an older
+#: one from the spool does not overwrite a newer one.
 LAST_WINS = frozenset({"update_endtime", "save_reg"})
 
-#: The processes of a master of a cluster, since 3008, that store what peers sent: ``EventMonitor`` (``salt/master.py``) what they
-#: fired on the bus, ``EventPublisher`` (``salt/channel/server.py``) what they delegated; a restart gives it its second name. Such
-#: returns were authenticated by nobody here: any minion of a peer can fire, and have delegated, one for another minion.
+#: The processes of a master of a cluster, since 3008, that store what peers sent: ``EventMonitor``
+#: (``salt/master.py``) what they fired on the bus, ``EventPublisher`` (``salt/channel/server.py``)
+#: what they delegated; a restart gives it its second name. Such returns were authenticated by
+#: nobody here: any minion of a peer can fire, and have delegated, one for another minion.
 MIRRORS = frozenset({"EventMonitor", "EventPublisher", "MasterPubServerChannel._publish_daemon"})
 #: Calls that name the peer.
 OF_A_PEER = frozenset({"returner", "save_minions"})
@@ -70,8 +74,9 @@ _handover_not_before = {}
 
 def confirmed(opts):
     """
-    Arguments that restrict an answer to returns of ``returner`` calls, if saltcellar is the job cache: Salt then makes that call for
-    every authenticated return, and any client that may fire events can put others on the bus.
+    Arguments that restrict an answer to returns of ``returner`` calls, if saltcellar is the job
+    cache: Salt then makes that call for every authenticated return, and any client that may fire
+    events can put others on the bus.
     """
     caches = (opts.get("ext_job_cache"), opts.get("master_job_cache"))
     return {"confirmed": True} if settings_.NAME in caches else {}
@@ -92,7 +97,8 @@ class Unavailable(CommandExecutionError):
 def of(opts, functions=None, ret=None):
     """The client for ``opts``. Cheap: connections belong to the process, not to the client."""
     key = None
-    # Since 3008 a loader's options are one map object, and the look-ups for its key take tens of microseconds.
+    # Since 3008 a loader's options are one map object, and the look-ups for its key take tens of
+    # microseconds.
     latest, client = _latest[0]
     if opts is latest:
         return client
@@ -102,7 +108,8 @@ def of(opts, functions=None, ret=None):
         if client is None:
             client = Client(settings_.from_opts(opts, functions, ret))
     except Exception as exc:  # pylint: disable=broad-except
-        # Whatever this is, the destination is unknown. Entries keep the id and the spool of these options.
+        # Whatever this is, the destination is unknown. Entries keep the id and the spool of these
+        # options.
         why = f"invalid configuration: {exc}"
         return Client(settings_.Settings(opts.get("id"), why, opts.get("cachedir")))
     if key and key not in _clients:
@@ -120,7 +127,9 @@ class Client:
 
     def __init__(self, settings):
         self.settings = settings
-        self.spool = spool_.Spool(settings.spool_dir, settings.spool_bytes_max, settings.spool_age_max)
+        self.spool = spool_.Spool(
+            settings.spool_dir, settings.spool_bytes_max, settings.spool_age_max
+        )
 
     # ---- jobs
 
@@ -135,12 +144,18 @@ class Client:
                 return jid
             return jid or self._new_jid(opts)
         except Exception:  # pylint: disable=broad-except
-            logs.error("prep_jid failed", "saltcellar: prep_jid failed, using a jid of Salt's own", exc_info=True)
+            logs.error(
+                "prep_jid failed",
+                "saltcellar: prep_jid failed, using a jid of Salt's own",
+                exc_info=True,
+            )
             return jid or salt.utils.jid.gen_jid({})
 
     def _new_jid(self, opts):
         try:
-            answer = self._ask(wire.Call("prep_jid", {"nocache": False, "passed_jid": None, "slot": True}))
+            answer = self._ask(
+                wire.Call("prep_jid", {"nocache": False, "passed_jid": None, "slot": True})
+            )
             self.hand_over()
             # A daemon that knows no slots answers with the jid alone.
             jid = answer
@@ -151,17 +166,21 @@ class Client:
                 return jids.in_form_of(opts, jid)
             logs.error("prep_jid", "saltcellar: prep_jid: unexpected answer %r", answer)
         except (Unreachable, wire.Refusal) as exc:
-            logs.error("prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc)
+            logs.error(
+                "prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc
+            )
         return jids.local_jid(opts, self.spool, jids.slot_of(self.settings, self.spool))
 
     def get_load(self, jid):
         """
-        The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if this is unknown.
+        The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if this is
+        unknown.
 
-        It must be an exception. ``salt`` interprets ``{}`` as "jid does not exist" and shows no results,
-        whereas it warns about an exception and waits for the minions as usual (``get_iter_returns`` of
-        3006, 3007 and 3008). ``--static`` fails either way, but shows the reason of an exception. A syndic
-        that got ``{}`` would not ask again, and never forward that load.
+        It must be an exception. ``salt`` interprets ``{}`` as "jid does not exist" and shows no
+        results, whereas it warns about an exception and waits for the minions as usual
+        (``get_iter_returns`` of 3006, 3007 and 3008). ``--static`` fails either way, but shows the
+        reason of an exception. A syndic that got ``{}`` would not ask again, and never forward that
+        load.
         """
         try:
             load = self._ask(wire.Call("get_load", {"jid": str(jid)}))
@@ -199,10 +218,12 @@ class Client:
 
     def event_return(self, events):
         """
-        Store events of the bus unchecked: the daemon counts those without tag or data (``event_return_malformed``).
+        Store events of the bus unchecked: the daemon counts those without tag or data
+        (``event_return_malformed``).
 
-        Salt's event process flushes its queue once more within its handler for SIGTERM. If that interrupts or follows
-        a flush, the same events arrive a second time, and are marked as a replay.
+        Salt's event process flushes its queue once more within its handler for SIGTERM. If that
+        interrupts or follows a flush, the same events arrive a second time, and are marked as a
+        replay.
         """
         if not isinstance(events, (list, tuple)):
             events = [events]
@@ -219,8 +240,8 @@ class Client:
         """
         The returns of a job, by minion; raises :class:`Unavailable` if they are unknown.
 
-        ``{}`` would mean that no minion has returned. A job of thousands of minions may take longer to read than the
-        other calls, so it has the timeout of listings.
+        ``{}`` would mean that no minion has returned. A job of thousands of minions may take longer
+        to read than the other calls, so it has the timeout of listings.
         """
         args = self._with_full(opts, {"jid": str(jid)})
         try:
@@ -230,7 +251,9 @@ class Client:
             if getattr(exc, "code", None) in FINAL_CODES:
                 # Such as a jid that no job can have.
                 return {}
-            raise Unavailable(f"saltcellar cannot read the returns of job {str(jid)[:100]}: {exc}") from exc
+            raise Unavailable(
+                f"saltcellar cannot read the returns of job {str(jid)[:100]}: {exc}"
+            ) from exc
         self.hand_over()
         return found if isinstance(found, dict) else {}
 
@@ -247,15 +270,20 @@ class Client:
         return {**args, "full": True} if self.settings.full_ret else args
 
     def save_load(self, jid, load, minions):
-        """Store the load of a job and its targeted minions. Salt calls this for each return as well; the daemon distinguishes them."""
+        """
+        Store the load of a job and its targeted minions.
+
+        Salt calls this for each return as well; the daemon distinguishes them.
+        """
         self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
 
     def returner(self, opts, load):
         """
         Store a minion's return.
 
-        A masterless minion passes the results of its startup states with the jid ``req``: such a return gets a new jid,
-        which is written back into ``load`` (``local_cache.returner`` does the same).
+        A masterless minion passes the results of its startup states with the jid ``req``: such a
+        return gets a new jid, which is written back into ``load`` (``local_cache.returner`` does
+        the same).
         """
         if isinstance(load, dict) and load.get("jid") == "req":
             load["jid"] = self.prep_jid(opts, bool(load.get("nocache")))
@@ -271,7 +299,10 @@ class Client:
     def save_minions(self, jid, minions, syndic_id):
         """Add to the minions that a job targeted."""
         syndic_id = None if syndic_id is None else str(syndic_id)
-        self.write("save_minions", {"jid": str(jid), "minions": _names(minions) or [], "syndic_id": syndic_id})
+        self.write(
+            "save_minions",
+            {"jid": str(jid), "minions": _names(minions) or [], "syndic_id": syndic_id},
+        )
 
     # ---- writes and reads
 
@@ -304,7 +335,13 @@ class Client:
             self.hand_over()
         except Exception:  # pylint: disable=broad-except
             about = f"not stored {call}"
-            logs.error(about, "saltcellar: %s for job %s was NOT stored", call, args.get("jid"), exc_info=True)
+            logs.error(
+                about,
+                "saltcellar: %s for job %s was NOT stored",
+                call,
+                args.get("jid"),
+                exc_info=True,
+            )
             self.spool.count("failed", spool_.entries(call, args))
 
     def _smaller(self, call, args, refusal):
@@ -323,7 +360,11 @@ class Client:
         return parts
 
     def _write_readable(self, call, args, packed, refusal):
-        """Send a call that was refused for its map keys again, with keys as text. Returns whether it is stored or spooled."""
+        """
+        Send a call that was refused for its map keys again, with keys as strings.
+
+        Returns whether it is stored or spooled.
+        """
         readable = packed.readable() if refusal.code == "refused" else None
         if readable is None:
             return False
@@ -338,7 +379,9 @@ class Client:
     def read(self, call, args, otherwise, listing=False):
         """The daemon's answer; ``otherwise`` without one. Never raises."""
         try:
-            answer = self._ask(wire.Call(call, args), self.settings.listing_timeout if listing else None)
+            answer = self._ask(
+                wire.Call(call, args), self.settings.listing_timeout if listing else None
+            )
             self.hand_over()
             return answer
         except (Unreachable, wire.Refusal) as exc:
@@ -350,12 +393,17 @@ class Client:
     def maintain(self, opts):
         """Pass ``keep_jobs_seconds`` on, and empty the spool. Called by Salt's maintenance."""
         try:
-            # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008 does not.
+            # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008
+            # does not.
             keep_jobs_seconds = int(salt.utils.job.get_keep_jobs_seconds(opts))
             if keep_jobs_seconds < 0:
                 raise ValueError(f"{keep_jobs_seconds} is negative")
         except Exception as exc:  # pylint: disable=broad-except
-            logs.error("keep_jobs", "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: %s", exc)
+            logs.error(
+                "keep_jobs",
+                "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: %s",
+                exc,
+            )
             keep_jobs_seconds = None
         self.read("clean_old_jobs", {"keep_jobs_seconds": keep_jobs_seconds}, None)
         self.hand_over(HANDOVER_BUDGET_IDLE_S)
@@ -367,7 +415,8 @@ class Client:
 
     def _keep(self, call, args, packed, why):
         try:
-            # The daemon may have stored it before it stopped answering, so the record is marked as a replay.
+            # The daemon may have stored it before it stopped answering, so the record is marked as
+            # a replay.
             self.spool.append_packed(packed.record(), spool_.entries(call, args))
         except spool_.SpoolError as exc:
             parts = self._smaller(call, args, exc) if exc.reason == "too_large" else ()
@@ -386,9 +435,19 @@ class Client:
             )
         else:
             if getattr(why, "code", None) == "version":
-                logs.error("version", "saltcellar: %s: update the older of the two; spooling to %s", why, self.spool.path)
+                logs.error(
+                    "version",
+                    "saltcellar: %s: update the older of the two; spooling to %s",
+                    why,
+                    self.spool.path,
+                )
             elif why is not None:
-                logs.error("unreachable", "saltcellar: daemon unreachable, spooling to %s: %s", self.spool.path, why)
+                logs.error(
+                    "unreachable",
+                    "saltcellar: daemon unreachable, spooling to %s: %s",
+                    self.spool.path,
+                    why,
+                )
 
     def _rejected(self, call, args, packed, refusal):
         if refusal.code in FINAL_CODES:
@@ -408,9 +467,11 @@ class Client:
 
     def _ask(self, call, timeout=None, writes=False):
         """
-        The daemon's answer. Raises :class:`Unreachable`, or :class:`wire.Refusal` for permanent refusals.
+        The daemon's answer. Raises :class:`Unreachable`, or :class:`wire.Refusal` for permanent
+        refusals.
 
-        A pooled connection may be broken because the daemon restarted: then one new connection is tried.
+        A pooled connection may be broken because the daemon restarted: then one new connection is
+        tried.
         """
         if self.settings.error:
             raise Unreachable(self.settings.error)
@@ -423,7 +484,9 @@ class Client:
             while True:
                 pooled = _take(path)
                 # Connecting has the normal timeout, also for calls that may take longer.
-                connection = pooled or connect(self.settings, min(deadline, now + self.settings.timeout))
+                connection = pooled or connect(
+                    self.settings, min(deadline, now + self.settings.timeout)
+                )
                 try:
                     answer = connection.ask(call, deadline)
                 except wire.Refusal:
@@ -466,7 +529,10 @@ class Client:
             return
         path = self.settings.address
         now = time.monotonic()
-        if now < _handover_not_before.get(self.spool.path, 0) or now < _breakers.get(path, (0, 0))[0]:
+        if (
+            now < _handover_not_before.get(self.spool.path, 0)
+            or now < _breakers.get(path, (0, 0))[0]
+        ):
             return
         connection = None
         try:
@@ -512,7 +578,8 @@ class Client:
                 number, value = connection.receive(deadline)
                 answers[number] = value
         except (wire.Broken, wire.Refusal):
-            # The daemon closed the connection. The first record is sent alone next time, which shows whether it is the cause.
+            # The daemon closed the connection. The first record is sent alone next time, which
+            # shows whether it is the cause.
             if not self._settle(records, [answers.get(number, _MISSING) for number in ids]):
                 self.spool.count_try()
             raise
@@ -569,13 +636,17 @@ class Client:
     def _refused(self, record, refusal):
         """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
         self.spool.count(refusal.code, record.entries)
-        logs.error(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
+        logs.error(
+            f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal
+        )
         if refusal.code == "too_large":
             self.spool.dead_letter(record)
 
     def _dead_letter(self, record):
         logs.error(
-            "dead letter", "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter", self.spool.path
+            "dead letter",
+            "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter",
+            self.spool.path,
         )
         self.spool.dead_letter(record)
         self.spool.count("dead_lettered", record.entries)
@@ -590,7 +661,9 @@ def _names(minions):
     if minions is None:
         return None
     try:
-        return [str(minion) for minion in ([minions] if isinstance(minions, (str, bytes)) else minions)]
+        return [
+            str(minion) for minion in ([minions] if isinstance(minions, (str, bytes)) else minions)
+        ]
     except TypeError:
         log.error("saltcellar: %.200r is not a list of minions", minions)
         return []
@@ -608,7 +681,8 @@ def _peer():
     """
     The id of the peer whose event is stored; ``None`` if unknown, as for what a peer delegated.
 
-    Salt removes ``__peer_id`` from the data first, and has it only in a variable of ``EventMonitor.handle_event``.
+    Salt removes ``__peer_id`` from the data first, and has it only in a variable of
+    ``EventMonitor.handle_event``.
     """
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "handle_event":
@@ -628,14 +702,21 @@ class _Batch:
     def is_of(self, events):
         """Whether these are the same objects in the same list."""
         count, first, last = self._ends
-        return events is self._events and len(events) == count and events[0] is first and events[-1] is last
+        return (
+            events is self._events
+            and len(events) == count
+            and events[0] is first
+            and events[-1] is last
+        )
 
 
 def _parts(args, refusal):
     """
-    The arguments of smaller calls that store what a call that is too large cannot; empty if there are none.
+    The arguments of smaller calls that store what a call that is too large cannot; empty if there
+    are none.
 
-    A list of events becomes two. A return keeps everything but its value, so that the minion has answered.
+    A list of events becomes two. A return keeps everything but its value, so that the minion has
+    answered.
     """
     events = args.get("events", ())
     half = len(events) // 2

@@ -1,8 +1,8 @@
 """
 Consumers of the daemon's events, for engines and other programs that process every event.
 
-Invariant: an event is acknowledged after its processing, that is when the next one is requested. An event whose processing
-raised, or was interrupted, is delivered again to the next process.
+Invariant: an event is acknowledged after its processing, that is when the next one is requested. An
+event whose processing raised, or was interrupted, is delivered again to the next process.
 """
 
 import collections.abc
@@ -12,9 +12,12 @@ import socket
 import time
 import uuid
 
-from salt.exceptions import CommandExecutionError, SaltInvocationError
-from saltext.saltcellar.utils import calls, wire
+from salt.exceptions import CommandExecutionError
+from salt.exceptions import SaltInvocationError
+
+from saltext.saltcellar.utils import calls
 from saltext.saltcellar.utils import settings as settings_
+from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +25,8 @@ log = logging.getLogger(__name__)
 WAIT_S = 10.0
 #: Events of one call.
 BATCH = 500
-#: Pauses between attempts while the daemon is unreachable, in seconds: the first one, doubled up to the second one.
+#: Pauses between attempts while the daemon is unreachable, in seconds: the first one, doubled up to
+#: the second one.
 PAUSE_S = (0.1, 10.0)
 
 
@@ -39,17 +43,19 @@ class Consumer:
     name
         The consumer's name. The daemon keeps its position under this name.
     match
-        A glob for the tag, a map such as ``{"fun": "state.*", "retcode": "!0"}``, or a list of such alternatives. Without it,
-        all events.
+        A glob for the tag, a map such as ``{"fun": "state.*", "retcode": "!0"}``, or a list of such
+        alternatives. Without it, all events.
     where
         A Jinja expression over ``tag`` and ``data``.
     start
-        Where a new consumer starts: ``newest``, ``oldest``, or a time such as ``2h`` (ago) or ``2026-11-21T10:00:00``.
+        Where a new consumer starts: ``newest``, ``oldest``, or a time such as ``2h`` (ago) or
+        ``2026-11-21T10:00:00``.
 
-    An event is a map with ``id``, ``seq``, ``time``, ``tag``, ``data``, and ``minion``, ``jid`` and ``fun`` if it has them. The ``id`` is the
-    same when an event is delivered again.
+    An event is a map with ``id``, ``seq``, ``time``, ``tag``, ``data``, and ``minion``, ``jid`` and
+    ``fun`` if it has them. The ``id`` is the same when an event is delivered again.
 
-    Raises ``CommandExecutionError`` if the daemon refuses: another process uses the name, or the filter is invalid.
+    Raises ``CommandExecutionError`` if the daemon refuses: another process uses the name, or the
+    filter is invalid.
     """
 
     def __init__(self, settings, name, match=None, where=None, start="newest"):
@@ -91,7 +97,8 @@ class Consumer:
                     "holder": self.holder,
                     "limit": BATCH,
                     "wait_ms": self._wait_ms,
-                    # After a kill of this process, another one need not wait for the end of the lease.
+                    # After a kill of this process, another one need not wait for the end of the
+                    # lease.
                     "bound": True,
                 },
             )
@@ -134,8 +141,12 @@ class Consumer:
                     self._pause = PAUSE_S[0]
                     return answer
                 if answer.code not in ("unavailable", "internal"):
-                    raise CommandExecutionError(f"saltcellar refused {call}: {answer.message} ({answer.code})")
-                log.warning("saltcellar: consumer %s waits for the daemon: %s", self.name, answer.message)
+                    raise CommandExecutionError(
+                        f"saltcellar refused {call}: {answer.message} ({answer.code})"
+                    )
+                log.warning(
+                    "saltcellar: consumer %s waits for the daemon: %s", self.name, answer.message
+                )
             time.sleep(self._pause)
             self._pause = min(2 * self._pause, PAUSE_S[1])
 

@@ -1,11 +1,14 @@
 """
-The connection to a daemon on another machine: HTTPS, with each batch signed by the minion's Salt key.
+The connection to a daemon on another machine: HTTPS, with each batch signed by the minion's Salt
+key.
 
 The second part of ``docs/WIRE.md`` is the contract. :class:`Connection` has the interface of
 :class:`wire.Connection`. Differences:
 
-* all frames of one :meth:`Connection.send` are one HTTP request, and its response has their answers;
-* the daemon's certificate is always verified, against ``saltcellar.ca`` or the system's certificates;
+* all frames of one :meth:`Connection.send` are one HTTP request, and its response has their
+  answers;
+* the daemon's certificate is always verified, against ``saltcellar.ca`` or the system's
+  certificates;
 * a daemon that rejects us (key not accepted, clocks differ, certificate not trusted) raises
   :class:`Unusable`: entries wait in the spool, and retries are delayed.
 
@@ -17,7 +20,6 @@ import hashlib
 import http.client
 import logging
 import os
-import socket
 import ssl
 import struct
 import time
@@ -26,7 +28,8 @@ import urllib.parse
 from saltext.saltcellar.utils import wire
 
 try:
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import padding
 except ImportError:
     hashes = None
@@ -43,7 +46,9 @@ PORT = 4580
 #: The timeout grows by a second per this many bytes of a batch.
 BYTES_PER_S = 256 * 1024
 #: Codes that apply to any batch of this minion, not to the one sent.
-UNUSABLE_CODES = frozenset({"not_accepted", "signature", "clock", "replayed", "unavailable", "internal"})
+UNUSABLE_CODES = frozenset(
+    {"not_accepted", "signature", "clock", "replayed", "unavailable", "internal"}
+)
 
 _FIXED = struct.Struct(">q16sQ32sIH")
 _LENGTH = struct.Struct(">I")
@@ -56,7 +61,8 @@ class Unusable(wire.TimedOut):
     """
     The daemon cannot be used at present; an administrator may have to act.
 
-    A ``TimedOut``, so that the client spools the entry without counting a try, and retries less often.
+    A ``TimedOut``, so that the client spools the entry without counting a try, and retries less
+    often.
     """
 
 
@@ -70,7 +76,9 @@ class Connection(wire.Connection):
         self._number = 0
         self._answers = b""
         host, port = _split(settings.url)
-        self._http = http.client.HTTPSConnection(host, port, timeout=_left(deadline), context=_context(settings.ca))
+        self._http = http.client.HTTPSConnection(
+            host, port, timeout=_left(deadline), context=_context(settings.ca)
+        )
         # A connection that reopens automatically would have no challenge.
         self._http.auto_open = 0
         try:
@@ -86,7 +94,7 @@ class Connection(wire.Connection):
             why = exc.verify_message or exc.reason or str(exc)
             hint = "" if self._settings.ca else " (set saltcellar.ca to its CA file)"
             raise Unusable(f"the daemon's certificate is not trusted: {why}{hint}") from exc
-        except socket.timeout as exc:
+        except TimeoutError as exc:
             raise wire.TimedOut("no connection in time") from exc
         except ssl.SSLError as exc:
             raise Unusable(f"TLS handshake failed: {exc.reason or exc}") from exc
@@ -141,7 +149,11 @@ class Connection(wire.Connection):
         number, value = _answer(frame)
         if number is None:
             self.usable = False
-            raise value if isinstance(value, wire.Refusal) else wire.Broken("the daemon closed the connection without a reason")
+            raise (
+                value
+                if isinstance(value, wire.Refusal)
+                else wire.Broken("the daemon closed the connection without a reason")
+            )
         return number, value
 
     # ---- HTTP
@@ -162,7 +174,7 @@ class Connection(wire.Connection):
             if length is None or length > wire.ANSWER_BYTES_MAX:
                 raise wire.Broken(f"an answer of {length} bytes: not a saltcellar daemon")
             answer = response.read()
-        except socket.timeout as exc:
+        except TimeoutError as exc:
             raise wire.TimedOut("no answer in time") from exc
         except (OSError, http.client.HTTPException) as exc:
             raise wire.Broken(str(exc) or type(exc).__name__) from exc
@@ -189,7 +201,9 @@ class Connection(wire.Connection):
         minion = self._settings.minion_id.encode()
         at = time.time_ns() // 1000
         digest = hashlib.sha256(payload).digest()
-        fixed = MAGIC + _FIXED.pack(at, self._challenge, self._number, digest, len(payload), len(minion))
+        fixed = MAGIC + _FIXED.pack(
+            at, self._challenge, self._number, digest, len(payload), len(minion)
+        )
         signature = _sign(self._settings.pki_dir, SIGNED_LINE + self._certificate + fixed + minion)
         return fixed + struct.pack(">H", len(signature)) + minion + signature + payload
 
@@ -198,7 +212,9 @@ def _answer(frame):
     """Number and value of an answer; the value of a refused request is a :class:`wire.Refusal`."""
     try:
         number, good, value = wire.unpack(frame)
-        return number, value if good else wire.Refusal(str(value["code"]), str(value.get("message", "")))
+        return number, value if good else wire.Refusal(
+            str(value["code"]), str(value.get("message", ""))
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         raise wire.Broken(f"malformed answer: {exc}") from exc
 
@@ -207,11 +223,19 @@ def _split(url):
     """Host and port of ``https://host:port``."""
     try:
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+        if (
+            parts.scheme != "https"
+            or not parts.hostname
+            or parts.path.strip("/")
+            or parts.query
+            or parts.username
+        ):
             raise ValueError("unexpected scheme, path, query or user")
         return parts.hostname, parts.port or PORT
     except ValueError as exc:
-        raise Unusable(f"saltcellar.url: {url!r} is not of the form https://host:{PORT}: {exc}") from exc
+        raise Unusable(
+            f"saltcellar.url: {url!r} is not of the form https://host:{PORT}: {exc}"
+        ) from exc
 
 
 def _context(ca):

@@ -1,12 +1,14 @@
 """
-Job ids generated without the daemon, in Salt's form: 20 digits of time in UTC, and ``_<pid>`` with ``unique_jid``.
+Job ids generated without the daemon, in Salt's form: 20 digits of time in UTC, and ``_<pid>`` with
+``unique_jid``.
 
-They are unique: each is the time of an odd microsecond, while the daemon uses even ones, and a file beside the
-spool, under a lock, has the last one, so that processes cannot collide.
+They are unique: each is the time of an odd microsecond, while the daemon uses even ones, and a file
+beside the spool, under a lock, has the last one, so that processes cannot collide.
 
-With several masters each daemon has a slot (``cluster.slot`` in its configuration), and its extension the same one: of the
-microseconds modulo 2n, slot k has 2(k-1) for the daemon and the next one for the extension. The daemon tells its slot with each new jid,
-and a file beside the spool keeps it. Until the daemon told one, ``saltcellar.slot`` of Salt's configuration is used.
+With several masters each daemon has a slot (``cluster.slot`` in its configuration), and its
+extension the same one: of the microseconds modulo 2n, slot k has 2(k-1) for the daemon and the next
+one for the extension. The daemon tells its slot with each new jid, and a file beside the spool
+keeps it. Until the daemon told one, ``saltcellar.slot`` of Salt's configuration is used.
 """
 
 import datetime
@@ -64,12 +66,22 @@ def learn(spool, slot):
         if spool.slot() != slot:
             spool.set_slot(slot)
     except (OSError, ValueError) as exc:
-        logs.error("slot", "saltcellar: cannot keep the daemon's slot of job ids in %s: %s", spool.directory, exc)
+        logs.error(
+            "slot",
+            "saltcellar: cannot keep the daemon's slot of job ids in %s: %s",
+            spool.directory,
+            exc,
+        )
 
 
 def slot_of(settings, spool):
-    """The slot of local jids: the one that the daemon told last, or else the configured one, or else that of a single master."""
-    # Another process may have been told a later one, so the file comes first. Without a file this process remembers.
+    """
+    The slot of local jids.
+
+    What the daemon told last, or else the configured one, or else :data:`SINGLE`.
+    """
+    # Another process may have been told a later one, so the file comes first. Without a file this
+    # process remembers.
     told = spool.slot() or _told.get(spool.directory)
     for text in (told, settings.slot):
         try:

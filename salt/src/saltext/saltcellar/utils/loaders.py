@@ -1,9 +1,9 @@
 """
 The variables that Salt's loader gives to a module, as the loader of the present call has them.
 
-Loaders of one kind share their modules within a process (3006 does so too), and the module's ``__opts__`` is that of the
-loader that loaded it last. A process with two configurations, such as a test or an embedded minion, would use the other's
-id, socket and spool. So every module asks here.
+Loaders of one kind share their modules within a process (3006 does so too), and the module's
+``__opts__`` is that of the loader that loaded it last. A process with two configurations, such as a
+test or an embedded minion, would use the other's id, socket and spool. So every module asks here.
 """
 
 

@@ -1,5 +1,6 @@
 """
-Errors that repeat: a master makes hundreds of calls a second, and each may fail for the same reason.
+Errors that repeat: a master makes hundreds of calls a second, and each may fail for the same
+reason.
 """
 
 import logging

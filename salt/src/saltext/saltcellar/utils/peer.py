@@ -1,14 +1,15 @@
 """
 Verification of the user that serves the daemon's socket.
 
-A user who may write to the socket's directory can replace the socket, receive every return and forge every answer. The
-kernel reports the user that called ``listen(2)``; only these users are trusted:
+A user who may write to the socket's directory can replace the socket, receive every return and
+forge every answer. The kernel reports the user that called ``listen(2)``; only these users are
+trusted:
 
 * root, and the user of this process;
 * ``saltcellar.daemon_user``, if it is set;
-* otherwise the owner of the socket's directory, if no other user can replace that directory. A daemon with its own
-  user and runtime directory thus needs no setting, whether the caller is a root master, one with ``user: salt``, or a
-  user's ``salt`` command.
+* otherwise the owner of the socket's directory, if no other user can replace that directory. A
+  daemon with its own user and runtime directory thus needs no setting, whether the caller is a root
+  master, one with ``user: salt``, or a user's ``salt`` command.
 """
 
 import os
@@ -30,7 +31,8 @@ class Untrusted(wire.TimedOut):
     """
     An untrusted user serves the socket; an administrator must act.
 
-    A ``TimedOut``, so that the client spools the entry without counting a try, and retries less often.
+    A ``TimedOut``, so that the client spools the entry without counting a try, and retries less
+    often.
     """
 
 
@@ -40,7 +42,9 @@ class Connection(wire.Connection):
     def __init__(self, settings, deadline):
         super().__init__(settings.socket, deadline)
         try:
-            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            credentials = self._socket.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size
+            )
             verify(_UCRED.unpack(credentials)[1], settings.socket, settings.daemon_user)
         except BaseException:
             self.close()
@@ -59,7 +63,9 @@ def verify(uid, path, daemon_user):
         if uid == _directory_owner(path):
             return
         remedy = f"if the daemon runs as that user, set saltcellar.daemon_user: {_name(uid)}"
-    raise Untrusted(f"user {_name(uid)} serves this socket and is not trusted, nothing was sent ({remedy})")
+    raise Untrusted(
+        f"user {_name(uid)} serves this socket and is not trusted, nothing was sent ({remedy})"
+    )
 
 
 def _directory_owner(path):
@@ -70,8 +76,11 @@ def _directory_owner(path):
         while directory != os.path.dirname(directory):
             directory = os.path.dirname(directory)
             above = os.stat(directory)
-            # The sticky bit does not help: it protects existing names, and any user may have created this one.
-            if above.st_uid not in (0, owner, os.geteuid()) or above.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            # The sticky bit does not help: it protects existing names, and any user may have
+            # created this one.
+            if above.st_uid not in (0, owner, os.geteuid()) or above.st_mode & (
+                stat.S_IWGRP | stat.S_IWOTH
+            ):
                 return None
     except OSError:
         return None

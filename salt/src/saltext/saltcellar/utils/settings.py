@@ -1,8 +1,8 @@
 """
 The extension's settings from Salt's configuration, and their defaults.
 
-Keys may be written flat (``saltcellar.socket: PATH``) or as a map (``saltcellar: {socket: PATH}``); the
-flat form has precedence. The environment variable ``SALTCELLAR_SOCKET`` overrides both.
+Keys may be written flat (``saltcellar.socket: PATH``) or as a map (``saltcellar: {socket: PATH}``);
+the flat form has precedence. The environment variable ``SALTCELLAR_SOCKET`` overrides both.
 """
 
 import collections.abc
@@ -12,7 +12,10 @@ import os
 import socket
 
 import salt.returners
-from saltext.saltcellar.utils import jids, logs, spool
+
+from saltext.saltcellar.utils import jids
+from saltext.saltcellar.utils import logs
+from saltext.saltcellar.utils import spool
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,8 @@ KEYS = {
     "slot": (str, None),
 }
 
-#: Keys that decide where entries go. With an invalid one nothing is sent: entries wait in the spool instead.
+#: Keys that decide where entries go. With an invalid one nothing is sent: entries wait in the spool
+#: instead.
 DESTINATION = frozenset({"socket", "url", "ca", "pki_dir", "daemon_user", "spool_dir"})
 
 #: Unknown keys that were logged.
@@ -55,9 +59,9 @@ class Settings:
     """
     Checked settings, one attribute for each of :data:`KEYS`.
 
-    Besides: ``address``, the ``url`` of a daemon on another machine or else the ``socket``; ``minion_id``, the
-    signer of batches sent there; and ``error``, why the destination is unknown, or ``None``. A client whose settings
-    have an ``error`` connects to nothing.
+    Besides: ``address``, the ``url`` of a daemon on another machine or else the ``socket``;
+    ``minion_id``, the signer of batches sent there; and ``error``, why the destination is unknown,
+    or ``None``. A client whose settings have an ``error`` connects to nothing.
     """
 
     def __init__(self, minion_id=None, error=None, cachedir=None, **values):
@@ -74,7 +78,12 @@ class Settings:
         self.address = self.url or self.socket
         self.spool_dir = self.spool_dir or default_spool_dir(cachedir)
         if self.error:
-            logs.error(("settings", self.error), "saltcellar: %s; entries wait in %s", self.error, self.spool_dir)
+            logs.error(
+                ("settings", self.error),
+                "saltcellar: %s; entries wait in %s",
+                self.error,
+                self.spool_dir,
+            )
 
     def _checked(self, key, kind, value, default):
         try:
@@ -85,7 +94,6 @@ class Settings:
             else:
                 logs.error(("settings", key), "%s, using the default %r", exc, default)
             return default
-
 
     @staticmethod
     def _checked_slot(text):
@@ -102,9 +110,9 @@ def default_socket():
     """
     The default socket.
 
-    Root: ``/run/saltcellar/saltcellar.sock``. Other users: the same if it exists (a master with a user of its
-    own), otherwise ``saltcellar/saltcellar.sock`` in ``$XDG_RUNTIME_DIR`` if that is set, otherwise in
-    ``$XDG_STATE_HOME`` (``~/.local/state``).
+    Root: ``/run/saltcellar/saltcellar.sock``. Other users: the same if it exists (a master with a
+    user of its own), otherwise ``saltcellar/saltcellar.sock`` in ``$XDG_RUNTIME_DIR`` if that is
+    set, otherwise in ``$XDG_STATE_HOME`` (``~/.local/state``).
     """
     if os.geteuid() == 0 or os.path.exists(SYSTEM_SOCKET):
         return SYSTEM_SOCKET
@@ -120,11 +128,13 @@ def default_spool_dir(cachedir):
 
 def from_opts(opts, functions=None, ret=None):
     """
-    The settings in ``opts``; on a minion also those in its pillar and grains. Never raises: see :class:`Settings`.
+    The settings in ``opts``; on a minion also those in its pillar and grains. Never raises: see
+    :class:`Settings`.
 
-    ``functions`` is the loader's ``__salt__``, ``ret`` the present return, for its ``ret_config`` and
-    ``ret_kwargs``. The sender of the job chooses the latter, and may be allowed to run ``test.ping`` only, so it must
-    not control the files that root writes: only keys in ``return_kwargs`` are accepted.
+    ``functions`` is the loader's ``__salt__``, ``ret`` the present return, for its ``ret_config``
+    and ``ret_kwargs``. The sender of the job chooses the latter, and may be allowed to run
+    ``test.ping`` only, so it must not control the files that root writes: only keys in
+    ``return_kwargs`` are accepted.
     """
     values, error = _section(opts)
     values.update({key: opts[f"{NAME}.{key}"] for key in KEYS if f"{NAME}.{key}" in opts})
@@ -134,13 +144,19 @@ def from_opts(opts, functions=None, ret=None):
         try:
             values.update(_minion_values(opts, functions, ret))
         except Exception as exc:  # pylint: disable=broad-except
-            # Any function of the minion may be behind this. What it would have said about the destination is unknown.
+            # Any function of the minion may be behind this. What it would have said about the
+            # destination is unknown.
             error = error or f"cannot read the settings of this minion: {exc}"
         values.update(_kwargs(values.get("return_kwargs"), ret))
 
     if not values.get("pki_dir"):
         values["pki_dir"] = opts.get("pki_dir")
-    return Settings(opts.get("id"), error, opts.get("cachedir"), **{key: values[key] for key in KEYS if key in values})
+    return Settings(
+        opts.get("id"),
+        error,
+        opts.get("cachedir"),
+        **{key: values[key] for key in KEYS if key in values},
+    )
 
 
 def _section(opts):
@@ -156,7 +172,9 @@ def _section(opts):
 def _warn_of_unknown(opts):
     """Warn once of keys that do not exist: a mistyped one leaves its default in force."""
     section = opts.get(NAME)
-    named = [f"{NAME}.{key}" for key in section] if isinstance(section, collections.abc.Mapping) else []
+    named = (
+        [f"{NAME}.{key}" for key in section] if isinstance(section, collections.abc.Mapping) else []
+    )
     named += [key for key in opts if isinstance(key, str) and key.startswith(f"{NAME}.")]
 
     for name in named:
@@ -165,7 +183,9 @@ def _warn_of_unknown(opts):
             _warned.add(name)
             near = difflib.get_close_matches(key, KEYS, 1)
             log.warning(
-                "saltcellar: there is no setting %s%s", name, f", did you mean {NAME}.{near[0]}?" if near else ""
+                "saltcellar: there is no setting %s%s",
+                name,
+                f", did you mean {NAME}.{near[0]}?" if near else "",
             )
 
 
@@ -173,7 +193,8 @@ def unsupported(opts):
     """
     Why this system cannot use the extension, for ``__virtual__``; ``None`` if it can.
 
-    Only Linux shows which user serves a unix socket (``SO_PEERCRED``). Elsewhere a minion reaches a daemon by ``url``.
+    Only Linux shows which user serves a unix socket (``SO_PEERCRED``). Elsewhere a minion reaches a
+    daemon by ``url``.
     """
     if spool.UNSUPPORTED:
         return spool.UNSUPPORTED
@@ -189,14 +210,17 @@ def _names_url(opts):
     for source in (opts, opts.get("pillar"), opts.get("grains")):
         if isinstance(source, collections.abc.Mapping):
             section = source.get(NAME)
-            if source.get(f"{NAME}.url") or (isinstance(section, collections.abc.Mapping) and section.get("url")):
+            if source.get(f"{NAME}.url") or (
+                isinstance(section, collections.abc.Mapping) and section.get("url")
+            ):
                 return True
     return False
 
 
 def cache_key(opts):
     """
-    A hashable key of all values that :func:`from_opts` reads; ``None`` if the result depends on more than ``opts``.
+    A hashable key of all values that :func:`from_opts` reads; ``None`` if the result depends on
+    more than ``opts``.
 
     On a minion it reads pillar and grains, and the default socket depends on existing files.
     """
@@ -241,7 +265,9 @@ def _kwargs(allowed, ret):
     known = {key: value for key, value in kwargs.items() if key in KEYS and key != "return_kwargs"}
     left = sorted(key for key in known if key not in allowed)
     if left:
-        log.warning("saltcellar: a job must not set %s, see saltcellar.return_kwargs", ", ".join(left))
+        log.warning(
+            "saltcellar: a job must not set %s, see saltcellar.return_kwargs", ", ".join(left)
+        )
     return {key: value for key, value in known.items() if key in allowed}
 
 
@@ -265,4 +291,6 @@ def checked(key, kind, value, default):
 
 
 def _state_home():
-    return os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )

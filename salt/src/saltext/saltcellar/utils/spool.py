@@ -4,11 +4,11 @@ The spool: entries that wait while the daemon is unreachable.
 One directory, written by every Salt process of one user (and by root on their behalf).
 
 ``spool``
-    Records, one after the other: u32 length of the payload, u32 number of its entries, u32 crc32 of that number
-    and the payload, payload (msgpack ``[call, args]``). Integers are big-endian.
+    Records, one after the other: u32 length of the payload, u32 number of its entries, u32 crc32 of
+    that number and the payload, payload (msgpack ``[call, args]``). Integers are big-endian.
 ``spool.state``
-    u64 offset handed over so far, u64 end of the last good record, u64 entries between the two, u32 failed attempts at
-    the record at ``offset``, u32 crc32 of the former four.
+    u64 offset handed over so far, u64 end of the last good record, u64 entries between the two, u32
+    failed attempts at the record at ``offset``, u32 crc32 of the former four.
 ``spool.dead-letter``
     Records that the daemon kept failing on, in the same form, for manual inspection.
 ``spool.counters``
@@ -20,7 +20,8 @@ One directory, written by every Salt process of one user (and by root on their b
 ``jid``
     The last jid generated without the daemon: u64, microseconds since 1970 UTC.
 ``slot``
-    The daemon's ``cluster.slot`` as it last told it, for jids generated without it; no file if it has none.
+    The daemon's ``cluster.slot`` as it last told it, for jids generated without it; no file if it
+    has none.
 
 Invariants, all under an exclusive flock on ``spool``:
 
@@ -30,8 +31,8 @@ Invariants, all under an exclusive flock on ``spool``:
   (records are then handed over again, marked ``replay``); it never runs ahead;
 * the file is emptied, never removed or replaced, so no process writes to a deleted inode.
 
-The limit in bytes applies between ``offset`` and the end. The file itself may grow to twice that during a handover,
-and is empty afterwards. The limit in age moves ``offset`` past expired records.
+The limit in bytes applies between ``offset`` and the end. The file itself may grow to twice that
+during a handover, and is empty afterwards. The limit in age moves ``offset`` past expired records.
 """
 
 import contextlib
@@ -65,7 +66,8 @@ RECORD_BYTES_MAX = wire.REQUEST_BYTES_MAX - 64
 EXPIRY_INTERVAL_S = 60.0
 #: A record on which the daemon failed this many times is dead-lettered.
 TRIES_MAX = 20
-#: A last jid further ahead of the clock than this is ignored, in microseconds. The daemon does the same.
+#: A last jid further ahead of the clock than this is ignored, in microseconds. The daemon does the
+#: same.
 JIDS_AHEAD_US = 3600 * 1000000
 #: More than the text of any slot has.
 SLOT_CHARS_MAX = 32
@@ -74,7 +76,9 @@ _HEADER = struct.Struct(">III")
 _STATE = struct.Struct(">QQQI")
 _ENTRIES = struct.Struct(">I")
 _CRC = struct.Struct(">I")
-_SIGNALS = {getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)}
+_SIGNALS = {
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+}
 
 #: Why the extension cannot be used on this system, for ``__virtual__``; ``None`` if it can.
 UNSUPPORTED = None
@@ -131,7 +135,8 @@ class Record:
 
 class Spool:
     """
-    The spool in ``directory``, holding at most ``bytes_max`` bytes, none of them for longer than ``age_max`` seconds.
+    The spool in ``directory``, holding at most ``bytes_max`` bytes, none of them for longer than
+    ``age_max`` seconds.
 
     Cheap to make; opens nothing.
     """
@@ -172,7 +177,9 @@ class Spool:
 
         waiting = state.end - state.offset
         if waiting + len(record) > self.bytes_max or state.end + len(record) > 2 * self.bytes_max:
-            raise SpoolError("spool_full", f"{self.path} holds {waiting} of at most {self.bytes_max} bytes")
+            raise SpoolError(
+                "spool_full", f"{self.path} holds {waiting} of at most {self.bytes_max} bytes"
+            )
 
         try:
             _write_all(fd, record, state.end)
@@ -192,8 +199,8 @@ class Spool:
         size = os.fstat(fd).st_size
         state = self._read_state(size)
         if size == 0 and self._read_raw_state().offset:
-            # Left by a crash between emptying the file and writing the state. It must be reset before the
-            # file grows past the stale offset.
+            # Left by a crash between emptying the file and writing the state. It must be reset
+            # before the file grows past the stale offset.
             self._write_state(State(), durable=True)
 
         if state.end != size:
@@ -223,7 +230,8 @@ class Spool:
 
     def waiting(self):
         """
-        The waiting entries for display: ``entries``, ``bytes``, ``oldest_s`` (age of the oldest), ``lost`` by reason.
+        The waiting entries for display: ``entries``, ``bytes``, ``oldest_s`` (age of the oldest),
+        ``lost`` by reason.
 
         Reads the state and the first record, without a lock: a minion's main loop calls this.
         """
@@ -275,7 +283,11 @@ class Spool:
         if offset == state.offset:
             return False
 
-        log.error("saltcellar: %d entries are LOST: daemon unreachable for longer than %s s", lost, self.age_max)
+        log.error(
+            "saltcellar: %d entries are LOST: daemon unreachable for longer than %s s",
+            lost,
+            self.age_max,
+        )
         self.count("spool_expired", lost)
         self._move(fd, state, offset)
         return True
@@ -298,9 +310,11 @@ class Spool:
 
     def first(self, count, bytes_max):
         """
-        Up to ``count`` records, of ``bytes_max`` in total or else a single one, and the number of tries of the first.
+        Up to ``count`` records, of ``bytes_max`` in total or else a single one, and the number of
+        tries of the first.
 
-        A record that failed before is returned alone, so that the next failure is certainly its own.
+        A record that failed before is returned alone, so that the next failure is certainly its
+        own.
         """
         with self._locked() as fd:
             state = self._good_state(fd)
@@ -374,7 +388,8 @@ class Spool:
 
     def next_jid_time(self, now, slot):
         """
-        The first microsecond of ``slot`` (:class:`jids.Slot`) from ``now`` on that was not returned before. Raises ``OSError``.
+        The first microsecond of ``slot`` (:class:`jids.Slot`) from ``now`` on that was not returned
+        before. Raises ``OSError``.
 
         Not durable: after a power failure the clock has advanced.
         """
@@ -398,7 +413,9 @@ class Spool:
     def slot(self):
         """The text that :meth:`set_slot` stored; ``None`` without one. Never raises."""
         try:
-            fd = os.open(os.path.join(self.directory, "slot"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(
+                os.path.join(self.directory, "slot"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+            )
         except OSError:
             return None
         try:
@@ -520,7 +537,9 @@ class Spool:
             _sync_directory(directory)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.directory, 0o700)
-            fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(
+                self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+            )
             try:
                 _chown(fd, parent)
             finally:
@@ -562,7 +581,8 @@ def at_exit(function):
     """
     Call a function at the end of this process, also when SIGTERM ends it.
 
-    Salt's processes end in ``os._exit``, which runs neither ``atexit`` nor ``multiprocessing``'s finalizers. They have a list of their own.
+    Salt's processes end in ``os._exit``, which runs neither ``atexit`` nor ``multiprocessing``'s
+    finalizers. They have a list of their own.
     """
     register = getattr(multiprocessing.current_process(), "register_finalize_method", None)
     if register is not None:
@@ -656,7 +676,8 @@ def _lock(fd):
 
 
 def _close(fd):
-    # Explicit: a child forked in between holds the descriptor too, so closing ours would not free the lock.
+    # Explicit: a child forked in between holds the descriptor too, so closing ours would not free
+    # the lock.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
@@ -675,7 +696,11 @@ def _counters(fd):
         found = json.loads(os.pread(fd, 1 << 16, 0) or b"{}")
     except ValueError:
         return {}
-    return {str(k): v for k, v in found.items() if isinstance(v, int)} if isinstance(found, dict) else {}
+    return (
+        {str(k): v for k, v in found.items() if isinstance(v, int)}
+        if isinstance(found, dict)
+        else {}
+    )
 
 
 def _chown(fd, directory):

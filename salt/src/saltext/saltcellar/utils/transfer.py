@@ -1,9 +1,9 @@
 """
 Copying jobs between the daemon and any of Salt's returners, through the returner interface.
 
-Both sides have the same four methods: ``jids``, ``job``, ``known`` and ``store``. A copy asks the target what it has of
-each job and stores only the rest, so it can be repeated. The position of an interrupted copy is kept in Salt's cache
-(``salt.cache``), and is removed at the end.
+Both sides have the same four methods: ``jids``, ``job``, ``known`` and ``store``. A copy asks the
+target what it has of each job and stores only the rest, so it can be repeated. The position of an
+interrupted copy is kept in Salt's cache (``salt.cache``), and is removed at the end.
 """
 
 import collections.abc
@@ -18,8 +18,12 @@ import time
 
 import salt.cache
 import salt.minion
-from salt.exceptions import CommandExecutionError, SaltCacheError
-from saltext.saltcellar.utils import calls, client, wire
+from salt.exceptions import CommandExecutionError
+from salt.exceptions import SaltCacheError
+
+from saltext.saltcellar.utils import calls
+from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +31,8 @@ log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 5.0
 #: Jobs or events of one page of the daemon.
 PAGE = 1000
-#: Seconds that a returner may take to read one job. ``local_cache`` tries for ever to read a damaged return.
+#: Seconds that a returner may take to read one job. ``local_cache`` tries for ever to read a
+#: damaged return.
 JOB_TIMEOUT_S = 60.0
 #: Messages about skipped jobs that are returned; the log has all.
 SKIPPED_SHOWN = 20
@@ -63,10 +68,11 @@ class Known:
 
 class Reader:
     """
-    A process that reads jobs: a returner may never return from a damaged one, and only a process can be ended.
+    A process that reads jobs: a returner may never return from a damaged one, and only a process
+    can be ended.
 
-    It is forked, so it has the loaded returner, and its alarm ends it, even if this process was killed meanwhile. The next
-    job gets a new process.
+    It is forked, so it has the loaded returner, and its alarm ends it, even if this process was
+    killed meanwhile. The next job gets a new process.
     """
 
     def __init__(self, function):
@@ -136,7 +142,9 @@ class Returner:
 
     def __init__(self, name, opts, needed):
         if name == "saltcellar":
-            raise CommandExecutionError("saltcellar cannot copy to or from itself: name another returner")
+            raise CommandExecutionError(
+                "saltcellar cannot copy to or from itself: name another returner"
+            )
         minion = salt.minion.MasterMinion(opts, states=False, rend=False, matcher=False)
         self.name = name
         self._functions = minion.returners
@@ -177,8 +185,12 @@ class Returner:
         except Exception as exc:  # pylint: disable=broad-except
             # One job without its jid ends the whole list of local_cache.
             if self.name != "local_cache":
-                raise CommandExecutionError(f"the returner {self.name} cannot list its jobs: {exc}") from exc
-            log.warning("saltcellar: local_cache cannot list its jobs (%s), reading its directories", exc)
+                raise CommandExecutionError(
+                    f"the returner {self.name} cannot list its jobs: {exc}"
+                ) from exc
+            log.warning(
+                "saltcellar: local_cache cannot list its jobs (%s), reading its directories", exc
+            )
             return sorted(self._local_jids())
 
     def _local_jids(self):
@@ -198,7 +210,9 @@ class Returner:
         found = self._call("get_jid", jid)
         if not isinstance(found, collections.abc.Mapping):
             raise Skip(f"get_jid returned {type(found).__name__}, not a map of minions")
-        returns = {str(minion): _return(jid, str(minion), value, load) for minion, value in found.items()}
+        returns = {
+            str(minion): _return(jid, str(minion), value, load) for minion, value in found.items()
+        }
         endtime = self._call("get_endtime", jid) if self._has("get_endtime") else None
         return Job(jid, load or None, minions or (), returns, endtime or None)
 
@@ -255,7 +269,9 @@ class Daemon:
         returns = {minion: _return(jid, minion, value, load) for minion, value in found.items()}
         for ret in returns.values():
             ret.pop("bus_only", None)
-        return Job(jid, load or None, minions, returns, self._link.ask("get_endtime", jid=jid) or None)
+        return Job(
+            jid, load or None, minions, returns, self._link.ask("get_endtime", jid=jid) or None
+        )
 
     def known(self, jid):
         """What the store has of a job, seen on the bus or not."""
@@ -274,21 +290,28 @@ class Daemon:
 
     def store(self, job, known):
         """Store what is missing, with the time of the jid. Returns the number of stored loads and returns."""
-        # A replay with the same time is stored once, also if a connection broke after it was stored.
+        # A replay with the same time is stored once, also if a connection broke after it was
+        # stored.
         about = {"at": _time_of(job.jid), "import": True, "replay": True}
         writes = []
         if job.load is not None and not known.load:
-            writes.append(("save_load", {**about, "jid": job.jid, "load": job.load, "minions": job.minions}))
+            writes.append(
+                ("save_load", {**about, "jid": job.jid, "load": job.load, "minions": job.minions})
+            )
         for minion, ret in sorted(job.returns.items()):
             if minion not in known.returned:
                 writes.append(("returner", {**about, "load": ret}))
         stored = len(writes)
         if job.endtime and not known.endtime:
-            writes.append(("update_endtime", {**about, "jid": job.jid, "endtime": str(job.endtime)}))
+            writes.append(
+                ("update_endtime", {**about, "jid": job.jid, "endtime": str(job.endtime)})
+            )
         for answer in self._link.ask_all(writes):
             if isinstance(answer, wire.Refusal):
                 if answer.code in ("unavailable", "internal"):
-                    raise calls.DaemonError(f"the daemon cannot store now: {answer.message}; run it again later")
+                    raise calls.DaemonError(
+                        f"the daemon cannot store now: {answer.message}; run it again later"
+                    )
                 raise Skip(f"the daemon refused an entry: {answer.message}")
         return stored
 
@@ -323,7 +346,12 @@ def copy(source, target, name, opts, progress, start=None):
             raise
         except Exception as exc:  # pylint: disable=broad-except
             # A returner may raise anything about one damaged job.
-            log.error("saltcellar: job %s was not copied: %s", jid, exc, exc_info=not isinstance(exc, Skip))
+            log.error(
+                "saltcellar: job %s was not copied: %s",
+                jid,
+                exc,
+                exc_info=not isinstance(exc, Skip),
+            )
             result["skipped"] += 1
             if len(result["problems"]) < SKIPPED_SHOWN:
                 result["problems"].append(f"{jid}: {exc}")
@@ -367,7 +395,11 @@ class Position:
         try:
             found = self._cache.fetch(_BANK, self._name)
         except SaltCacheError as exc:
-            log.warning("saltcellar: cannot read the position of %s, starting at the beginning: %s", self._name, exc)
+            log.warning(
+                "saltcellar: cannot read the position of %s, starting at the beginning: %s",
+                self._name,
+                exc,
+            )
             return None
         return found.get("at") if isinstance(found, dict) else None
 
@@ -388,7 +420,12 @@ class Position:
 
 def _return(jid, minion, value, load):
     """A whole return. ``get_jid`` of some returners has only ``return`` and ``retcode``; the load has the function."""
-    known = {"jid": jid, "id": minion, "fun": load.get("fun", ""), "fun_args": load.get("arg") or []}
+    known = {
+        "jid": jid,
+        "id": minion,
+        "fun": load.get("fun", ""),
+        "fun_args": load.get("arg") or [],
+    }
     if not isinstance(value, collections.abc.Mapping) or "return" not in value:
         value = {"return": value}
     return {**known, **value}

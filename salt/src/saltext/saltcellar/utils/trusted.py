@@ -1,6 +1,7 @@
 """
-Programs that were found in ``PATH``, and that this process may run all the same: nobody but root and the user of this
-process can replace them. The daemon has the same check (``crates/base/src/trusted.rs``).
+Programs that were found in ``PATH``, and that this process may run all the same: nobody but root
+and the user of this process can replace them. The daemon has the same check
+(``crates/base/src/trusted.rs``).
 """
 
 import os
@@ -34,7 +35,9 @@ def program(name):
 
     # A directory such as `.` is that of whoever calls.
     if not os.path.isabs(found):
-        raise Untrusted(f"PATH of this process has a relative directory, in which {found} was found")
+        raise Untrusted(
+            f"PATH of this process has a relative directory, in which {found} was found"
+        )
     try:
         for step in steps(found):
             check(step)
@@ -75,13 +78,22 @@ def steps(path):
 
 
 def check(step):
-    """Raise :class:`Untrusted` if others than root and the user of this process can replace this file, link or directory."""
+    """
+    Raise :class:`Untrusted` if another user can replace this file, link or directory.
+
+    Root and the user of this process may.
+    """
     found = os.lstat(step)
     if found.st_uid not in (0, os.geteuid()):
-        raise Untrusted(f"{step} belongs to uid {found.st_uid} (`chown root {step}`, or use another one)")
+        raise Untrusted(
+            f"{step} belongs to uid {found.st_uid} (`chown root {step}`, or use another one)"
+        )
 
-    # In a sticky directory only the owner of an entry can replace it. The mode of a link means nothing.
-    if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+    # In a sticky directory only the owner of an entry can replace it. The mode of a link means
+    # nothing.
+    if stat.S_ISLNK(found.st_mode) or (
+        stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    ):
         return
     if found.st_mode & stat.S_IWOTH:
         raise Untrusted(f"anyone can write to {step} (`chmod o-w {step}`)")

@@ -33,7 +33,8 @@ PREAMBLE = b"SCWIRE" + struct.pack(">H", 1)
 REQUEST_BYTES_MAX = 64 * 1024 * 1024 + 64 * 1024
 #: The largest answer, in bytes. A peer that sends more is not our daemon.
 ANSWER_BYTES_MAX = 1 << 30
-#: Python's cycle collector is off while a longer answer is unpacked: a third less time for 100,000 jobs.
+#: Python's cycle collector is off while a longer answer is unpacked: a third less time for 100,000
+#: jobs.
 COLLECTED_BYTES_MAX = 1 << 20
 #: A value nested deeper than this is cut. msgpack's packer fails at 511.
 DEPTH_MAX = 200
@@ -116,9 +117,9 @@ def _text(value):
 
 def _plain(value, above=()):
     """A copy of ``value`` that can be packed: cycles and depths cut, unknown objects as text."""
-    if isinstance(value, (collections.abc.Mapping, collections.abc.Set, list, tuple)) and not isinstance(
-        value, salt.utils.msgpack.ExtType
-    ):
+    if isinstance(
+        value, (collections.abc.Mapping, collections.abc.Set, list, tuple)
+    ) and not isinstance(value, salt.utils.msgpack.ExtType):
         if id(value) in above:
             return "<recursion>"
         if len(above) >= DEPTH_MAX:
@@ -126,11 +127,15 @@ def _plain(value, above=()):
         above = (*above, id(value))
         if isinstance(value, collections.abc.Mapping):
             return {
-                key if isinstance(key, (str, bytes, int, float, type(None))) else _text(key): _plain(item, above)
+                key
+                if isinstance(key, (str, bytes, int, float, type(None)))
+                else _text(key): _plain(item, above)
                 for key, item in value.items()
             }
         return [_plain(item, above) for item in value]
-    if value is None or isinstance(value, (str, bytes, bytearray, int, float, salt.utils.msgpack.ExtType)):
+    if value is None or isinstance(
+        value, (str, bytes, bytearray, int, float, salt.utils.msgpack.ExtType)
+    ):
         return value
     try:
         return _encode_other(value)
@@ -143,13 +148,18 @@ def pack(value):
     try:
         # With an error handler msgpack copies every string, which takes half as long again.
         return _packb(value, default=_encode_other, use_bin_type=True)
-    except Exception:  # pylint: disable=broad-except
+    except Exception:  # noqa: S110 pylint: disable=broad-except
         pass
-    options = {"default": _encode_other, "use_bin_type": True, "unicode_errors": "saltcellar.surrogates"}
+    options = {
+        "default": _encode_other,
+        "use_bin_type": True,
+        "unicode_errors": "saltcellar.surrogates",
+    }
     try:
         return _packb(value, **options)
     except Exception:  # pylint: disable=broad-except
-        # Too deep, a cycle, an unbounded number, an object that raises: copy, and cut what cannot be packed.
+        # Too deep, a cycle, an unbounded number, an object that raises: copy, and cut what cannot
+        # be packed.
         return _packb(_plain(value), **options)
 
 
@@ -184,7 +194,8 @@ def _pairs(pairs):
 
 def unpack(data):
     """The value in ``data``, as Salt's codec reads it. Raises ``ValueError`` if it is not msgpack."""
-    # A list of many jobs creates so many maps that the collector runs repeatedly, and finds nothing.
+    # A list of many jobs creates so many maps that the collector runs repeatedly, and finds
+    # nothing.
     if len(data) < COLLECTED_BYTES_MAX or not gc.isenabled():
         return _unpack(data)
     gc.disable()
@@ -228,7 +239,8 @@ class Call:
 
     def readable(self):
         """
-        The same call with map keys as text, if Salt's codec cannot read a key in its arguments; else ``None``.
+        The same call with map keys as text, if Salt's codec cannot read a key in its arguments;
+        else ``None``.
 
         That codec packs a tuple as a key and cannot read it back, so the daemon refuses it.
         """
@@ -236,7 +248,7 @@ class Call:
             salt.utils.msgpack.unpackb(pack(self._args), strict_map_key=False)
         except TypeError:
             return Call(self._name, _plain(self._args))
-        except Exception:  # pylint: disable=broad-except
+        except Exception:  # noqa: S110 pylint: disable=broad-except
             pass
         return None
 
@@ -278,7 +290,7 @@ class Connection:
             self._socket.settimeout(_left(deadline))
             try:
                 return self._socket.connect(path)
-            except socket.timeout as exc:
+            except TimeoutError as exc:
                 raise TimedOut("no connection in time") from exc
             except OSError as exc:
                 # A full queue of connections waiting to be accepted shows as EAGAIN at once.
@@ -311,7 +323,7 @@ class Connection:
             self._socket.settimeout(_left(deadline))
             try:
                 data = data[self._socket.send(data) :]
-            except socket.timeout as exc:
+            except TimeoutError as exc:
                 raise TimedOut("the request was not read in time") from exc
             except OSError as exc:
                 raise Broken(str(exc)) from exc
@@ -332,7 +344,11 @@ class Connection:
             raise Broken(f"malformed answer: {exc}") from exc
         if number is None:
             self.usable = False
-            raise value if isinstance(value, Refusal) else Broken("the daemon closed the connection without a reason")
+            raise (
+                value
+                if isinstance(value, Refusal)
+                else Broken("the daemon closed the connection without a reason")
+            )
         return number, value
 
     def ask(self, call, deadline):
@@ -346,7 +362,11 @@ class Connection:
                 return value
 
     def _exactly(self, size, deadline):
-        """``size`` bytes; further received bytes are kept. Answers are small, so one read usually returns a whole one."""
+        """
+        ``size`` bytes; further received bytes are kept.
+
+        Answers are small, and one read usually returns a whole one.
+        """
         have = len(self._received)
         if have < size:
             parts = [self._received]
@@ -361,7 +381,7 @@ class Connection:
         self._socket.settimeout(_left(deadline))
         try:
             data = self._socket.recv(min(size, READ_BYTES_MAX))
-        except socket.timeout as exc:
+        except TimeoutError as exc:
             raise TimedOut("no answer in time") from exc
         except OSError as exc:
             raise Broken(str(exc)) from exc
