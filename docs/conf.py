@@ -15,6 +15,7 @@ release = version = EXTENSION["release"]
 
 extensions = EXTENSION["extensions"]
 autodoc_mock_imports = EXTENSION["autodoc_mock_imports"]
+autodoc_typehints = EXTENSION["autodoc_typehints"]
 setup = EXTENSION["setup"]
 nitpicky = True
 myst_heading_anchors = 4

@@ -26,6 +26,8 @@ intersphinx_mapping = {
     "salt": ("https://docs.saltproject.io/en/latest", None),
 }
 autodoc_mock_imports = ["salt"]
+# Names of private aliases say less than the text.
+autodoc_typehints = "none"
 nitpicky = True
 myst_heading_anchors = 3
 html_theme = "furo"

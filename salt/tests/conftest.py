@@ -99,7 +99,7 @@ def opts(run_dir):
 
 @pytest.fixture
 def client(opts):
-    return client_.of(opts)
+    return client_.get_client(opts)
 
 
 @pytest.fixture

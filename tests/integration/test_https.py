@@ -96,7 +96,7 @@ def ask(daemon, function, *args):
     opts = {"id": "far-1", "__role": "minion", "saltcellar.url": url, "saltcellar.ca": f"{DATA}/ca.pem",
             "saltcellar.pki_dir": pki, "saltcellar.spool_dir": f"{daemon.root}/asking", "saltcellar.timeout": TIMEOUT}
     denied = counter(daemon, "https_calls_denied")
-    answer = getattr(client.of(opts), function)(*args)
+    answer = getattr(client.get_client(opts), function)(*args)
     return answer, counter(daemon, "https_calls_denied") > denied
 
 

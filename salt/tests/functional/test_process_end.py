@@ -12,7 +12,7 @@ from saltext.saltcellar.utils import client as client_
 def keep_a_count(opts, kept, how):
     from saltext.saltcellar.utils import spool
 
-    waiting = client_.of(opts).spool
+    waiting = client_.get_client(opts).spool
     spool.at_exit(waiting.write_counts)
     # A count that could not be written yet.
     waiting._keep_counts({"failed": 1})

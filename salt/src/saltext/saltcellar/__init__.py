@@ -20,4 +20,4 @@ def consumer(name, match=None, where=None, start="newest", opts=None):
     # Not at the top: the loader imports this package in processes that need no consumer.
     from saltext.saltcellar.utils import consumer as consumer_
 
-    return consumer_.of(name, match=match, where=where, start=start, opts=opts)
+    return consumer_.from_opts(name, match=match, where=where, start=start, opts=opts)

@@ -7,6 +7,7 @@ import salt.loader
 
 from saltext.saltcellar.utils import calls
 from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import oversize
 from saltext.saltcellar.utils import settings
 from saltext.saltcellar.utils import wire
 from tests.support.helpers import JID
@@ -56,7 +57,7 @@ def continues(store, returners, minion="next"):
 def test_a_return_over_the_daemons_limit(make_cellar, at, store, returners, spool):
     cellar = at(make_cellar(SMALL))
     store(dict(RETURN, **{"return": "x" * LIMIT}), event=Bus(), job_cache_store_endtime=True)
-    assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(client.TOO_LARGE)
+    assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(oversize.TOO_LARGE)
     assert spool.counters() == {}, "the daemon itself leaves the value out"
     assert cellar.counter("returns_without_value") >= 1
     continues(store, returners)
@@ -70,7 +71,7 @@ def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, c
         event=Bus(),
         job_cache_store_endtime=True,
     )
-    assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(client.TOO_LARGE)
+    assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(oversize.TOO_LARGE)
     assert spool.counters() == {"value_too_large": 1}
     assert f"returner for job {JID} is stored without its value" in caplog.text
     assert [cellar.counter(name) for name in ("entries_too_large", "peers_dropped")] == [0, 0]

@@ -333,7 +333,7 @@ def test_values_written_by_salts_codec_are_accepted(cellar):
 def test_a_return_with_keys_that_salt_cannot_read_is_stored_with_keys_as_text(cellar, opts, spool):
     """A module's value may have tuples as keys, which Salt's codec can write but not read."""
     opts["saltcellar.socket"] = cellar.socket
-    ours = client.of(opts)
+    ours = client.get_client(opts)
     load = {"jid": JID, "id": "web1", "fun": "x.y", "return": {("a", 1): {"b": 2}, "c": (3, 4)}}
     ours.returner(opts, load)
     assert ours.get_jid(opts, JID)["web1"]["return"] == {"('a', 1)": {"b": 2}, "c": [3, 4]}

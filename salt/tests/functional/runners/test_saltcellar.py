@@ -2,8 +2,10 @@
 
 import datetime
 import gc
+import inspect
 import os
 import pathlib
+import re
 import shutil
 import warnings
 
@@ -357,6 +359,23 @@ def test_events_are_paged_and_searched_with_the_names_of_the_call(runner, cellar
         {"match": [{"tag": "my/3"}]},
     ):
         assert [row["tag"] for row in runner("events", **more)["events"]] == ["my/3"], more
+
+
+@pytest.mark.parametrize("function", ["job", "missing", "states", "diff"])
+def test_an_unknown_job_is_an_error(runner, function):
+    with pytest.raises(CommandExecutionError, match=JIDS[0]):
+        runner(function, JIDS[0])
+
+
+def test_each_parameter_of_a_function_is_documented(runner):
+    for name, function in runner.functions.items():
+        if name.startswith("saltcellar."):
+            for parameter in inspect.signature(function).parameters:
+                # The jid, the tag and the other returner are what the first sentence is about.
+                if parameter not in ("jid", "tag", "returner", "start"):
+                    assert re.search(
+                        rf"^    (.*, )?`*{parameter}`*(, .*)?$", function.__doc__, re.M
+                    ), f"{name}: {parameter}"
 
 
 def test_refusals_and_bad_arguments_name_the_cause(runner, cellar):

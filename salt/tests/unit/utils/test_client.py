@@ -9,6 +9,8 @@ import pytest
 
 from saltext.saltcellar.utils import client as client_
 from saltext.saltcellar.utils import logs
+from saltext.saltcellar.utils import oversize
+from saltext.saltcellar.utils import pool
 from saltext.saltcellar.utils import spool as spool_
 from saltext.saltcellar.utils import wire
 from tests.support.helpers import Refuse
@@ -101,7 +103,8 @@ def test_a_repeated_read_has_no_replay_mark(daemon, client):
 def test_a_hung_daemon_costs_the_timeout_once_and_then_nothing_for_a_while(
     daemon, client, took, spooled, monkeypatch
 ):
-    monkeypatch.setattr(client_, "BREAKER_S", (30, 30))
+    monkeypatch.setattr(pool, "PAUSE_S", 30)
+    monkeypatch.setattr(pool, "PAUSE_MAX_S", 30)
     client.settings.timeout = 0.3
     daemon.hang = True
     with took() as first:
@@ -144,16 +147,16 @@ def test_the_circuit_breaker_opens_longer_while_the_daemon_hangs(daemon, client)
     pauses = []
     for _ in range(5):
         client.write("returner", {"load": RETURN})
-        until, pause = client_._breakers[client.settings.socket]
+        until, pause = client_.breaker.pauses[client.settings.socket]
         pauses.append(pause)
-        client_._breakers[client.settings.socket] = (0, pause)
+        client_.breaker.pauses[client.settings.socket] = (0, pause)
     assert pauses == [1, 2, 4, 8, 8]
 
 
 def test_an_answer_closes_the_circuit_breaker(daemon, client):
-    client_._breakers[client.settings.socket] = (0, 4)
+    client_.breaker.pauses[client.settings.socket] = (0, 4)
     client.write("returner", {"load": RETURN})
-    assert client_._breakers == {}
+    assert client_.breaker.pauses == {}
 
 
 def test_a_missing_daemon_costs_no_wait_and_is_found_immediately_once_it_starts(
@@ -246,7 +249,7 @@ def test_a_return_above_the_limit_is_stored_without_its_value(
         else [args["load"] for _, args in spooled()]
     )
     assert {**load, "return": True} == RETURN
-    assert load["return"].startswith(client_.TOO_LARGE)
+    assert load["return"].startswith(oversize.TOO_LARGE)
     assert spool.counters() == {"value_too_large": 1}
     assert "is stored without its value" in caplog.text
 
@@ -262,7 +265,7 @@ def test_a_return_on_the_bus_above_the_limit_is_stored_without_its_value(
     client.event_return(events)
     stored = [event for args in daemon.named("event_return") for event in args["events"]]
     assert [event["tag"] for event in stored] == ["a", "salt/job/1/ret/web1"]
-    assert stored[1]["data"]["return"].startswith(client_.TOO_LARGE)
+    assert stored[1]["data"]["return"].startswith(oversize.TOO_LARGE)
     assert spool.counters() == {"value_too_large": 1}
 
 
@@ -456,7 +459,7 @@ def test_a_flush_within_a_flush_is_marked_as_replay(daemon, client):
 
 def test_a_lost_batch_is_counted_by_event(daemon, opts):
     opts["saltcellar.spool_bytes_max"] = 10
-    client = client_.of(opts)
+    client = client_.get_client(opts)
     daemon.stop()
     client.event_return([{"tag": "a", "data": {}}] * 7)
     daemon.start()
@@ -493,22 +496,24 @@ def test_the_preamble_contains_the_version(daemon, client):
 
 
 def test_clients_are_separate_per_configuration(opts, monkeypatch):
-    assert client_.of(opts) is client_.of(dict(opts, other="key"))
-    assert client_.of(dict(opts, **{"saltcellar.timeout": 9})).settings.timeout == 9
-    assert client_.of(dict(opts, saltcellar={"spool_age_max": 5})).settings.spool_age_max == 5
+    assert client_.get_client(opts) is client_.get_client(dict(opts, other="key"))
+    assert client_.get_client(dict(opts, **{"saltcellar.timeout": 9})).settings.timeout == 9
     assert (
-        client_.of(dict(opts, saltcellar={"spool_age_max": [5]})).settings.spool_age_max
+        client_.get_client(dict(opts, saltcellar={"spool_age_max": 5})).settings.spool_age_max == 5
+    )
+    assert (
+        client_.get_client(dict(opts, saltcellar={"spool_age_max": [5]})).settings.spool_age_max
         == 7 * 86400
     )
     monkeypatch.setenv("SALTCELLAR_SOCKET", "/elsewhere")
-    assert client_.of(opts).settings.socket == "/elsewhere"
+    assert client_.get_client(opts).settings.socket == "/elsewhere"
 
 
 # ---- no destination
 
 
 def test_without_a_known_destination_entries_wait_and_nothing_is_sent(daemon, opts, caplog):
-    client = client_.of({**opts, "id": "web1", "saltcellar.url": {"not": "text"}})
+    client = client_.get_client({**opts, "id": "web1", "saltcellar.url": {"not": "text"}})
     client.write("returner", {"load": RETURN})
     client.hand_over(5)
     assert client.read("get_jids", {}, {}) == {}
@@ -522,7 +527,7 @@ def test_options_that_cannot_be_understood_keep_the_minions_id_and_spool(opts, m
         raise TypeError("odd options")
 
     monkeypatch.setattr(client_.settings_, "from_opts", fail)
-    client = client_.of({**opts, "id": "web1"})
+    client = client_.get_client({**opts, "id": "web1"})
     assert "odd options" in client.settings.error
     assert (client.settings.minion_id, client.spool.directory) == (
         "web1",

@@ -147,7 +147,7 @@ def minion(run_dir):
             "saltcellar.timeout": 5,
         }
         opts.update({f"saltcellar.{key}": value for key, value in more.items()})
-        return client_.of({key: value for key, value in opts.items() if value is not None})
+        return client_.get_client({key: value for key, value in opts.items() if value is not None})
 
     client.pki = pki
     return client

@@ -80,14 +80,14 @@ def test_spooled_entries_are_not_handed_over_to_another_users_socket(
 
 @pytest.mark.parametrize("user", ["nobody", str(NOBODY)])
 def test_the_configured_user_of_the_daemon_is_trusted(nobodys, opts, spool, user):
-    client = client_.of({**opts, "saltcellar.daemon_user": user})
+    client = client_.get_client({**opts, "saltcellar.daemon_user": user})
     client.write("returner", {"load": RETURN})
     assert [args["load"] for args in nobodys.named("returner")] == [RETURN]
     assert not spool.pending()
 
 
 def test_another_user_than_the_configured_one_is_not_trusted(nobodys, opts, caplog):
-    client = client_.of({**opts, "saltcellar.daemon_user": "daemon"})
+    client = client_.get_client({**opts, "saltcellar.daemon_user": "daemon"})
     client.write("returner", {"load": RETURN})
     assert nobodys.frames == []
     assert "saltcellar.daemon_user is daemon" in caplog.text

@@ -207,7 +207,7 @@ def test_a_crash_between_a_record_and_its_note_loses_nothing(spool):
 
 def test_an_entry_over_the_limit_is_rejected_counted_and_logged(opts, caplog):
     opts["saltcellar.spool_bytes_max"] = 1000
-    client = client_.of(opts)
+    client = client_.get_client(opts)
     for number in range(30):
         client.write("returner", {"load": {"jid": str(number), "return": "x" * 100}})
     kept = len(list(client.spool.records()))
@@ -219,7 +219,7 @@ def test_an_entry_over_the_limit_is_rejected_counted_and_logged(opts, caplog):
 
 def test_a_handover_frees_space(daemon, opts):
     opts["saltcellar.spool_bytes_max"] = 1000
-    client = client_.of(opts)
+    client = client_.get_client(opts)
     daemon.stop()
     for number in range(30):
         client.write("returner", {"load": {"n": number, "return": "x" * 100}})
@@ -257,7 +257,7 @@ def test_an_entry_lost_to_a_full_disk_is_logged_and_the_spool_stays_valid(
 def test_a_spool_that_cannot_be_made_raises_nothing(opts, run_dir, caplog):
     (run_dir / "file").write_text("in the way")
     opts["saltcellar.spool_dir"] = str(run_dir / "file" / "spool")
-    client_.of(opts).write("returner", {"load": {"n": 1}})
+    client_.get_client(opts).write("returner", {"load": {"n": 1}})
     assert "LOST" in caplog.text
 
 
@@ -275,11 +275,11 @@ def test_a_process_without_file_descriptors_counts_its_losses_before_exit(opts, 
     """Neither the record nor the count can be written: no file descriptor is available (EMFILE)."""
 
     def child():
-        client_.of(opts)
+        client_.get_client(opts)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         for n in range(5):
-            client_.of(opts).write(
+            client_.get_client(opts).write(
                 "event_return", {"events": [{"tag": "a", "data": {}}, {"tag": "b", "data": {}}]}
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -325,7 +325,7 @@ def test_files_spooled_by_root_belong_to_the_owner_of_salts_cache(opts, run_dir)
         missing("root, to give files away")
     os.mkdir(opts["cachedir"])
     os.chown(opts["cachedir"], 12345, 12346)
-    spool = client_.of(opts).spool
+    spool = client_.get_client(opts).spool
     put(spool, 1)
     spool.count("x")
     for name in (".", *os.listdir(spool.directory)):
@@ -677,7 +677,7 @@ def test_an_empty_spool_costs_one_file_check(client, monkeypatch):
 
 def test_expired_records_are_dropped_and_counted(daemon, opts, monkeypatch, caplog):
     opts["saltcellar.spool_age_max"] = 60
-    client = client_.of(opts)
+    client = client_.get_client(opts)
     spool, now = client.spool, int(time.time() * 1e6)
     for age, number in ((100, 1), (90, 2), (10, 3)):
         spool.append("returner", {"at": now - age * 1_000_000, "load": {"n": number}})
@@ -699,7 +699,7 @@ def test_expired_records_are_dropped_and_counted(daemon, opts, monkeypatch, capl
 
 def test_expired_records_free_space(opts):
     opts.update({"saltcellar.spool_bytes_max": 1000, "saltcellar.spool_age_max": 60})
-    client = client_.of(opts)
+    client = client_.get_client(opts)
     put_at = lambda at: client.spool.append(
         "returner", {"at": int(at * 1e6), "load": {"n": 0, "pad": "x" * 800}}
     )

@@ -103,7 +103,7 @@ def beacon(config):
     if not _is_due(values):
         return []
 
-    spool = client.of(
+    spool = client.get_client(
         loaders.variable(globals(), "__opts__"), loaders.variable(globals(), "__salt__")
     ).spool
     waiting = spool.waiting()

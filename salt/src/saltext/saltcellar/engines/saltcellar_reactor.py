@@ -126,11 +126,10 @@ class Engine:
     """
 
     def __init__(self, settings, fallback, fire, salts_reactor=False):
-        # A daemon that hangs must not delay the next report.
-        settings.listing_timeout = settings.timeout
         self.enabled = settings.reactor_fallback
         self.fallback = fallback
-        self._link = calls.Link(settings)
+        # A daemon that hangs must not delay the next report.
+        self._link = calls.Link(settings.with_short_listings())
         self._fire = fire
         self._token = None
         self._lease_s = LEASE_S

@@ -40,7 +40,7 @@ def _functions():
 
 
 def _client():
-    return client.of(_opts(), _functions())
+    return client.get_client(_opts(), _functions())
 
 
 def status():
@@ -48,7 +48,8 @@ def status():
     Show whether the daemon answers, and the entries that wait in the spool.
 
     ``error`` is the reason if it does not answer, ``oldest_s`` the age of the oldest entry in
-    seconds, ``lost`` the entries that were not stored, by reason.
+    seconds, ``lost`` the entries that were not stored, by reason. The exit code is 1 if the daemon
+    does not answer.
 
     CLI Example:
 
@@ -56,19 +57,19 @@ def status():
 
         salt '*' saltcellar.status
     """
-    used = settings.from_opts(_opts(), _functions())
-    used.listing_timeout = used.timeout
-    answer = {"address": used.address, "reachable": True, "spool": _client().spool.waiting()}
+    own = settings.from_opts(_opts(), _functions()).with_short_listings()
+    shown = {"address": own.address, "reachable": True, "spool": _client().spool.waiting()}
     try:
-        with calls.Link(used) as link:
-            (found,) = link.ask_all([("status", {})])
+        with calls.Link(own) as link:
+            (response,) = link.ask_all([("status", {})])
     except CommandExecutionError as exc:
-        answer.update(reachable=False, error=str(exc))
-        return answer
-    # Over HTTPS a minion may not ask for the status. The refusal is an answer, too.
-    if not isinstance(found, wire.Refusal):
-        answer["version"] = found["version"]
-    return answer
+        shown.update(reachable=False, error=str(exc))
+        loaders.variable(globals(), "__context__")["retcode"] = 1
+        return shown
+    # Over HTTPS a minion may not ask for the status. A refusal is a response all the same.
+    if not isinstance(response, wire.Refusal):
+        shown["version"] = response["version"]
+    return shown
 
 
 def flush(timeout=10):
@@ -84,13 +85,13 @@ def flush(timeout=10):
 
         salt '*' saltcellar.flush
     """
-    used = _client()
+    own = _client()
     until = time.monotonic() + float(timeout)
-    while used.spool.pending() and time.monotonic() < until:
-        used.hand_over(until - time.monotonic())
-        if used.spool.pending():
+    while own.spool.pending() and time.monotonic() < until:
+        own.hand_over(until - time.monotonic())
+        if own.spool.pending():
             time.sleep(PAUSE_S)
-    waiting = used.spool.waiting()
+    waiting = own.spool.waiting()
     if waiting["entries"]:
         loaders.variable(globals(), "__context__")["retcode"] = 1
     return waiting

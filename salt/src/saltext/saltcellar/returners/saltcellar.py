@@ -98,7 +98,7 @@ def _opts():
 
 
 def _client(ret=None):
-    return client.of(_opts(), loaders.variable(globals(), "__salt__"), ret)
+    return client.get_client(_opts(), loaders.variable(globals(), "__salt__"), ret)
 
 
 def prep_jid(nocache=False, passed_jid=None):
@@ -153,7 +153,8 @@ def get_load(jid):
 def get_jid(jid):
     """
     The returns of a job, by minion, each a map with ``return`` and, if known, ``retcode``,
-    ``success`` and ``out``. Raises ``CommandExecutionError`` if the daemon does not answer: an
+    ``success`` and ``out``; with ``saltcellar.full_ret`` whole returns, which also have ``id``,
+    ``jid``, ``fun`` and ``fun_args``. Raises ``CommandExecutionError`` if the daemon does not answer: an
     empty map would mean that no minion has returned.
 
     If saltcellar is not the job cache, a return that was seen on the bus only, and may have been
@@ -179,7 +180,8 @@ def get_jids_filter(count, filter_find_job=True):
 
 def get_fun(fun):
     """
-    The last jid of a function, by minion; with ``saltcellar.full_ret`` its return.
+    The last jid of a function, by minion; with ``saltcellar.full_ret`` its whole return, as in
+    :func:`get_jid`.
     """
     return _client().get_fun(_opts(), fun)
 

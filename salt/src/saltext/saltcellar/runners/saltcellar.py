@@ -34,8 +34,8 @@ DOCTOR_TIMEOUT_S = 120
 
 
 def __virtual__():
-    why = settings.unsupported(__opts__)
-    return (False, why) if why else __virtualname__
+    reason = settings.unsupported(__opts__)
+    return (False, reason) if reason else __virtualname__
 
 
 def _opts():
@@ -49,6 +49,13 @@ def _failed():
 
 def _ask(call, **args):
     return calls.readable(calls.ask(settings.from_opts(_opts()), call, **args))
+
+
+def _known(jid, found):
+    """What the daemon knows of a job. ``null`` means that there is no such job."""
+    if found is None:
+        raise CommandExecutionError(f"there is no job {jid}")
+    return found
 
 
 def _jid(jid):
@@ -134,14 +141,29 @@ def jobs(
     find_job=False,
 ):
     """
-    List jobs, newest first. ``fun`` and ``tgt`` are globs.
+    List jobs, newest first.
 
+    limit
+        the most jobs of a page
+    user
+        only jobs of this user, such as ``sudo_alice``
+    fun, tgt
+        only jobs whose function, or target, matches this glob
+    minion
+        only jobs that this minion returned, or was expected to
     result
-        ``failed``, ``succeeded``, ``missing`` or ``changed``
+        ``failed``, ``succeeded``, ``missing``, ``unknown`` or ``changed``; with ``minion`` its
+        result
+    metadata
+        only jobs with this metadata: a map of keys to globs
+    since, until
+        only jobs that started in this time
     before
         only jobs before this one
     cursor
         the ``next`` of the page before
+    find_job
+        also jobs of ``saltutil.find_job``
 
     CLI Example:
 
@@ -169,7 +191,16 @@ def jobs(
 
 def job(jid, limit=None, after=None, minion=None, result=None):
     """
-    Show a job: its target, returns and missing minions; ``None`` if it is unknown.
+    Show a job: its target, returns and missing minions. An unknown job is an error.
+
+    limit
+        the most rows of a page
+    after
+        only minions after this one: the last one of the page before
+    minion
+        only minions that match this glob
+    result
+        only returns that are ``failed``, ``succeeded`` or ``changed``
 
     CLI Example:
 
@@ -177,12 +208,18 @@ def job(jid, limit=None, after=None, minion=None, result=None):
 
         salt-run saltcellar.job 20261121031037359479 result=failed
     """
-    return _ask("job_show", jid=_jid(jid), limit=limit, after=after, minion=minion, result=result)
+    about = {"limit": limit, "after": after, "minion": minion, "result": result}
+    return _known(jid, _ask("job_show", jid=_jid(jid), **about))
 
 
 def missing(jid=None, since=None, limit=20):
     """
-    List the minions that have not answered a job; without a jid, recent jobs with such minions.
+    List the minions that have not returned a job; without a jid, recent jobs with such minions.
+
+    since
+        without a jid: only jobs since this time
+    limit
+        without a jid: the most jobs
 
     CLI Example:
 
@@ -193,15 +230,21 @@ def missing(jid=None, since=None, limit=20):
     """
     if jid is None:
         return jobs(result="missing", since=since, limit=limit)
-    found = job(jid, limit=1)
-    if found is None:
-        raise CommandExecutionError(f"there is no job {jid}")
-    return found["missing"]
+    return job(jid, limit=1)["missing"]
 
 
 def diff(jid, other=None, limit=None, after=None, minion=None):
     """
-    Compare a job with an earlier run, by default with the run before it.
+    Compare a job with an earlier run. An unknown job is an error.
+
+    other
+        the jid of the earlier run; by default the run before it with the same function and target
+    limit
+        the most rows of a page
+    after
+        only minions after this one: the last one of the page before
+    minion
+        only minions that match this glob
 
     CLI Example:
 
@@ -216,8 +259,16 @@ def diff(jid, other=None, limit=None, after=None, minion=None):
 
 def states(jid, limit=None, after=None, minion=None, id_=None, fun=None, sls=None, result=None):
     """
-    List the states of a job.
+    List the states of a job. An unknown job is an error.
 
+    limit
+        the most rows of a page
+    after
+        only minions after this one: the last one of the page before
+    minion
+        only minions that match this glob
+    ``id_``, fun, sls
+        only states whose ID, function, or SLS file matches this glob
     result
         ``succeeded``, ``failed``, ``none`` or ``changed``
 
@@ -228,7 +279,7 @@ def states(jid, limit=None, after=None, minion=None, id_=None, fun=None, sls=Non
         salt-run saltcellar.states 20261121031037359479 result=failed
     """
     about = {"minion": minion, "id": id_, "fun": fun, "sls": sls, "result": result}
-    return _ask("job_states", jid=_jid(jid), limit=limit, after=after, **about)
+    return _known(jid, _ask("job_states", jid=_jid(jid), limit=limit, after=after, **about))
 
 
 def events(
@@ -246,8 +297,14 @@ def events(
     newest_first=True,
 ):
     """
-    List events.
+    List events, newest first.
 
+    limit
+        the most events of a page
+    jid, minion
+        only events of this job, or of minions that match this glob
+    since, until
+        only events of this time
     tag
         only tags that match this glob
     before
@@ -260,6 +317,8 @@ def events(
         only events with this text in their data
     where
         only events for which this expression over ``tag`` and ``data`` is true
+    newest_first
+        with ``False``, the oldest event first
 
     CLI Example:
 
@@ -321,6 +380,11 @@ def replay(seq, all_calls=False, render=False):
 def hold(jid=None, reason="", release=False):
     """
     Keep a job beyond retention, or release it; without a jid, list the held jobs.
+
+    reason
+        why it is kept, for those who read the list
+    release
+        end the hold
 
     CLI Example:
 

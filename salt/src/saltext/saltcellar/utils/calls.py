@@ -8,11 +8,14 @@ The returner goes through ``client.py``, which spools and returns defaults inste
 import datetime
 import re
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from salt.exceptions import CommandExecutionError
 from salt.exceptions import SaltInvocationError
 
-from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import pool
+from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import wire
 
 #: Requests sent before their answers are read. Their answers fit into the socket's buffer.
@@ -20,21 +23,24 @@ WINDOW = 64
 
 _AGO = re.compile(r"(\d+)\s*([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-#: Keys of answers that hold a time in microseconds since 1970.
+#: Keys of results that hold a time in microseconds since 1970, as in the daemon's list of types.
 _TIMES = frozenset(
-    [
-        "time",
-        "since",
-        "until",
-        "begin",
-        "end",
-        "oldest",
-        "newest",
+    (
+        "certificate_until",
+        "complete_until",
+        "day",
+        "events_since",
         "first_answer",
         "last_answer",
-        "certificate_until",
+        "newest",
+        "oldest",
+        "reached",
+        "results_since",
         "safe_until",
-    ]
+        "since",
+        "time",
+        "until",
+    )
 )
 #: Keys that hold values of jobs and events, which may have any keys.
 _FOREIGN = frozenset(
@@ -49,23 +55,23 @@ class DaemonError(CommandExecutionError):
 class Link:
     """One connection for several calls. A context manager; not to be shared between threads."""
 
-    def __init__(self, settings):
+    def __init__(self, settings: settings_.Settings) -> None:
         self._settings = settings
-        self._connection = None
+        self._connection: wire.Connection | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> "Link":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Close the connection; the next call opens a new one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def ask(self, call, **args):
+    def ask(self, call: str, **args: Any) -> Any:
         """The answer to a call; arguments that are ``None`` are left out. Raises :class:`DaemonError`."""
         (answer,) = self.ask_all(
             [(call, {key: value for key, value in args.items() if value is not None})]
@@ -74,9 +80,9 @@ class Link:
             raise DaemonError(f"saltcellar refused {call}: {answer.message} ({answer.code})")
         return answer
 
-    def ask_all(self, calls):
+    def ask_all(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
         """The answers to ``(call, args)``, in order; one that was refused is a :class:`wire.Refusal`."""
-        answers = []
+        answers: list[Any] = []
         try:
             for start in range(0, len(calls), WINDOW):
                 answers += self._window(calls[start : start + WINDOW])
@@ -90,29 +96,29 @@ class Link:
             raise
         return answers
 
-    def _window(self, calls):
+    def _window(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
         deadline = time.monotonic() + self._settings.listing_timeout
         if self._connection is None:
-            self._connection = client.connect(
+            self._connection = pool.connect(
                 self._settings, time.monotonic() + self._settings.timeout
             )
         ids = self._connection.send(
             [wire.Call(call, args).request for call, args in calls], deadline
         )
-        found = {}
+        found: dict[int, Any] = {}
         while len(found) < len(ids):
             number, value = self._connection.receive(deadline)
             found[number] = value
         return [found[number] for number in ids]
 
 
-def ask(settings, call, **args):
+def ask(settings: settings_.Settings, call: str, **args: Any) -> Any:
     """As :meth:`Link.ask`, on a connection for this call."""
     with Link(settings) as link:
         return link.ask(call, **args)
 
 
-def micros(value):
+def micros(value: Any) -> int | None:
     """
     A time as microseconds since 1970 UTC: ``2h`` (ago; also s, m, d, w), ISO 8601 (UTC unless it
     names a zone), or seconds since 1970. ``None`` stays ``None``.
@@ -133,7 +139,7 @@ def micros(value):
     return int(at.timestamp() * 1e6)
 
 
-def readable(answer):
+def readable(answer: Any) -> Any:
     """An answer with its times as ISO 8601, in UTC. Values of jobs and events stay as they are."""
     if isinstance(answer, list):
         return [readable(item) for item in answer]
@@ -148,7 +154,7 @@ def readable(answer):
     return shown
 
 
-def iso(at):
+def iso(at: int) -> str | int:
     """Microseconds since 1970 as ISO 8601."""
     epoch = datetime.datetime(1970, 1, 1)
     try:

@@ -12,11 +12,10 @@ Invariant: an entry from the master is stored by the daemon, or in the spool, or
 """
 
 import logging
-import multiprocessing
-import os
-import sys
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import salt.utils.jid
 import salt.utils.job
@@ -24,16 +23,19 @@ from salt.exceptions import CommandExecutionError
 
 from saltext.saltcellar.utils import jids
 from saltext.saltcellar.utils import logs
+from saltext.saltcellar.utils import mirror
+from saltext.saltcellar.utils import oversize
 from saltext.saltcellar.utils import peer
+from saltext.saltcellar.utils import pool as pool_
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
 from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
-#: Pause after a call that timed out, in seconds. It doubles up to the second number, because a hung
-#: daemon costs a master worker the whole timeout each time.
-BREAKER_S = (1.0, 8.0)
+#: Arguments of a call, or a map that a call returned.
+Args = dict[str, Any]
+
 #: Time that one call may spend on handing over spooled entries, in seconds.
 HANDOVER_BUDGET_S = 0.2
 #: The same for the master's maintenance process.
@@ -47,32 +49,26 @@ WINDOW_BYTES = 256 * 1024
 #: Cached clients, one per configuration.
 CLIENTS_MAX = 16
 
-#: The beginning of the note that replaces the value of a return that is too large.
-TOO_LARGE = "saltcellar: this value was too large to be stored"
-
 #: Codes of refusals that a retry does not change.
 FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
 #: Calls that overwrite earlier ones. They queue behind a spool that is not empty, so that an older
 #: one from the spool does not overwrite a newer one.
 LAST_WINS = frozenset({"update_endtime", "save_reg"})
 
-#: The processes of a master of a cluster, since 3008, that store what peers sent: ``EventMonitor``
-#: (``salt/master.py``) what they fired on the bus, ``EventPublisher`` (``salt/channel/server.py``)
-#: what they delegated; a restart gives it its second name. Such returns were authenticated by
-#: nobody here: any minion of a peer can fire, and have delegated, one for another minion.
-MIRRORS = frozenset({"EventMonitor", "EventPublisher", "MasterPubServerChannel._publish_daemon"})
-#: Calls that name the peer.
-OF_A_PEER = frozenset({"returner", "save_minions"})
+#: The pool of each thread, and the pauses of all.
+pool = pool_.Pool()
+breaker = pool_.Breaker()
 
-_pool = threading.local()
-_clients = {}
-#: The latest opts and their client: one value, as other threads replace it.
-_latest = [(None, None)]
-_breakers = {}
-_handover_not_before = {}
+#: The latest batch of events of each thread.
+_batches = threading.local()
+_clients: dict[Any, "Client"] = {}
+#: The latest options and their client: one value, because other threads replace it.
+_latest: tuple[Any, "Client | None"] = (None, None)
+#: By path of a spool: the end of the pause after a failed handover.
+_handover_not_before: dict[str, float] = {}
 
 
-def confirmed(opts):
+def confirmed(opts: settings_.Opts) -> dict[str, bool]:
     """
     Arguments that restrict an answer to returns of ``returner`` calls, if saltcellar is the job
     cache: Salt then makes that call for every authenticated return, and any client that may fire
@@ -94,13 +90,14 @@ class Unavailable(CommandExecutionError):
     """
 
 
-def of(opts, functions=None, ret=None):
+def get_client(opts: settings_.Opts, functions: Any = None, ret: Any = None) -> "Client":
     """The client for ``opts``. Cheap: connections belong to the process, not to the client."""
+    global _latest
     key = None
     # Since 3008 a loader's options are one map object, and the look-ups for its key take tens of
     # microseconds.
-    latest, client = _latest[0]
-    if opts is latest:
+    latest, client = _latest
+    if client is not None and opts is latest:
         return client
     try:
         key = settings_.cache_key(opts)
@@ -117,15 +114,15 @@ def of(opts, functions=None, ret=None):
         if len(_clients) >= CLIENTS_MAX:
             _clients.clear()
         _clients[key] = client
-    if key and type(opts) is not dict:
-        _latest[0] = opts, client
+    if key and type(opts) is not dict:  # pylint: disable=unidiomatic-typecheck
+        _latest = opts, client
     return client
 
 
 class Client:
     """The daemon's calls, with Salt's names and arguments."""
 
-    def __init__(self, settings):
+    def __init__(self, settings: settings_.Settings) -> None:
         self.settings = settings
         self.spool = spool_.Spool(
             settings.spool_dir, settings.spool_bytes_max, settings.spool_age_max
@@ -133,7 +130,7 @@ class Client:
 
     # ---- jobs
 
-    def prep_jid(self, opts, nocache=False, passed_jid=None):
+    def prep_jid(self, opts: settings_.Opts, nocache: bool = False, passed_jid: Any = None) -> str:
         """A jid; never raises. A passed jid needs no round trip: Salt calls this for every return."""
         jid = str(passed_jid) if passed_jid else None
         try:
@@ -151,7 +148,7 @@ class Client:
             )
             return jid or salt.utils.jid.gen_jid({})
 
-    def _new_jid(self, opts):
+    def _new_jid(self, opts: settings_.Opts) -> str:
         try:
             answer = self._ask(
                 wire.Call("prep_jid", {"nocache": False, "passed_jid": None, "slot": True})
@@ -171,7 +168,7 @@ class Client:
             )
         return jids.local_jid(opts, self.spool, jids.slot_of(self.settings, self.spool))
 
-    def get_load(self, jid):
+    def get_load(self, jid: Any) -> Args:
         """
         The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if this is
         unknown.
@@ -196,11 +193,12 @@ class Client:
         self.hand_over()
         return load if isinstance(load, dict) else {}
 
-    def _spooled_load(self, jid):
+    def _spooled_load(self, jid: Any) -> Args:
         """The publish load of ``jid`` from the spool, with ``Minions``, or ``{}``."""
         jid = str(jid)
         needle = jid.encode("utf-8", "saltcellar.surrogates")
-        load, minions = {}, set()
+        load: Args = {}
+        minions: set[str] = set()
         try:
             for record in self.spool.records():
                 if needle not in record.payload:
@@ -216,7 +214,7 @@ class Client:
             logs.error("spooled_load", "saltcellar: cannot read the spool: %s", exc)
         return dict(load, Minions=sorted(minions)) if load else {}
 
-    def event_return(self, events):
+    def event_return(self, events: Any) -> None:
         """
         Store events of the bus unchecked: the daemon counts those without tag or data
         (``event_return_malformed``).
@@ -229,14 +227,14 @@ class Client:
             events = [events]
         if not events:
             return
-        again = getattr(_pool, "batch", None)
+        again = getattr(_batches, "latest", None)
         if again is not None and again.is_of(events):
             self.write("event_return", {"at": again.at, "events": events, "replay": True})
             return
-        _pool.batch = batch = _Batch(events)
+        _batches.latest = batch = _Batch(events)
         self.write("event_return", {"at": batch.at, "events": events})
 
-    def get_jid(self, opts, jid):
+    def get_jid(self, opts: settings_.Opts, jid: Any) -> Args:
         """
         The returns of a job, by minion; raises :class:`Unavailable` if they are unknown.
 
@@ -257,19 +255,19 @@ class Client:
         self.hand_over()
         return found if isinstance(found, dict) else {}
 
-    def get_fun(self, opts, fun):
+    def get_fun(self, opts: settings_.Opts, fun: str) -> Any:
         """The last jid of a function by minion, or its return."""
         return self.read("get_fun", self._with_full(opts, {"fun": fun}), {}, listing=True)
 
-    def get_minions(self, opts):
+    def get_minions(self, opts: settings_.Opts) -> Any:
         """All minions with a return."""
         return self.read("get_minions", confirmed(opts), [], listing=True)
 
-    def _with_full(self, opts, args):
+    def _with_full(self, opts: settings_.Opts, args: Args) -> Args:
         args.update(confirmed(opts))
         return {**args, "full": True} if self.settings.full_ret else args
 
-    def save_load(self, jid, load, minions):
+    def save_load(self, jid: Any, load: Any, minions: Any) -> None:
         """
         Store the load of a job and its targeted minions.
 
@@ -277,7 +275,7 @@ class Client:
         """
         self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
 
-    def returner(self, opts, load):
+    def returner(self, opts: settings_.Opts, load: Any) -> None:
         """
         Store a minion's return.
 
@@ -292,11 +290,11 @@ class Client:
                 return
         self.write("returner", {"load": load})
 
-    def update_endtime(self, jid, endtime):
+    def update_endtime(self, jid: Any, endtime: Any) -> None:
         """Store the end time of a job; the last one wins."""
         self.write("update_endtime", {"jid": str(jid), "endtime": str(endtime)})
 
-    def save_minions(self, jid, minions, syndic_id):
+    def save_minions(self, jid: Any, minions: Any, syndic_id: Any) -> None:
         """Add to the minions that a job targeted."""
         syndic_id = None if syndic_id is None else str(syndic_id)
         self.write(
@@ -306,10 +304,10 @@ class Client:
 
     # ---- writes and reads
 
-    def write(self, call, args):
+    def write(self, call: str, args: Args) -> None:
         """Store an entry: in the daemon, or in the spool. Never raises."""
         # The first key, so that readers of the spool find it at the start of a record.
-        args = {"at": time.time_ns() // 1000, **args, **_mirrored(call)}
+        args = {"at": time.time_ns() // 1000, **args, **mirror.marks(call)}
         try:
             packed = wire.Call(call, args)
             if call in LAST_WINS and self.spool.pending():
@@ -344,9 +342,9 @@ class Client:
             )
             self.spool.count("failed", spool_.entries(call, args))
 
-    def _smaller(self, call, args, refusal):
-        """See :func:`_parts`. Counts and logs a value that is left out."""
-        parts = _parts(args, refusal)
+    def _smaller(self, call: str, args: Args, refusal: Exception) -> list[Args]:
+        """See :func:`oversize.parts`. Counts and logs a value that is left out."""
+        parts = oversize.parts(args, refusal)
         # The load of a job that is a return: the `returner` call that follows is counted.
         if len(parts) == 1 and call != "save_load":
             self.spool.count("value_too_large")
@@ -354,12 +352,14 @@ class Client:
                 "value too large",
                 "saltcellar: %s for job %s is stored without its value: %s",
                 call,
-                _jid_of(args),
+                oversize.jid_of(args),
                 refusal,
             )
         return parts
 
-    def _write_readable(self, call, args, packed, refusal):
+    def _write_readable(
+        self, call: str, args: Args, packed: wire.Call, refusal: wire.Refusal
+    ) -> bool:
         """
         Send a call that was refused for its map keys again, with keys as strings.
 
@@ -376,7 +376,7 @@ class Client:
             return False
         return True
 
-    def read(self, call, args, otherwise, listing=False):
+    def read(self, call: str, args: Args, otherwise: Any, listing: bool = False) -> Any:
         """The daemon's answer; ``otherwise`` without one. Never raises."""
         try:
             answer = self._ask(
@@ -390,7 +390,7 @@ class Client:
             logs.error(f"failed {call}", "saltcellar: %s failed", call, exc_info=True)
         return otherwise
 
-    def maintain(self, opts):
+    def maintain(self, opts: settings_.Opts) -> None:
         """Pass ``keep_jobs_seconds`` on, and empty the spool. Called by Salt's maintenance."""
         try:
             # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008
@@ -413,7 +413,7 @@ class Client:
 
     # ---- calls that the daemon did not accept
 
-    def _keep(self, call, args, packed, why):
+    def _keep(self, call: str, args: Args, packed: wire.Call, why: Exception | None) -> None:
         try:
             # The daemon may have stored it before it stopped answering, so the record is marked as
             # a replay.
@@ -429,7 +429,7 @@ class Client:
                 f"lost {exc.reason}",
                 "saltcellar: %s for job %s is LOST: %s (%s)",
                 call,
-                _jid_of(args),
+                oversize.jid_of(args),
                 exc,
                 why or "spool in use",
             )
@@ -449,14 +449,14 @@ class Client:
                     why,
                 )
 
-    def _rejected(self, call, args, packed, refusal):
+    def _rejected(self, call: str, args: Args, packed: wire.Call, refusal: wire.Refusal) -> None:
         if refusal.code in FINAL_CODES:
             self.spool.count(refusal.code, spool_.entries(call, args))
             logs.error(
                 f"refusal {refusal.code}",
                 "saltcellar: %s for job %s was not stored: %s",
                 call,
-                _jid_of(args),
+                oversize.jid_of(args),
                 refusal,
             )
         else:
@@ -465,7 +465,7 @@ class Client:
 
     # ---- one call
 
-    def _ask(self, call, timeout=None, writes=False):
+    def _ask(self, call: wire.Call, timeout: float | None = None, writes: bool = False) -> Any:
         """
         The daemon's answer. Raises :class:`Unreachable`, or :class:`wire.Refusal` for permanent
         refusals.
@@ -477,21 +477,21 @@ class Client:
             raise Unreachable(self.settings.error)
         path = self.settings.address
         now = time.monotonic()
-        if now < _breakers.get(path, (0, 0))[0]:
+        if breaker.is_open(path, now):
             raise Unreachable(f"{path} did not answer a moment ago")
         deadline = now + (timeout or self.settings.timeout)
         try:
             while True:
-                pooled = _take(path)
+                pooled = pool.take(path)
                 # Connecting has the normal timeout, also for calls that may take longer.
-                connection = pooled or connect(
+                connection = pooled or pool_.connect(
                     self.settings, min(deadline, now + self.settings.timeout)
                 )
                 try:
                     answer = connection.ask(call, deadline)
                 except wire.Refusal:
                     if connection.usable:
-                        _put(path, connection)
+                        pool.put(path, connection)
                     else:
                         connection.close()
                     raise
@@ -506,13 +506,13 @@ class Client:
                     # An answer may still be in flight, also if a signal handler raised.
                     connection.close()
                     raise
-                _put(path, connection)
-                _breakers.pop(path, None)
+                pool.put(path, connection)
+                breaker.reset(path)
                 return answer
         except wire.Broken as exc:
             raise Unreachable(f"{path}: {exc}") from exc
         except wire.TimedOut as exc:
-            _trip(path)
+            breaker.trip(path)
             if isinstance(exc, peer.Untrusted):
                 logs.error("untrusted", "saltcellar: %s: %s", path, exc)
             raise Unreachable(f"{path}: {exc}") from exc
@@ -523,29 +523,28 @@ class Client:
 
     # ---- handing over
 
-    def hand_over(self, budget=HANDOVER_BUDGET_S):
+    def hand_over(self, budget: float = HANDOVER_BUDGET_S) -> None:
         """Send spooled entries for about ``budget`` seconds at most, unless another process does. Never raises."""
         if self.settings.error or not self.spool.pending():
             return
         path = self.settings.address
         now = time.monotonic()
-        if (
-            now < _handover_not_before.get(self.spool.path, 0)
-            or now < _breakers.get(path, (0, 0))[0]
-        ):
+        if now < _handover_not_before.get(self.spool.path, 0) or breaker.is_open(path, now):
             return
         connection = None
         try:
             with self.spool.handover_lock() as mine:
                 if not mine:
                     return
-                connection = _take(path) or connect(self.settings, now + self.settings.timeout)
+                connection = pool.take(path) or pool_.connect(
+                    self.settings, now + self.settings.timeout
+                )
                 if self._hand_over(connection, now + budget):
-                    _put(path, connection)
+                    pool.put(path, connection)
                     connection = None
                     return
         except wire.TimedOut as exc:
-            _trip(path)
+            breaker.trip(path)
             log.debug("saltcellar: handover stopped: %s", exc)
         except (wire.Broken, wire.Refusal, OSError) as exc:
             log.debug("saltcellar: handover stopped: %s", exc)
@@ -556,7 +555,7 @@ class Client:
                 connection.close()
         _handover_not_before[self.spool.path] = time.monotonic() + HANDOVER_PAUSE_S
 
-    def _hand_over(self, connection, until):
+    def _hand_over(self, connection: wire.Connection, until: float) -> bool:
         """Send window by window. False if the daemon could not accept a record now."""
         while time.monotonic() < until:
             records, tries = self.spool.first(WINDOW_RECORDS, WINDOW_BYTES)
@@ -569,9 +568,10 @@ class Client:
                 return False
         return True
 
-    def _hand_over_window(self, connection, records):
+    def _hand_over_window(self, connection: wire.Connection, records: list[spool_.Record]) -> bool:
         deadline = time.monotonic() + self.settings.timeout
-        ids, answers = [], {}
+        ids: list[int] = []
+        answers: dict[int, Any] = {}
         try:
             ids = connection.send([record.request for record in records], deadline)
             while len(answers) < len(ids):
@@ -590,7 +590,7 @@ class Client:
             self.spool.count_try()
         return False
 
-    def _settle(self, records, answers):
+    def _settle(self, records: list[spool_.Record], answers: list[Any]) -> int:
         """Advance past the leading records with a final answer. Returns their number."""
         done = 0
         for record, answer in zip(records, answers):
@@ -606,9 +606,9 @@ class Client:
             self.spool.advance(records[done - 1].end)
         return done
 
-    def _split(self, record, refusal):
+    def _split(self, record: spool_.Record, refusal: wire.Refusal) -> bool:
         """
-        Hand a call that is too large over in parts, see :func:`_parts`.
+        Hand a call that is too large over in parts, see :func:`oversize.parts`.
 
         True if each part is stored, in the spool, or counted; false if there are none.
         """
@@ -626,14 +626,14 @@ class Client:
             except Unreachable as exc:
                 self._keep(call, part, packed, exc)
             except wire.Refusal as exc:
-                smaller = spool_.Record(None, packed.record(), spool_.entries(call, part))
+                smaller = spool_.Record(0, packed.record(), spool_.entries(call, part))
                 if exc.code not in FINAL_CODES:
                     self._keep(call, part, packed, exc)
                 elif not self._split(smaller, exc):
                     self._refused(smaller, exc)
         return bool(parts)
 
-    def _refused(self, record, refusal):
+    def _refused(self, record: spool_.Record, refusal: wire.Refusal) -> None:
         """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
         self.spool.count(refusal.code, record.entries)
         logs.error(
@@ -642,7 +642,7 @@ class Client:
         if refusal.code == "too_large":
             self.spool.dead_letter(record)
 
-    def _dead_letter(self, record):
+    def _dead_letter(self, record: spool_.Record) -> None:
         logs.error(
             "dead letter",
             "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter",
@@ -656,7 +656,7 @@ class Client:
 _MISSING = object()
 
 
-def _names(minions):
+def _names(minions: Any) -> list[str] | None:
     """Minion ids as a list; ``None`` (unknown) stays ``None``."""
     if minions is None:
         return None
@@ -669,37 +669,15 @@ def _names(minions):
         return []
 
 
-def _mirrored(call):
-    """Arguments that mark a call of a process that mirrors jobs of peers. The spool keeps them."""
-    if multiprocessing.current_process().name not in MIRRORS:
-        return {}
-    master = _peer() if call in OF_A_PEER else None
-    return {"mirrored": True, "master": master} if master else {"mirrored": True}
-
-
-def _peer():
-    """
-    The id of the peer whose event is stored; ``None`` if unknown, as for what a peer delegated.
-
-    Salt removes ``__peer_id`` from the data first, and has it only in a variable of
-    ``EventMonitor.handle_event``.
-    """
-    frame = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "handle_event":
-        frame = frame.f_back
-    master = frame.f_locals.get("peer_id") if frame is not None else None
-    return master if isinstance(master, str) else None
-
-
 class _Batch:
     """The events of the latest call, to recognise them by identity."""
 
-    def __init__(self, events):
+    def __init__(self, events: Sequence[Any]) -> None:
         self._events = events
         self._ends = len(events), events[0], events[-1]
         self.at = time.time_ns() // 1000
 
-    def is_of(self, events):
+    def is_of(self, events: Sequence[Any]) -> bool:
         """Whether these are the same objects in the same list."""
         count, first, last = self._ends
         return (
@@ -710,102 +688,14 @@ class _Batch:
         )
 
 
-def _parts(args, refusal):
-    """
-    The arguments of smaller calls that store what a call that is too large cannot; empty if there
-    are none.
-
-    A list of events becomes two. A return keeps everything but its value, so that the minion has
-    answered.
-    """
-    events = args.get("events", ())
-    half = len(events) // 2
-    if half:
-        first, second = dict(args, events=events[:half]), dict(args, events=events[half:])
-        # The events of a replayed list have times from its `at` on, a microsecond apart.
-        if isinstance(args.get("at"), int):
-            second["at"] = args["at"] + half
-        return [first, second]
-
-    if len(events) == 1:
-        event = events[0]
-        data = _without_value(event.get("data"), refusal) if isinstance(event, dict) else None
-        return [dict(args, events=[dict(event, data=data)])] if data else []
-
-    load = _without_value(args.get("load"), refusal)
-    return [dict(args, load=load)] if load else []
-
-
-def _without_value(load, refusal):
-    """A return with a note in place of its value; ``None`` if it has no value, or the note already."""
-    if not isinstance(load, dict) or "return" not in load:
-        return None
-    if isinstance(load["return"], str) and load["return"].startswith(TOO_LARGE):
-        return None
-    return dict(load, **{"return": f"{TOO_LARGE}: {refusal}"})
-
-
-def _jid_of(args):
-    load = args.get("load")
-    return args.get("jid") or (load.get("jid") if isinstance(load, dict) else None)
-
-
-# ---- connections
-
-
-def connect(settings, deadline):
-    """A new connection to the daemon of this machine, or to ``url``."""
-    if settings.error:
-        raise wire.Broken(settings.error)
-    if settings.url:
-        # Imported on demand: a master needs neither TLS nor HTTP.
-        from saltext.saltcellar.utils import https
-
-        return https.Connection(settings, deadline)
-    return peer.Connection(settings, deadline)
-
-
-def _take(path):
-    """
-    This thread's open connection, removed from the pool for the length of a call.
-
-    Removed, so that a signal handler that interrupts a call opens a new connection.
-    """
-    held = getattr(_pool, "held", {}).pop(path, None)
-    if held is None:
-        return None
-    pid, connection = held
-    if pid != os.getpid():
-        # The parent's connection: close only the descriptor.
-        connection.close()
-        return None
-    return connection
-
-
-def _put(path, connection):
-    if not hasattr(_pool, "held"):
-        _pool.held = {}
-    old = _pool.held.get(path)
-    if old is not None:
-        old[1].close()
-    _pool.held[path] = (os.getpid(), connection)
-
-
-def _trip(path):
-    first, most = BREAKER_S
-    pause = min(max(first, _breakers.get(path, (0, 0))[1] * 2), most)
-    _breakers[path] = (time.monotonic() + pause, pause)
-
-
-def forget():
+def forget() -> None:
     """Close this thread's connections and forget past failures. For tests."""
-    for _, connection in getattr(_pool, "held", {}).values():
-        connection.close()
-    _pool.held = {}
-    _pool.batch = None
+    global _latest
+    pool.clear()
+    breaker.clear()
+    _batches.latest = None
     _clients.clear()
-    _latest[0] = None, None
-    for memory in (_breakers, _handover_not_before):
-        memory.clear()
+    _latest = None, None
+    _handover_not_before.clear()
     jids.forget()
     logs.forget()

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 import uuid
+from typing import Any
 
 from salt.exceptions import CommandExecutionError
 from salt.exceptions import SaltInvocationError
@@ -21,6 +22,9 @@ from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
 
+#: A glob for the tag, a map, or a list of these.
+Match = Any
+
 #: Longest wait of one call for events, in seconds; the daemon's limit.
 WAIT_S = 10.0
 #: Events of one call.
@@ -30,7 +34,13 @@ BATCH = 500
 PAUSE_S = (0.1, 10.0)
 
 
-def of(name, match=None, where=None, start="newest", opts=None):
+def from_opts(
+    name: str,
+    match: Match = None,
+    where: str | None = None,
+    start: str = "newest",
+    opts: settings_.Opts | None = None,
+) -> "Consumer":
     """A consumer with the settings in ``opts``; without these, with the defaults."""
     settings = settings_.from_opts(opts) if opts is not None else settings_.Settings()
     return Consumer(settings, name, match=match, where=where, start=start)
@@ -58,14 +68,21 @@ class Consumer:
     filter is invalid.
     """
 
-    def __init__(self, settings, name, match=None, where=None, start="newest"):
+    def __init__(
+        self,
+        settings: settings_.Settings,
+        name: str,
+        match: Match = None,
+        where: str | None = None,
+        start: str = "newest",
+    ) -> None:
         self.name = name
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._link = calls.Link(settings)
         # An answer must arrive within the timeout.
         self._wait_ms = int(min(WAIT_S, settings.listing_timeout / 2) * 1000)
         self._pause = PAUSE_S[0]
-        self._events = collections.deque()
+        self._events: collections.deque[dict[str, Any]] = collections.deque()
         self._processing = None
         self._create = {"name": name, **_position(start)}
         if match is not None:
@@ -74,16 +91,16 @@ class Consumer:
             self._create["where"] = where
         self._created = False
 
-    def __iter__(self):
+    def __iter__(self) -> "Consumer":
         return self
 
-    def __enter__(self):
+    def __enter__(self) -> "Consumer":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __next__(self):
+    def __next__(self) -> dict[str, Any]:
         if self._processing is not None:
             self.ack(self._processing)
         while not self._events:
@@ -107,19 +124,19 @@ class Consumer:
         self._processing = event["seq"]
         return event
 
-    def ack(self, seq):
+    def ack(self, seq: int) -> None:
         """Acknowledge all events up to this sequence number now, without requesting the next one."""
         self._ask("consumer_ack", {"name": self.name, "holder": self.holder, "seq": seq})
         if self._processing is not None and self._processing <= seq:
             self._processing = None
 
-    def nack(self, error):
+    def nack(self, error: object) -> None:
         """Report that the present event could not be processed. It is delivered again."""
         self._events.clear()
         self._processing = None
         self._ask("consumer_nack", {"name": self.name, "holder": self.holder, "error": str(error)})
 
-    def close(self):
+    def close(self) -> None:
         """Let another process use the name at once. The event in processing is not acknowledged."""
         self._events.clear()
         self._processing = None
@@ -129,7 +146,7 @@ class Consumer:
             log.debug("saltcellar: the lease of the consumer %s ends later: %s", self.name, exc)
         self._link.close()
 
-    def _ask(self, call, args):
+    def _ask(self, call: str, args: dict[str, Any]) -> Any:
         """The answer to a call; waits while the daemon is unreachable. Raises if it refuses."""
         while True:
             try:
@@ -151,13 +168,13 @@ class Consumer:
             self._pause = min(2 * self._pause, PAUSE_S[1])
 
 
-def _position(start):
+def _position(start: str) -> dict[str, Any]:
     if start in ("newest", "oldest"):
         return {"to": start}
     return {"time": calls.micros(start)}
 
 
-def _scopes(match):
+def _scopes(match: Match) -> list[dict[str, Any]]:
     alternatives = match if isinstance(match, (list, tuple)) else [match]
     scopes = []
     for one in alternatives:

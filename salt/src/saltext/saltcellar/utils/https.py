@@ -24,7 +24,11 @@ import ssl
 import struct
 import time
 import urllib.parse
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
+from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import wire
 
 try:
@@ -32,7 +36,7 @@ try:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import padding
 except ImportError:
-    hashes = None
+    hashes = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +57,8 @@ UNUSABLE_CODES = frozenset(
 _FIXED = struct.Struct(">q16sQ32sIH")
 _LENGTH = struct.Struct(">I")
 
-_keys = {}
-_contexts = {}
+_keys: dict[str, tuple[tuple[int, ...], Callable[[bytes], bytes]]] = {}
+_contexts: dict[str | None, tuple[tuple[int, ...] | None, ssl.SSLContext]] = {}
 
 
 class Unusable(wire.TimedOut):
@@ -69,13 +73,13 @@ class Unusable(wire.TimedOut):
 class Connection(wire.Connection):
     """One connection, kept alive. Not to be shared between threads, nor used after a fork."""
 
-    def __init__(self, settings, deadline):  # pylint: disable=super-init-not-called
+    def __init__(self, settings: settings_.Settings, deadline: float) -> None:  # pylint: disable=super-init-not-called
         self.usable = True
         self._settings = settings
         self._sent = 0
         self._number = 0
         self._answers = b""
-        host, port = _split(settings.url)
+        host, port = _split(settings.url or "")
         self._http = http.client.HTTPSConnection(
             host, port, timeout=_left(deadline), context=_context(settings.ca)
         )
@@ -87,7 +91,7 @@ class Connection(wire.Connection):
             self.close()
             raise
 
-    def _open(self, deadline):
+    def _open(self, deadline: float) -> None:
         try:
             self._http.connect()
         except ssl.SSLCertVerificationError as exc:
@@ -100,7 +104,7 @@ class Connection(wire.Connection):
             raise Unusable(f"TLS handshake failed: {exc.reason or exc}") from exc
         except OSError as exc:
             raise wire.Broken(str(exc)) from exc
-        shown = self._http.sock.getpeercert(binary_form=True)
+        shown = self._http.sock.getpeercert(binary_form=True) or b""
         self._certificate = hashlib.sha256(shown).digest()
         hello = self._request("GET", HELLO_PATH, b"", deadline)
         try:
@@ -111,18 +115,20 @@ class Connection(wire.Connection):
         except (ValueError, TypeError, KeyError) as exc:
             raise wire.Broken(f"malformed greeting: {exc}") from exc
 
-    def close(self):
+    def close(self) -> None:
         """Close only the descriptor, without a TLS shutdown: a forked parent may still use the connection."""
         self.usable = False
         self._http.close()
 
-    def send(self, bodies, deadline):
+    def send(self, bodies: Iterable[wire.Body], deadline: float) -> list[int]:
         """
         Send requests, given as functions from an id to a frame's body, as one signed batch.
 
         Returns the ids, in order. The answers have been received when this returns.
         """
-        ids, out, size = [], [], 0
+        ids: list[int] = []
+        out: list[bytes] = []
+        size = 0
         for body in bodies:
             self._sent += 1
             ids.append(self._sent)
@@ -137,7 +143,7 @@ class Connection(wire.Connection):
         self._answers = self._request("POST", BATCH_PATH, self._signed(payload), deadline)
         return ids
 
-    def receive(self, deadline):  # pylint: disable=unused-argument
+    def receive(self, deadline: float) -> tuple[int, Any]:  # pylint: disable=unused-argument
         """The next answer: ``(id, value)``, where the value of a refused request is a :class:`wire.Refusal`."""
         if len(self._answers) < _LENGTH.size:
             raise wire.Broken("the daemon answered fewer requests than were sent")
@@ -158,7 +164,7 @@ class Connection(wire.Connection):
 
     # ---- HTTP
 
-    def _request(self, method, path, body, deadline):
+    def _request(self, method: str, path: str, body: bytes, deadline: float) -> bytes:
         """The body of the answer. Raises the refusal of an unsuccessful one."""
         if self._http.sock is None:
             raise wire.Broken("the daemon closed the connection")
@@ -183,7 +189,7 @@ class Connection(wire.Connection):
         self.usable = False
         raise self._refusal(response.status, answer)
 
-    def _refusal(self, status, answer):
+    def _refusal(self, status: int, answer: bytes) -> Exception:
         try:
             _, refusal = _answer(answer[_LENGTH.size :])
         except wire.Broken:
@@ -196,7 +202,7 @@ class Connection(wire.Connection):
 
     # ---- the signature
 
-    def _signed(self, payload):
+    def _signed(self, payload: bytes) -> bytes:
         """The envelope and the payload."""
         minion = self._settings.minion_id.encode()
         at = time.time_ns() // 1000
@@ -208,7 +214,7 @@ class Connection(wire.Connection):
         return fixed + struct.pack(">H", len(signature)) + minion + signature + payload
 
 
-def _answer(frame):
+def _answer(frame: bytes) -> tuple[int | None, Any]:
     """Number and value of an answer; the value of a refused request is a :class:`wire.Refusal`."""
     try:
         number, good, value = wire.unpack(frame)
@@ -219,7 +225,7 @@ def _answer(frame):
         raise wire.Broken(f"malformed answer: {exc}") from exc
 
 
-def _split(url):
+def _split(url: str) -> tuple[str, int]:
     """Host and port of ``https://host:port``."""
     try:
         parts = urllib.parse.urlsplit(url)
@@ -238,7 +244,7 @@ def _split(url):
         ) from exc
 
 
-def _context(ca):
+def _context(ca: str | None) -> ssl.SSLContext:
     """The TLS context for a CA file; created again when the file has changed."""
     try:
         version = _file_version(ca) if ca else None
@@ -250,7 +256,7 @@ def _context(ca):
     return made[1]
 
 
-def _sign(pki_dir, text):
+def _sign(pki_dir: str, text: bytes) -> bytes:
     path = os.path.join(pki_dir, "minion.pem")
     try:
         version = _file_version(path)
@@ -262,10 +268,11 @@ def _sign(pki_dir, text):
         raise Unusable(f"cannot sign with {path}: {exc}") from exc
 
 
-def _signer(pem):
+def _signer(pem: bytes) -> Callable[[bytes], bytes]:
     """A function that signs with this key: RSA, PKCS #1 v1.5, SHA-256."""
     if hashes is not None:
-        key = serialization.load_pem_private_key(pem, password=None)
+        # An RSA key, as all of Salt's. A key of another type raises TypeError when it signs.
+        key: Any = serialization.load_pem_private_key(pem, password=None)
         return lambda text: key.sign(text, padding.PKCS1v15(), hashes.SHA256())
     from Cryptodome.Hash import SHA256
     from Cryptodome.PublicKey import RSA
@@ -275,12 +282,12 @@ def _signer(pem):
     return lambda text: signer.sign(SHA256.new(text))
 
 
-def _file_version(path):
+def _file_version(path: str) -> tuple[int, ...]:
     found = os.stat(path)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _left(deadline):
+def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise wire.TimedOut("out of time")

@@ -19,13 +19,18 @@ import typing
 
 from saltext.saltcellar.utils import logs
 
+if typing.TYPE_CHECKING:
+    from saltext.saltcellar.utils import settings as settings_
+    from saltext.saltcellar.utils import spool as spool_
+
 #: The largest number of slots. The daemon has the same limit.
 SLOTS_MAX = 64
 
 _EPOCH = datetime.datetime(1970, 1, 1)
-_last = [0]
+#: The last time of a jid of this process.
+_last = 0
 #: What the daemon told last, by the spool's directory.
-_told = {}
+_told: dict[str, str | None] = {}
 
 
 class Slot(typing.NamedTuple):
@@ -35,7 +40,7 @@ class Slot(typing.NamedTuple):
     of: int = 1
 
     @classmethod
-    def parse(cls, text):
+    def parse(cls, text: object) -> "Slot":
         """The slot ``k/n``. Raises ``ValueError``."""
         match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text if isinstance(text, str) else "")
         number, of = map(int, match.groups()) if match else (0, 0)
@@ -46,7 +51,7 @@ class Slot(typing.NamedTuple):
             )
         return cls(number, of)
 
-    def first_from(self, now):
+    def first_from(self, now: int) -> int:
         """The first microsecond of the extension's part of this slot from ``now`` on."""
         return now + (2 * self.number - 1 - now) % (2 * self.of)
 
@@ -55,7 +60,7 @@ class Slot(typing.NamedTuple):
 SINGLE = Slot()
 
 
-def learn(spool, slot):
+def learn(spool: "spool_.Spool", slot: str | None) -> None:
     """Keep the slot that the daemon told with a jid, ``None`` if it has none. Never raises."""
     if _told.get(spool.directory, ()) == slot:
         return
@@ -74,7 +79,7 @@ def learn(spool, slot):
         )
 
 
-def slot_of(settings, spool):
+def slot_of(settings: "settings_.Settings", spool: "spool_.Spool") -> Slot:
     """
     The slot of local jids.
 
@@ -92,22 +97,23 @@ def slot_of(settings, spool):
     return SINGLE
 
 
-def local_jid(opts, spool, slot=SINGLE):
+def local_jid(opts: "settings_.Opts", spool: "spool_.Spool", slot: Slot = SINGLE) -> str:
     """A unique job id. If the file cannot be used, it is unique within this process."""
+    global _last
     now = time.time_ns() // 1000
     try:
         at = spool.next_jid_time(now, slot)
     except OSError:
-        at = slot.first_from(max(now, _last[0] + 1))
-    _last[0] = at
+        at = slot.first_from(max(now, _last + 1))
+    _last = at
     return in_form_of(opts, f"{_EPOCH + datetime.timedelta(microseconds=at):%Y%m%d%H%M%S%f}")
 
 
-def in_form_of(opts, digits):
+def in_form_of(opts: "settings_.Opts", digits: str) -> str:
     """The jid with ``_<pid>`` if ``unique_jid`` is set."""
     return f"{digits}_{os.getpid()}" if opts.get("unique_jid") else digits
 
 
-def forget():
+def forget() -> None:
     """Forget what daemons told. For tests."""
     _told.clear()

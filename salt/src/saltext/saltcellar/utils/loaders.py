@@ -6,8 +6,10 @@ Loaders of one kind share their modules within a process (3006 does so too), and
 test or an embedded minion, would use the other's id, socket and spool. So every module asks here.
 """
 
+from typing import Any
 
-def variable(namespace, name):
+
+def variable(namespace: dict[str, Any], name: str) -> Any:
     """
     ``__opts__``, ``__salt__`` or ``__context__`` for the module with these ``globals()``.
 

@@ -5,6 +5,7 @@ reason.
 
 import logging
 import time
+from collections.abc import Hashable
 
 log = logging.getLogger(__name__)
 
@@ -12,10 +13,10 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 60.0
 
 #: By subject: the time from which it is logged again, and the messages suppressed until then.
-_subjects = {}
+_subjects: dict[Hashable, tuple[float, int]] = {}
 
 
-def error(subject, message, *args, exc_info=False):
+def error(subject: Hashable, message: str, *args: object, exc_info: bool = False) -> None:
     """Log an error. Further ones of the same subject are counted, and the next logged one states their number."""
     now = time.monotonic()
     until, suppressed = _subjects.get(subject, (0.0, 0))
@@ -32,6 +33,6 @@ def error(subject, message, *args, exc_info=False):
     log.error(message, *args, exc_info=exc_info)
 
 
-def forget():
+def forget() -> None:
     """Log every subject again. For tests."""
     _subjects.clear()

@@ -16,13 +16,17 @@ import os
 import socket
 import stat
 import struct
+from typing import TYPE_CHECKING
 
 from saltext.saltcellar.utils import wire
+
+if TYPE_CHECKING:
+    from saltext.saltcellar.utils import settings as settings_
 
 try:
     import pwd
 except ImportError:  # not a POSIX system, see spool.UNSUPPORTED
-    pwd = None
+    pwd = None  # type: ignore[assignment]
 
 _UCRED = struct.Struct("@iII")
 
@@ -39,7 +43,7 @@ class Untrusted(wire.TimedOut):
 class Connection(wire.Connection):
     """A connection to the daemon of this machine, if a trusted user serves the socket."""
 
-    def __init__(self, settings, deadline):
+    def __init__(self, settings: "settings_.Settings", deadline: float) -> None:
         super().__init__(settings.socket, deadline)
         try:
             credentials = self._socket.getsockopt(
@@ -51,7 +55,7 @@ class Connection(wire.Connection):
             raise
 
 
-def verify(uid, path, daemon_user):
+def verify(uid: int, path: str, daemon_user: str | None) -> None:
     """Raises :class:`Untrusted` unless the user ``uid`` is trusted to serve the socket ``path``."""
     if uid in (0, os.geteuid()):
         return
@@ -68,7 +72,7 @@ def verify(uid, path, daemon_user):
     )
 
 
-def _directory_owner(path):
+def _directory_owner(path: str) -> int | None:
     """The owner of a socket's directory; ``None`` if another user could have created that directory."""
     directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
     try:
@@ -87,14 +91,14 @@ def _directory_owner(path):
     return owner
 
 
-def _uid(user):
+def _uid(user: str) -> int | None:
     try:
         return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
     except KeyError:
         return None
 
 
-def _name(uid):
+def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -6,10 +6,12 @@ the flat form has precedence. The environment variable ``SALTCELLAR_SOCKET`` ove
 """
 
 import collections.abc
+import copy
 import difflib
 import logging
 import os
 import socket
+from typing import Any
 
 import salt.returners
 
@@ -18,6 +20,9 @@ from saltext.saltcellar.utils import logs
 from saltext.saltcellar.utils import spool
 
 log = logging.getLogger(__name__)
+
+#: Salt's options: a map, of one type or another.
+Opts = collections.abc.Mapping[str, Any]
 
 NAME = "saltcellar"
 SYSTEM_SOCKET = "/run/saltcellar/saltcellar.sock"
@@ -49,7 +54,7 @@ KEYS = {
 DESTINATION = frozenset({"socket", "url", "ca", "pki_dir", "daemon_user", "spool_dir"})
 
 #: Unknown keys that were logged.
-_warned = set()
+_warned: set[str] = set()
 
 #: The options that :func:`cache_key` reads.
 _KEY_OPTIONS = (NAME, "__role", "cachedir", *(f"{NAME}.{key}" for key in KEYS))
@@ -64,7 +69,24 @@ class Settings:
     or ``None``. A client whose settings have an ``error`` connects to nothing.
     """
 
-    def __init__(self, minion_id=None, error=None, cachedir=None, **values):
+    socket: str
+    timeout: float
+    listing_timeout: float
+    spool_dir: str
+    spool_bytes_max: int
+    spool_age_max: int
+    url: str | None
+    ca: str | None
+    pki_dir: str
+    full_ret: bool
+    return_kwargs: collections.abc.Sequence[str]
+    daemon_user: str | None
+    reactor_fallback: bool
+    slot: str | None
+
+    def __init__(
+        self, minion_id: Any = None, error: str | None = None, cachedir: Any = None, **values: Any
+    ) -> None:
         self.error = error
         for key, (kind, default) in KEYS.items():
             setattr(self, key, self._checked(key, kind, values.get(key), default))
@@ -85,7 +107,13 @@ class Settings:
                 self.spool_dir,
             )
 
-    def _checked(self, key, kind, value, default):
+    def with_short_listings(self) -> "Settings":
+        """A copy whose calls for lists have the timeout of other calls."""
+        changed = copy.copy(self)
+        changed.listing_timeout = self.timeout
+        return changed
+
+    def _checked(self, key: str, kind: type, value: Any, default: Any) -> Any:
         try:
             return checked(key, kind, value, default)
         except ValueError as exc:
@@ -96,7 +124,7 @@ class Settings:
             return default
 
     @staticmethod
-    def _checked_slot(text):
+    def _checked_slot(text: str | None) -> str | None:
         try:
             if text is not None:
                 jids.Slot.parse(text)
@@ -106,7 +134,7 @@ class Settings:
         return text
 
 
-def default_socket():
+def default_socket() -> str:
     """
     The default socket.
 
@@ -119,14 +147,14 @@ def default_socket():
     return os.path.join(os.environ.get("XDG_RUNTIME_DIR") or _state_home(), NAME, "saltcellar.sock")
 
 
-def default_spool_dir(cachedir):
+def default_spool_dir(cachedir: Any) -> str:
     """The default spool: beside Salt's own cache, or in the user's state directory."""
     if cachedir and isinstance(cachedir, str):
         return os.path.join(cachedir, NAME)
     return os.path.join(_state_home(), NAME, "spool")
 
 
-def from_opts(opts, functions=None, ret=None):
+def from_opts(opts: Opts, functions: Any = None, ret: Any = None) -> Settings:
     """
     The settings in ``opts``; on a minion also those in its pillar and grains. Never raises: see
     :class:`Settings`.
@@ -159,7 +187,7 @@ def from_opts(opts, functions=None, ret=None):
     )
 
 
-def _section(opts):
+def _section(opts: Opts) -> tuple[dict[str, Any], str | None]:
     """The map ``saltcellar`` of the options, and why it is not one."""
     section = opts.get(NAME)
     if section is None:
@@ -169,7 +197,7 @@ def _section(opts):
     return dict(section), None
 
 
-def _warn_of_unknown(opts):
+def _warn_of_unknown(opts: Opts) -> None:
     """Warn once of keys that do not exist: a mistyped one leaves its default in force."""
     section = opts.get(NAME)
     named = (
@@ -189,7 +217,7 @@ def _warn_of_unknown(opts):
             )
 
 
-def unsupported(opts):
+def unsupported(opts: Opts) -> str | None:
     """
     Why this system cannot use the extension, for ``__virtual__``; ``None`` if it can.
 
@@ -206,7 +234,7 @@ def unsupported(opts):
     )
 
 
-def _names_url(opts):
+def _names_url(opts: Opts) -> bool:
     for source in (opts, opts.get("pillar"), opts.get("grains")):
         if isinstance(source, collections.abc.Mapping):
             section = source.get(NAME)
@@ -217,20 +245,20 @@ def _names_url(opts):
     return False
 
 
-def cache_key(opts):
+def cache_key(opts: Opts) -> tuple[Any, ...] | None:
     """
     A hashable key of all values that :func:`from_opts` reads; ``None`` if the result depends on
     more than ``opts``.
 
     On a minion it reads pillar and grains, and the default socket depends on existing files.
     """
-    socket = os.environ.get("SALTCELLAR_SOCKET")
+    from_environment = os.environ.get("SALTCELLAR_SOCKET")
     # Runs for each call on 3006 and 3007, so one pass over the options.
     values = tuple(map(opts.get, _KEY_OPTIONS))
     section, role, cachedir, *flat = values
-    if not (socket or flat[0] or os.geteuid() == 0) or role == "minion":
+    if not (from_environment or flat[0] or os.geteuid() == 0) or role == "minion":
         return None
-    found = (socket, cachedir, *flat)
+    found = (from_environment, cachedir, *flat)
     if isinstance(section, collections.abc.Mapping):
         found += tuple(section.items())
     found = tuple(tuple(value) if isinstance(value, list) else value for value in found)
@@ -241,7 +269,7 @@ def cache_key(opts):
     return found
 
 
-def _minion_values(opts, functions, ret):
+def _minion_values(opts: Opts, functions: Any, ret: Any) -> dict[str, Any]:
     profile = ret.get("ret_config") if isinstance(ret, collections.abc.Mapping) else None
     return salt.returners.get_returner_options(
         NAME,
@@ -252,7 +280,7 @@ def _minion_values(opts, functions, ret):
     )
 
 
-def _kwargs(allowed, ret):
+def _kwargs(allowed: Any, ret: Any) -> dict[str, Any]:
     """The permitted part of a job's ``ret_kwargs``."""
     kwargs = ret.get("ret_kwargs") if isinstance(ret, collections.abc.Mapping) else None
     if not kwargs or not isinstance(kwargs, collections.abc.Mapping):
@@ -271,7 +299,7 @@ def _kwargs(allowed, ret):
     return {key: value for key, value in known.items() if key in allowed}
 
 
-def checked(key, kind, value, default):
+def checked(key: str, kind: type, value: Any, default: Any) -> Any:
     """The value of a setting with its type. Raises ``ValueError`` with the setting's name."""
     if value is None or value == "":
         return default
@@ -290,7 +318,7 @@ def checked(key, kind, value, default):
     return number
 
 
-def _state_home():
+def _state_home() -> str:
     return os.environ.get("XDG_STATE_HOME") or os.path.join(
         os.path.expanduser("~"), ".local", "state"
     )

@@ -48,13 +48,21 @@ import struct
 import time
 import typing
 import zlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import BinaryIO
 
 from saltext.saltcellar.utils import wire
+
+if TYPE_CHECKING:
+    from saltext.saltcellar.utils import jids
 
 try:
     import fcntl
 except ImportError:
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -86,17 +94,17 @@ if fcntl is None or not hasattr(os, "pwrite"):
     UNSUPPORTED = "saltcellar needs a POSIX system: its spool uses flock and pwrite, which Python lacks here (Windows)"
 
 #: Counts that could not be written yet, by directory.
-_uncounted = {}
+_uncounted: dict[str, dict[str, int]] = {}
 #: Directories with a finalizer that writes counts at the end of the process.
-_at_exit = set()
+_at_exit: set[str] = set()
 #: Time of the next search for expired records, by path.
-_expiry_not_before = {}
+_expiry_not_before: dict[str, float] = {}
 
 
 class SpoolError(Exception):
     """The entry is not spooled. ``reason`` is the counter it belongs to."""
 
-    def __init__(self, reason, message):
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -115,12 +123,12 @@ class State(typing.NamedTuple):
 class Record:
     """One spooled call: where it ends in the file, the packed ``[call, args]``, and the number of its entries."""
 
-    def __init__(self, end, payload, number):
+    def __init__(self, end: int, payload: bytes, number: int) -> None:
         self.end = end
         self.payload = payload
         self.entries = number
 
-    def call(self):
+    def call(self) -> tuple[str, dict[str, Any]]:
         """``(call, args)``. Raises ``ValueError`` if they cannot be decoded."""
         try:
             call, args = wire.unpack(self.payload)
@@ -128,7 +136,7 @@ class Record:
         except (TypeError, ValueError) as exc:
             raise ValueError(f"not a call: {exc}") from exc
 
-    def request(self, number):
+    def request(self, number: int) -> bytes:
         """The request's bytes. An array of two becomes one of three, without packing the values again."""
         return b"\x93" + wire.pack(number) + self.payload[1:]
 
@@ -141,7 +149,7 @@ class Spool:
     Cheap to make; opens nothing.
     """
 
-    def __init__(self, directory, bytes_max, age_max):
+    def __init__(self, directory: str, bytes_max: int, age_max: float) -> None:
         self.directory = directory
         self.bytes_max = bytes_max
         self.age_max = age_max
@@ -149,18 +157,18 @@ class Spool:
 
     # ---- writing
 
-    def pending(self):
+    def pending(self) -> bool:
         """Whether the spool has entries: one ``stat``. False also if this user has no access."""
         try:
             return os.stat(self.path).st_size > 0
         except OSError:
             return False
 
-    def append(self, call, args):
+    def append(self, call: str, args: dict[str, Any]) -> None:
         """Append a call, durably. Raises only :class:`SpoolError`."""
         self.append_packed(wire.pack([call, args]), entries(call, args))
 
-    def append_packed(self, payload, number):
+    def append_packed(self, payload: bytes, number: int) -> None:
         """As :meth:`append`, with packed ``[call, args]`` and the number of its entries."""
         if len(payload) > RECORD_BYTES_MAX:
             raise SpoolError("too_large", f"an entry of {len(payload)} bytes")
@@ -170,7 +178,7 @@ class Spool:
         except OSError as exc:
             raise SpoolError("spool_failed", f"cannot write {self.path}: {exc}") from exc
 
-    def _append(self, fd, record, number):
+    def _append(self, fd: int, record: bytes, number: int) -> None:
         state = self._good_state(fd)
         if self._expire(fd, state):
             state = self._good_state(fd)
@@ -194,7 +202,7 @@ class Spool:
         with contextlib.suppress(OSError):
             self._write_state(after, durable=state.end == 0)
 
-    def _good_state(self, fd):
+    def _good_state(self, fd: int) -> State:
         """The state, after cutting the file to its last valid record and correcting a state that does not match."""
         size = os.fstat(fd).st_size
         state = self._read_state(size)
@@ -219,7 +227,7 @@ class Spool:
 
     # ---- reading
 
-    def records(self):
+    def records(self) -> Iterator[Record]:
         """The waiting records, oldest first, at this moment. Without a lock, so for display only."""
         try:
             with open(self.path, "rb", buffering=1 << 20) as file:
@@ -228,7 +236,7 @@ class Spool:
         except OSError:
             return
 
-    def waiting(self):
+    def waiting(self) -> dict[str, Any]:
         """
         The waiting entries for display: ``entries``, ``bytes``, ``oldest_s`` (age of the oldest),
         ``lost`` by reason.
@@ -256,7 +264,7 @@ class Spool:
 
     # ---- expiry
 
-    def expire(self):
+    def expire(self) -> None:
         """Drop and count expired records. Never raises."""
         try:
             with self._locked() as fd:
@@ -264,7 +272,7 @@ class Spool:
         except OSError as exc:
             log.debug("saltcellar: cannot search %s for expired entries: %s", self.path, exc)
 
-    def _expire(self, fd, state):
+    def _expire(self, fd: int, state: State) -> bool:
         """Drop expired records from the front, at most once per interval. Returns whether any were dropped."""
         now = time.monotonic()
         if state.offset >= state.end or now < _expiry_not_before.get(self.path, 0):
@@ -295,7 +303,7 @@ class Spool:
     # ---- handing over
 
     @contextlib.contextmanager
-    def handover_lock(self):
+    def handover_lock(self) -> Iterator[bool]:
         """Yields true in one process at a time, and false at once in the others."""
         with contextlib.ExitStack() as stack:
             try:
@@ -308,7 +316,7 @@ class Spool:
                 mine = True
             yield mine
 
-    def first(self, count, bytes_max):
+    def first(self, count: int, bytes_max: int) -> tuple[list[Record], int]:
         """
         Up to ``count`` records, of ``bytes_max`` in total or else a single one, and the number of
         tries of the first.
@@ -319,7 +327,8 @@ class Spool:
         with self._locked() as fd:
             state = self._good_state(fd)
             count = 1 if state.tries else count
-            found, taken = [], 0
+            found: list[Record] = []
+            taken = 0
             with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
                 for record in _records(file, state.offset, state.end):
                     if found and taken + len(record.payload) > bytes_max:
@@ -333,7 +342,7 @@ class Spool:
                 self._empty(fd)
             return found, state.tries
 
-    def advance(self, offset):
+    def advance(self, offset: int) -> None:
         """Everything before ``offset`` has been answered. Empties the file once nothing is left."""
         with self._locked() as fd:
             state = self._good_state(fd)
@@ -341,7 +350,7 @@ class Spool:
             if offset > state.offset:
                 self._move(fd, state, offset)
 
-    def _move(self, fd, state, offset):
+    def _move(self, fd: int, state: State, offset: int) -> None:
         passed = self._pass(fd, state.offset, min(offset, state.end))
         if offset >= state.end:
             self._empty(fd)
@@ -349,7 +358,7 @@ class Spool:
             left = max(0, state.entries - passed)
             self._write_state(State(offset, state.end, left), durable=True)
 
-    def _pass(self, fd, start, end):
+    def _pass(self, fd: int, start: int, end: int) -> int:
         """The number of entries between two offsets that are skipped now. Damaged records are counted and logged."""
         length, number = 0, 0
         with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
@@ -361,13 +370,13 @@ class Spool:
             self.count("damaged")
         return number
 
-    def count_try(self):
+    def count_try(self) -> None:
         """Count a failure of the daemon on the first record."""
         with self._locked() as fd:
             state = self._good_state(fd)
             self._write_state(state._replace(tries=state.tries + 1))
 
-    def dead_letter(self, record):
+    def dead_letter(self, record: Record) -> None:
         """Append a record that cannot be handed over to ``spool.dead-letter``."""
         data = _framed(record.payload, record.entries)
         fd = self._open(f"{self.path}.dead-letter")
@@ -379,14 +388,14 @@ class Spool:
         finally:
             _close(fd)
 
-    def _empty(self, fd):
+    def _empty(self, fd: int) -> None:
         os.ftruncate(fd, 0)
         os.fsync(fd)
         self._write_state(State(), durable=True)
 
     # ---- jids
 
-    def next_jid_time(self, now, slot):
+    def next_jid_time(self, now: int, slot: "jids.Slot") -> int:
         """
         The first microsecond of ``slot`` (:class:`jids.Slot`) from ``now`` on that was not returned
         before. Raises ``OSError``.
@@ -410,7 +419,7 @@ class Spool:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def slot(self):
+    def slot(self) -> str | None:
         """The text that :meth:`set_slot` stored; ``None`` without one. Never raises."""
         try:
             fd = os.open(
@@ -427,7 +436,7 @@ class Spool:
         # The rest may be that of a longer text, which a writer is about to cut off.
         return text.partition("\n")[0] or None
 
-    def set_slot(self, slot):
+    def set_slot(self, slot: str | None) -> None:
         """Remember the daemon's slot, or that it has none (``None``). Raises ``OSError``."""
         path = os.path.join(self.directory, "slot")
         if slot is None:
@@ -446,12 +455,12 @@ class Spool:
 
     # ---- counting
 
-    def count(self, reason, number=1):
+    def count(self, reason: str, number: int = 1) -> None:
         """Count entries that were not stored because of ``reason``. Never raises."""
         self._keep_counts({reason: number})
         self.write_counts()
 
-    def write_counts(self):
+    def write_counts(self) -> None:
         """Write the counts, also those that could not be written before. Never raises."""
         counts = _uncounted.pop(self.directory, None)
         if not counts:
@@ -466,22 +475,24 @@ class Spool:
                 at_exit(self.write_counts)
             log.debug("saltcellar: cannot count in %s: %s", self.directory, exc)
 
-    def _keep_counts(self, counts):
+    def _keep_counts(self, counts: dict[str, int]) -> None:
         _uncounted[self.directory] = _sum(_uncounted.get(self.directory, {}), counts)
 
-    def counters(self):
+    def counters(self) -> dict[str, int]:
         """The counts by reason."""
         return _read_counters(f"{self.path}.counters")
 
-    def reported(self):
+    def reported(self) -> dict[str, int]:
         """The counts that :meth:`set_reported` stored last."""
         return _read_counters(f"{self.path}.reported")
 
-    def set_reported(self, counts):
+    def set_reported(self, counts: dict[str, int]) -> None:
         """Remember counts as reported. Raises ``OSError``."""
         self._write_counters("reported", lambda _: counts)
 
-    def _write_counters(self, name, change):
+    def _write_counters(
+        self, name: str, change: Callable[[dict[str, int]], dict[str, int]]
+    ) -> None:
         fd = self._open(f"{self.path}.{name}")
         try:
             _lock(fd)
@@ -494,7 +505,7 @@ class Spool:
     # ---- files
 
     @contextlib.contextmanager
-    def _locked(self, create=False):
+    def _locked(self, create: bool = False) -> Iterator[int]:
         """
         The records' file, open and locked.
 
@@ -512,7 +523,7 @@ class Spool:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
-    def _open(self, path, create=True):
+    def _open(self, path: str, create: bool = True) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags)
@@ -524,7 +535,7 @@ class Spool:
         _sync_directory(self.directory)
         return fd
 
-    def _make_directory(self):
+    def _make_directory(self) -> None:
         if os.path.isdir(self.directory):
             return
         parent = os.path.dirname(os.path.abspath(self.directory))
@@ -548,7 +559,7 @@ class Spool:
 
     # ---- state
 
-    def _read_raw_state(self):
+    def _read_raw_state(self) -> State:
         try:
             with open(f"{self.path}.state", "rb") as file:
                 data = file.read(_STATE.size + _CRC.size)
@@ -559,14 +570,14 @@ class Spool:
             return State(end=-1)
         return State(*_STATE.unpack(body))
 
-    def _read_state(self, size):
+    def _read_state(self, size: int) -> State:
         """The state; the start of the file if it is missing or does not match the file."""
         state = self._read_raw_state()
         if size == 0 or state.offset > size:
             return State(end=0 if size == 0 else -1)
         return state
 
-    def _write_state(self, state, durable=False):
+    def _write_state(self, state: State, durable: bool = False) -> None:
         body = _STATE.pack(*state)
         fd = self._open(f"{self.path}.state")
         try:
@@ -577,7 +588,7 @@ class Spool:
             _close(fd)
 
 
-def at_exit(function):
+def at_exit(function: Callable[[], object]) -> None:
     """
     Call a function at the end of this process, also when SIGTERM ends it.
 
@@ -591,22 +602,22 @@ def at_exit(function):
         multiprocessing.util.Finalize(None, function, exitpriority=100)
 
 
-def entries(call, args):
+def entries(call: str, args: dict[str, Any]) -> int:
     """The number of entries of a call: its events, or one."""
     events = args.get("events") if call == "event_return" else None
     return len(events) if isinstance(events, (list, tuple)) else 1
 
 
-def _crc(payload, number):
+def _crc(payload: bytes, number: int) -> int:
     return zlib.crc32(payload, zlib.crc32(_ENTRIES.pack(number)))
 
 
-def _framed(payload, number):
+def _framed(payload: bytes, number: int) -> bytes:
     """A record as it is in the file."""
     return _HEADER.pack(len(payload), number, _crc(payload, number)) + payload
 
 
-def _time_of(record):
+def _time_of(record: Record) -> int | None:
     """When a record was spooled, in microseconds since 1970; ``None`` if it cannot be read."""
     try:
         _, args = record.call()
@@ -616,12 +627,12 @@ def _time_of(record):
     return at if isinstance(at, int) else None
 
 
-def _sum(counts, more):
+def _sum(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:
     """Two counts by reason, added."""
     return {name: counts.get(name, 0) + more.get(name, 0) for name in {*counts, *more}}
 
 
-def _read_counters(path):
+def _read_counters(path: str) -> dict[str, int]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -632,7 +643,7 @@ def _read_counters(path):
         os.close(fd)
 
 
-def _records(file, offset, size):
+def _records(file: BinaryIO, offset: int, size: int) -> Iterator[Record]:
     """Valid records from ``offset`` on. Ends at the first incomplete one; skips damaged ones."""
     file.seek(offset)
     while offset + _HEADER.size < size:
@@ -652,7 +663,7 @@ def _records(file, offset, size):
         offset = end
 
 
-def _forget_counts():
+def _forget_counts() -> None:
     """After a fork: the parent writes its own counts."""
     _uncounted.clear()
     _at_exit.clear()
@@ -662,7 +673,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_counts)
 
 
-def _lock(fd):
+def _lock(fd: int) -> None:
     until = time.monotonic() + LOCK_WAIT_S
     pause = 0.0005
     while True:
@@ -675,7 +686,7 @@ def _lock(fd):
         pause = min(pause * 2, 0.01)
 
 
-def _close(fd):
+def _close(fd: int) -> None:
     # Explicit: a child forked in between holds the descriptor too, so closing ours would not free
     # the lock.
     with contextlib.suppress(OSError):
@@ -683,7 +694,7 @@ def _close(fd):
     os.close(fd)
 
 
-def _write_all(fd, data, at):
+def _write_all(fd: int, data: bytes, at: int) -> None:
     view = memoryview(data)
     while view:
         done = os.pwrite(fd, view, at)
@@ -691,7 +702,7 @@ def _write_all(fd, data, at):
         at += done
 
 
-def _counters(fd):
+def _counters(fd: int) -> dict[str, int]:
     try:
         found = json.loads(os.pread(fd, 1 << 16, 0) or b"{}")
     except ValueError:
@@ -703,14 +714,14 @@ def _counters(fd):
     )
 
 
-def _chown(fd, directory):
+def _chown(fd: int, directory: str) -> None:
     """Give a file that root created to the owner of the directory: the master's user needs it, too."""
     if os.geteuid() == 0 and stat.S_ISDIR(os.stat(directory).st_mode):
         owner = os.stat(directory)
         os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
-def _sync_directory(path):
+def _sync_directory(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

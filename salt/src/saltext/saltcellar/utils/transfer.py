@@ -15,6 +15,11 @@ import os
 import pathlib
 import signal
 import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
 import salt.cache
 import salt.minion
@@ -23,9 +28,14 @@ from salt.exceptions import SaltCacheError
 
 from saltext.saltcellar.utils import calls
 from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import wire
 
 log = logging.getLogger(__name__)
+
+Opts = settings_.Opts
+#: Shows a line of progress.
+Progress = Callable[[str], None]
 
 #: Interval of progress reports, in seconds.
 PROGRESS_INTERVAL_S = 5.0
@@ -48,7 +58,14 @@ class Skip(Exception):
 class Job:
     """A job: its load (``None`` if unknown), expected minions, returns by minion, and end time."""
 
-    def __init__(self, jid, load=None, minions=(), returns=None, endtime=None):
+    def __init__(
+        self,
+        jid: str,
+        load: dict[str, Any] | None = None,
+        minions: Iterable[str] = (),
+        returns: dict[str, dict[str, Any]] | None = None,
+        endtime: Any = None,
+    ) -> None:
         self.jid = jid
         self.load = load
         self.minions = sorted(minions)
@@ -59,7 +76,13 @@ class Job:
 class Known:
     """What a side has of a job."""
 
-    def __init__(self, load=False, minions=(), returned=(), endtime=False):
+    def __init__(
+        self,
+        load: bool = False,
+        minions: Iterable[str] = (),
+        returned: Iterable[str] = (),
+        endtime: bool = False,
+    ) -> None:
         self.load = load
         self.minions = set(minions)
         self.returned = set(returned)
@@ -75,12 +98,12 @@ class Reader:
     killed meanwhile. The next job gets a new process.
     """
 
-    def __init__(self, function):
+    def __init__(self, function: Callable[[str], Job]) -> None:
         self._function = function
-        self._process = None
-        self._pipe = None
+        self._process: Any = None
+        self._pipe: Any = None
 
-    def read(self, jid):
+    def read(self, jid: str) -> Job:
         """The job. Raises :class:`Skip` if it cannot be read, or not within :data:`JOB_TIMEOUT_S`."""
         if self._process is None:
             self._start()
@@ -93,7 +116,7 @@ class Reader:
             raise Skip(failure)
         return job
 
-    def end(self):
+    def end(self) -> None:
         """End the process."""
         if self._process is not None:
             self._pipe.close()
@@ -101,14 +124,14 @@ class Reader:
             self._process.join()
             self._process = None
 
-    def _start(self):
+    def _start(self) -> None:
         fork = multiprocessing.get_context("fork")
         self._pipe, theirs = fork.Pipe()
         self._process = fork.Process(target=self._serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
 
-    def _why_ended(self):
+    def _why_ended(self) -> str:
         self._process.join()
         code = self._process.exitcode
         self.end()
@@ -116,7 +139,7 @@ class Reader:
             return f"it could not be read within {JOB_TIMEOUT_S:.0f} s"
         return f"the process that reads it ended with {code}"
 
-    def _serve(self, pipe):
+    def _serve(self, pipe: Any) -> None:
         # Closes the copy of the parent's end, which would hide the end of the parent.
         self._pipe.close()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -128,7 +151,7 @@ class Reader:
 
             signal.setitimer(signal.ITIMER_REAL, JOB_TIMEOUT_S)
             try:
-                answer = self._function(jid), None
+                answer: tuple[Job | None, str | None] = (self._function(jid), None)
             except Exception as exc:  # pylint: disable=broad-except
                 # A returner may raise anything about one damaged job.
                 log.debug("saltcellar: job %s cannot be read", jid, exc_info=True)
@@ -140,7 +163,7 @@ class Reader:
 class Returner:
     """One of Salt's returners."""
 
-    def __init__(self, name, opts, needed):
+    def __init__(self, name: str, opts: Opts, needed: Iterable[str]) -> None:
         if name == "saltcellar":
             raise CommandExecutionError(
                 "saltcellar cannot copy to or from itself: name another returner"
@@ -157,13 +180,13 @@ class Returner:
                 self.close()
                 raise CommandExecutionError(f"the returner {name} cannot be used: {why}")
 
-    def __enter__(self):
+    def __enter__(self) -> "Returner":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Close Salt's loaders. 3008 logs a warning without it; earlier releases cannot."""
         self._reader.end()
         if hasattr(self._minion, "destroy"):
@@ -171,13 +194,13 @@ class Returner:
             # 3008.3 warns of a closed one, too, unless these are None.
             self._minion.returners = self._minion.functions = self._minion.utils = None
 
-    def _call(self, function, *args, **kwargs):
+    def _call(self, function: str, *args: Any, **kwargs: Any) -> Any:
         return self._functions[f"{self.name}.{function}"](*args, **kwargs)
 
-    def _has(self, function):
+    def _has(self, function: str) -> bool:
         return f"{self.name}.{function}" in self._functions
 
-    def jids(self):
+    def jids(self) -> list[str]:
         """All jids, ascending."""
         try:
             # A mapping by jid; some returners give a list.
@@ -193,17 +216,17 @@ class Returner:
             )
             return sorted(self._local_jids())
 
-    def _local_jids(self):
+    def _local_jids(self) -> Iterator[str]:
         """The jids in the directories of ``local_cache``: each has a file ``jid``."""
         for path in pathlib.Path(self._opts["cachedir"], "jobs").glob("*/*/jid"):
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 yield path.read_text(encoding="utf-8").strip()
 
-    def job(self, jid):
+    def job(self, jid: str) -> Job:
         """The whole job. Raises :class:`Skip` if the returner cannot read it, or not in time."""
         return self._reader.read(jid)
 
-    def _job(self, jid):
+    def _job(self, jid: str) -> Job:
         load = self._call("get_load", jid)
         load = dict(load) if isinstance(load, collections.abc.Mapping) else {}
         minions = load.pop("Minions", ())
@@ -216,12 +239,12 @@ class Returner:
         endtime = self._call("get_endtime", jid) if self._has("get_endtime") else None
         return Job(jid, load or None, minions or (), returns, endtime or None)
 
-    def known(self, jid):
+    def known(self, jid: str) -> Known:
         """What the returner has of a job."""
         job = self.job(jid)
         return Known(job.load is not None, job.minions, job.returns, job.endtime is not None)
 
-    def store(self, job, known):
+    def store(self, job: Job, known: Known) -> int:
         """Store what is missing. Returns the number of stored loads and returns."""
         stored = 0
         if self._has("prep_jid") and not known.load:
@@ -239,7 +262,7 @@ class Returner:
             self._call("update_endtime", job.jid, job.endtime)
         return stored
 
-    def store_events(self, events):
+    def store_events(self, events: list[dict[str, Any]]) -> None:
         """Store a batch of events."""
         self._call("event_return", events)
 
@@ -247,13 +270,14 @@ class Returner:
 class Daemon:
     """The daemon, through one connection."""
 
-    def __init__(self, link, opts):
+    def __init__(self, link: calls.Link, opts: Opts) -> None:
         self._link = link
         self._confirmed = client.confirmed(opts)
 
-    def jids(self):
+    def jids(self) -> list[str]:
         """All jids, ascending."""
-        found, cursor = set(), None
+        found: set[str] = set()
+        cursor = None
         while True:
             page = self._link.ask("jobs_list", limit=PAGE, cursor=cursor, find_job=True)
             found.update(row["jid"] for row in page["jobs"])
@@ -261,7 +285,7 @@ class Daemon:
                 return sorted(found)
             cursor = page["next"]
 
-    def job(self, jid):
+    def job(self, jid: str) -> Job:
         """The whole job."""
         load = dict(self._link.ask("get_load", jid=jid) or {})
         minions = load.pop("Minions", ())
@@ -273,7 +297,7 @@ class Daemon:
             jid, load or None, minions, returns, self._link.ask("get_endtime", jid=jid) or None
         )
 
-    def known(self, jid):
+    def known(self, jid: str) -> Known:
         """What the store has of a job, seen on the bus or not."""
         known, start = Known(), None
         while True:
@@ -288,7 +312,7 @@ class Daemon:
             if start is None:
                 return known
 
-    def store(self, job, known):
+    def store(self, job: Job, known: Known) -> int:
         """Store what is missing, with the time of the jid. Returns the number of stored loads and returns."""
         # A replay with the same time is stored once, also if a connection broke after it was
         # stored.
@@ -315,7 +339,7 @@ class Daemon:
                 raise Skip(f"the daemon refused an entry: {answer.message}")
         return stored
 
-    def events(self, start):
+    def events(self, start: int) -> Iterator[tuple[list[dict[str, Any]], int | None]]:
         """Pages of stored events from a sequence number on: the events, and the position after them."""
         while start is not None:
             page = self._link.ask("entries", all=True, **({"from": start} if start else {}))
@@ -324,12 +348,19 @@ class Daemon:
             yield events, start
 
 
-def copy(source, target, name, opts, progress, start=None):
+def copy(
+    source: "Returner | Daemon",
+    target: "Returner | Daemon",
+    name: str,
+    opts: Opts,
+    progress: Progress,
+    start: Any = None,
+) -> dict[str, Any]:
     """Copy all jobs. ``name`` identifies the copy, ``progress`` takes a text. Returns a map of counts."""
     position = Position(opts, name)
     start = str(start) if start else position.read()
     jids = [jid for jid in source.jids() if not start or jid >= start]
-    result = {"jobs": 0, "stored": 0, "unchanged": 0, "skipped": 0, "problems": []}
+    result: dict[str, Any] = {"jobs": 0, "stored": 0, "unchanged": 0, "skipped": 0, "problems": []}
     if start:
         result["resumed_at"] = start
     reported = time.monotonic()
@@ -366,7 +397,9 @@ def copy(source, target, name, opts, progress, start=None):
     return result
 
 
-def copy_events(source, target, name, opts, progress):
+def copy_events(
+    source: "Daemon", target: "Returner", name: str, opts: Opts, progress: Progress
+) -> int:
     """Copy all events of the daemon. Returns their number."""
     position = Position(opts, name)
     count, reported = 0, time.monotonic()
@@ -386,11 +419,11 @@ def copy_events(source, target, name, opts, progress):
 class Position:
     """Where an interrupted copy continues, in Salt's cache. A cache that cannot be used costs a repetition."""
 
-    def __init__(self, opts, name):
+    def __init__(self, opts: Opts, name: str) -> None:
         self._cache = salt.cache.factory(opts)
         self._name = name
 
-    def read(self):
+    def read(self) -> str | None:
         """The position, or ``None``."""
         try:
             found = self._cache.fetch(_BANK, self._name)
@@ -403,14 +436,14 @@ class Position:
             return None
         return found.get("at") if isinstance(found, dict) else None
 
-    def write(self, at):
+    def write(self, at: str) -> None:
         """Remember the first job, or entry, that is not copied yet."""
         try:
             self._cache.store(_BANK, self._name, {"at": at})
         except SaltCacheError as exc:
             log.warning("saltcellar: cannot keep the position of %s: %s", self._name, exc)
 
-    def remove(self):
+    def remove(self) -> None:
         """Forget the position: the copy is complete."""
         try:
             self._cache.flush(_BANK, self._name)
@@ -418,7 +451,7 @@ class Position:
             log.warning("saltcellar: cannot remove the position of %s: %s", self._name, exc)
 
 
-def _return(jid, minion, value, load):
+def _return(jid: str, minion: str, value: Any, load: Mapping[str, Any]) -> dict[str, Any]:
     """A whole return. ``get_jid`` of some returners has only ``return`` and ``retcode``; the load has the function."""
     known = {
         "jid": jid,
@@ -431,7 +464,7 @@ def _return(jid, minion, value, load):
     return {**known, **value}
 
 
-def _time_of(jid):
+def _time_of(jid: str) -> int:
     """The time in a jid, in microseconds since 1970; the present one if it has none."""
     try:
         at = datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f")
@@ -440,7 +473,7 @@ def _time_of(jid):
     return (at - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
-def _event(entry):
+def _event(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     """An event as ``event_return`` has it; ``None`` for entries that were not on a bus."""
     if not entry.get("on_bus") or "tag" not in entry:
         return None

@@ -6,6 +6,7 @@ and the user of this process can replace them. The daemon has the same check
 
 import os
 import stat
+from collections.abc import Iterator
 
 import salt.utils.path
 
@@ -13,7 +14,7 @@ try:
     import grp
     import pwd
 except ImportError:  # not a POSIX system, see spool.UNSUPPORTED
-    grp = pwd = None
+    grp = pwd = None  # type: ignore[assignment]
 
 #: Links on the way to a file, as in Linux.
 LINKS_MAX = 40
@@ -23,7 +24,7 @@ class Untrusted(Exception):
     """Others can replace it. The text says what is open to whom, and the remedy."""
 
 
-def program(name):
+def program(name: str) -> str | None:
     """
     The absolute path of a program in ``PATH``; ``None`` if there is none.
 
@@ -46,7 +47,7 @@ def program(name):
     return found
 
 
-def steps(path):
+def steps(path: str) -> Iterator[str]:
     """Each directory, link and file that the kernel passes on the way to an absolute path."""
     here, links = "/", 0
     parts = path.split("/")[::-1]
@@ -77,7 +78,7 @@ def steps(path):
         parts.extend(target.split("/")[::-1])
 
 
-def check(step):
+def check(step: str) -> None:
     """
     Raise :class:`Untrusted` if another user can replace this file, link or directory.
 
@@ -101,7 +102,7 @@ def check(step):
         raise Untrusted(f"members of group {found.st_gid} can write to {step} (`chmod g-w {step}`)")
 
 
-def _has_acl(path):
+def _has_acl(path: str) -> bool:
     """Whether an access control list may name further users. The bits of the group are then its mask."""
     # Only Linux has the function.
     if not hasattr(os, "getxattr"):
@@ -113,7 +114,7 @@ def _has_acl(path):
     return True
 
 
-def _has_other_members(gid):
+def _has_other_members(gid: int) -> bool:
     """Whether others than root and the user of this process are, or may be, in a group."""
     try:
         members = set(grp.getgrgid(gid).gr_mem)

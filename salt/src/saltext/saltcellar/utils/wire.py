@@ -19,6 +19,9 @@ import gc
 import socket
 import struct
 import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
 import salt.utils.msgpack
 
@@ -49,6 +52,9 @@ DATETIME_REST = 20
 READ_BYTES = 4096
 READ_BYTES_MAX = 1 << 20
 
+#: Makes the bytes of a request from its number.
+Body = Callable[[int], bytes]
+
 _LENGTH = struct.Struct(">I")
 _packb = salt.utils.msgpack.packb
 
@@ -64,7 +70,7 @@ class TimedOut(Exception):
 class Refusal(Exception):
     """The daemon refused the call. ``code`` is one of those in ``docs/WIRE.md``."""
 
-    def __init__(self, code, message):
+    def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
@@ -73,7 +79,7 @@ class Refusal(Exception):
 # ---- values
 
 
-def _keep_surrogates(error):
+def _keep_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
     """Codec error handler: bytes that are not UTF-8 are encoded and decoded unchanged."""
     if not isinstance(error, UnicodeEncodeError):
         return codecs.lookup_error("surrogateescape")(error)
@@ -89,7 +95,7 @@ def _keep_surrogates(error):
 codecs.register_error("saltcellar.surrogates", _keep_surrogates)
 
 
-def _encode_other(value):
+def _encode_other(value: Any) -> Any:
     """Encode types unknown to msgpack: as Salt's codec does, and any other object as text. Does not raise."""
     if isinstance(value, int):
         return str(value)
@@ -108,14 +114,14 @@ def _encode_other(value):
     return _text(value)
 
 
-def _text(value):
+def _text(value: object) -> str:
     try:
         return str(value)
     except Exception:  # pylint: disable=broad-except
         return f"<{type(value).__name__} without a text form>"
 
 
-def _plain(value, above=()):
+def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     """A copy of ``value`` that can be packed: cycles and depths cut, unknown objects as text."""
     if isinstance(
         value, (collections.abc.Mapping, collections.abc.Set, list, tuple)
@@ -143,7 +149,7 @@ def _plain(value, above=()):
         return _text(value)
 
 
-def pack(value):
+def pack(value: Any) -> bytes:
     """``value`` as msgpack bytes. Does not raise for any value of a master."""
     try:
         # With an error handler msgpack copies every string, which takes half as long again.
@@ -163,7 +169,7 @@ def pack(value):
         return _packb(_plain(value), **options)
 
 
-def _decode_ext(code, data):
+def _decode_ext(code: int, data: bytes) -> Any:
     if code == EXT_DATETIME:
         try:
             return datetime.datetime.strptime(data.decode(), DATETIME_FORMAT)
@@ -178,11 +184,11 @@ def _decode_ext(code, data):
     return data
 
 
-def _hashable(key):
+def _hashable(key: Any) -> Any:
     return tuple(_hashable(item) for item in key) if isinstance(key, list) else key
 
 
-def _pairs(pairs):
+def _pairs(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     out = {}
     for key, item in pairs:
         try:
@@ -192,7 +198,7 @@ def _pairs(pairs):
     return out
 
 
-def unpack(data):
+def unpack(data: bytes) -> Any:
     """The value in ``data``, as Salt's codec reads it. Raises ``ValueError`` if it is not msgpack."""
     # A list of many jobs creates so many maps that the collector runs repeatedly, and finds
     # nothing.
@@ -205,7 +211,7 @@ def unpack(data):
         gc.enable()
 
 
-def _unpack(data):
+def _unpack(data: bytes) -> Any:
     options = {
         "raw": False,
         "use_list": True,
@@ -226,18 +232,18 @@ def _unpack(data):
 class Call:
     """A call, which may be sent on several connections, and become a record in the spool."""
 
-    def __init__(self, name, args):
+    def __init__(self, name: str, args: dict[str, Any]) -> None:
         self._name, self._args = name, args
 
-    def request(self, number):
+    def request(self, number: int) -> bytes:
         """The request's bytes."""
         return pack([number, self._name, self._args])
 
-    def record(self):
+    def record(self) -> bytes:
         """The call's record in the spool: ``[call, args]``, marked as a replay."""
         return pack([self._name, self.repeated()._args])
 
-    def readable(self):
+    def readable(self) -> "Call | None":
         """
         The same call with map keys as text, if Salt's codec cannot read a key in its arguments;
         else ``None``.
@@ -252,7 +258,7 @@ class Call:
             pass
         return None
 
-    def repeated(self):
+    def repeated(self) -> "Call":
         """The same call, marked as a replay: it may have been stored already."""
         self._args = {**self._args, "replay": True}
         return self
@@ -269,7 +275,7 @@ class Connection:
     answer may be in flight.
     """
 
-    def __init__(self, path, deadline):
+    def __init__(self, path: str, deadline: float) -> None:
         self.usable = True
         self._number = 0
         self._greeting = PREAMBLE
@@ -285,7 +291,7 @@ class Connection:
             self.close()
             raise
 
-    def _connect(self, path, deadline):
+    def _connect(self, path: str, deadline: float) -> None:
         while True:
             self._socket.settimeout(_left(deadline))
             try:
@@ -298,12 +304,12 @@ class Connection:
                     raise Broken(str(exc)) from exc
             time.sleep(min(0.02, _left(deadline)))
 
-    def close(self):
+    def close(self) -> None:
         """Close only the descriptor: a forked parent may still use the same socket."""
         self.usable = False
         self._socket.close()
 
-    def send(self, bodies, deadline):
+    def send(self, bodies: Iterable[Body], deadline: float) -> list[int]:
         """
         Send requests, given as functions from an id to a frame's body, without waiting for answers.
 
@@ -329,7 +335,7 @@ class Connection:
                 raise Broken(str(exc)) from exc
         return ids
 
-    def receive(self, deadline):
+    def receive(self, deadline: float) -> tuple[int, Any]:
         """The next answer: ``(id, value)``, where the value of a refused request is a :class:`Refusal`."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
         if length > ANSWER_BYTES_MAX:
@@ -351,9 +357,9 @@ class Connection:
             )
         return number, value
 
-    def ask(self, call, deadline):
+    def ask(self, call: Call, deadline: float) -> Any:
         """The answer to one :class:`Call`. Raises :class:`Refusal`."""
-        (number,) = self.send([call.request], deadline)
+        number = self.send([call.request], deadline)[0]
         while True:
             answered, value = self.receive(deadline)
             if answered == number:
@@ -361,7 +367,7 @@ class Connection:
                     raise value
                 return value
 
-    def _exactly(self, size, deadline):
+    def _exactly(self, size: int, deadline: float) -> bytes:
         """
         ``size`` bytes; further received bytes are kept.
 
@@ -377,7 +383,7 @@ class Connection:
         data, self._received = self._received[:size], self._received[size:]
         return data
 
-    def _some(self, size, deadline):
+    def _some(self, size: int, deadline: float) -> bytes:
         self._socket.settimeout(_left(deadline))
         try:
             data = self._socket.recv(min(size, READ_BYTES_MAX))
@@ -390,7 +396,7 @@ class Connection:
         return data
 
 
-def _left(deadline):
+def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimedOut("out of time")
