@@ -41,7 +41,7 @@ use self::format::output::{show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::streams::{print_error, print_error_of};
 pub use self::format::table::{Column, Table};
-use self::format::when::{TimeRange, When, short_at, short_at_in_zone, title};
+use self::format::when::{TimeRange, When, day_of, short_at, short_at_in_zone, title};
 use self::format::width::width_of;
 use self::format::wrap::{LongWords, wrapped, wrapped_after};
 use self::format::{ask, yaml};

@@ -8,8 +8,8 @@ use crate::base::limits::CLUSTER_AWAY;
 use crate::base::units::{bytes, rate, span};
 use crate::cli::format::width::prefix;
 use crate::cli::{
-    Column, Global, Line, LongWords, Output, Table, Tone, ask, finding, plain, short_at, show,
-    width_of, wrapped,
+    Column, Global, Line, LongWords, Output, Table, Tone, ask, day_of, finding, plain, short_at,
+    show, width_of, wrapped,
 };
 use crate::engines::runtime::Phase;
 use crate::model::OVERFLOW;
@@ -319,10 +319,10 @@ fn part_of(row: &ClusterRow) -> String {
     )
 }
 
-/// For how long each class keeps its entries.
+/// How long each class keeps its entries, and since when it contains any.
 fn keeps(status: &Status) -> String {
     let class = |row: &ClassRow| {
-        let age = row.keep_s.map_or("forever".to_owned(), span);
+        let age = row.keep_s.map_or("forever".to_owned(), whole_days);
         let bytes = row
             .keep_bytes
             .map(|limit| format!("up to {}", bytes(limit)));
@@ -331,7 +331,11 @@ fn keeps(status: &Status) -> String {
             .map(|limit| format!("up to {limit} entries"));
 
         let limits: Vec<String> = [Some(age), bytes, entries].into_iter().flatten().collect();
-        format!("{} {}", row.class, limits.join(" "))
+        let since = row.oldest.map_or("no entries".to_owned(), |at| {
+            format!("oldest entry {}", day_of(at))
+        });
+
+        format!("{} {}, {since}", row.class, limits.join(" "))
     };
 
     // An overflow shares the limits of its class.
@@ -341,7 +345,15 @@ fn keeps(status: &Status) -> String {
         .filter(|row| !row.class.ends_with(OVERFLOW));
 
     let classes: Vec<String> = proper.map(class).collect();
-    format!("{}; less if the disk is nearly full", classes.join(", "))
+    format!("{}; less if the disk is nearly full", classes.join("; "))
+}
+
+/// An age limit: in days, if it is some, because that is how people count what they keep.
+fn whole_days(seconds: u64) -> String {
+    match seconds {
+        172_800.. => format!("{} days", seconds / 86_400),
+        _ => span(seconds),
+    }
 }
 
 /// Sources and readers, those with trouble first: part, name, state, lag.
@@ -563,6 +575,8 @@ mod tests {
     use crate::api::call::status::{
         BusRow, ConsumerRow, Disk, Health, LastFailure, ReactorRow, SinkRow,
     };
+    use crate::base::clock::Micros;
+    use crate::wire::msgpack::Time;
 
     fn status(parts: usize, reasons: usize) -> Status {
         let long = "x".repeat(300);
@@ -749,6 +763,28 @@ mod tests {
                 "cluster",
                 "a of the history on stream s, with 4 other masters".to_owned()
             ))
+        );
+    }
+
+    #[test]
+    fn each_class_states_its_age_limit_and_its_oldest_entry() {
+        let row = |class: &str, keep_s, oldest: Option<i64>| ClassRow {
+            class: class.to_owned(),
+            keep_s,
+            oldest: oldest.map(|at| Time(Micros(at))),
+            ..ClassRow::default()
+        };
+        let status = Status {
+            classes: vec![
+                row("jobs", Some(7_776_000), Some(1_788_220_800_000_000)),
+                row("polling", Some(3_600), None),
+                row("audit", None, Some(1_788_220_800_000_000)),
+            ],
+            ..Status::default()
+        };
+        assert_eq!(
+            keeps(&status),
+            "jobs 90 days, oldest entry 2026-09-01; polling 60m, no entries; audit forever, oldest entry 2026-09-01; less if the disk is nearly full"
         );
     }
 

@@ -240,6 +240,11 @@ pub(in crate::cli) fn short_at(at: Time) -> String {
     shown(at.0, zone(), "%Y-%m-%d %H:%M:%S%.3f")
 }
 
+/// The day of a time in the zone of this process: `2026-11-21`.
+pub(in crate::cli) fn day_of(at: Time) -> String {
+    shown(at.0, zone(), "%Y-%m-%d")
+}
+
 /// Like [`short_at`], with the zone: `2026-11-21 06:47:28.123 CET`.
 pub(in crate::cli) fn short_at_in_zone(at: Time) -> String {
     shown(at.0, zone(), "%Y-%m-%d %H:%M:%S%.3f %Z")

@@ -321,6 +321,8 @@ answers! {
         disk_bytes: u64,
         /// Bytes of the entries as received.
         raw_bytes: u64,
+        /// When the oldest entry was stored; absent without entries.
+        oldest: Option<Time>,
         /// The age limit in effect; absent for forever.
         keep_s: Option<u64>,
         /// The limit of bytes on disk.

@@ -253,6 +253,7 @@ fn classes(store: &StoreReader, stats: &StoreStats) -> Result<Vec<ClassRow>, Sto
             entries: class.totals.entries,
             disk_bytes: class.totals.log_bytes,
             raw_bytes: class.totals.raw_bytes,
+            oldest: (class.totals.entries > 0).then_some(Time(class.totals.at_min)),
             keep_s: limits.and_then(|one| Some(one.age?.as_secs())),
             keep_bytes: limits.and_then(|one| one.keep.bytes),
             keep_entries: limits.and_then(|one| one.keep.entries),

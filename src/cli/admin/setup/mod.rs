@@ -9,6 +9,7 @@
 mod args;
 mod choices;
 mod daemon;
+mod estimate;
 mod extension;
 mod managed;
 mod options;
@@ -208,6 +209,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     if choices.job_cache {
         plan.remarks
             .extend(retention::remark(global, &config, &master));
+        plan.remarks
+            .push(estimate::remark(global, &config, &master));
     }
 
     plan.remarks.extend(doctor::of_several_masters(

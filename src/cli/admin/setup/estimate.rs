@@ -1,0 +1,191 @@
+//! The plan's remark about the disk: how many days of history it has room for.
+//!
+//! The best source is the daemon, if it has already run for a while (`setup --passive`): the entries of
+//! its last day. Before that, it is the job cache that saltcellar replaces.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::api::call::status::Disk;
+use crate::api::call::{self as calls, NoArgs};
+use crate::base::limits::FREE_BYTES_LOW;
+use crate::base::units::bytes;
+use crate::cli::{Global, ask};
+use crate::config::Config;
+use crate::config::salt_master::SaltMaster;
+
+/// Bytes of a return before compression for each of its bytes on disk (docs/SIZING.md).
+const COMPRESSION: u64 = 4;
+/// Job directories that are examined. They are named by a hash, so the first of them are a random sample.
+const SAMPLE_JOBS: usize = 1_000;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// States for how many days the free space lasts, and what the figure is based on.
+pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> String {
+    let running = ask::answer::<calls::status::Show>(global, &NoArgs {}, "query the status");
+    if let Ok(status) = running
+        && status.disk.bytes_per_day > 0
+    {
+        return of_daemon(&status.disk);
+    }
+
+    let dir = &config.state_dir;
+    let usable = match usable(dir, config) {
+        Ok(usable) => usable,
+        Err(error) => {
+            return format!(
+                "how long the disk lasts is unknown: cannot query the file system of {}: {error}",
+                dir.display()
+            );
+        }
+    };
+
+    let jobs = master.cachedir.join("jobs");
+    match of_last_day(&jobs, SystemTime::now()) {
+        Ok(raw) if raw > 0 => {
+            let per_day = (raw / COMPRESSION).max(1);
+            format!(
+                "{} are usable for entries, about {} days: Salt's job cache received {} in the last day, about {} on this disk",
+                bytes(usable),
+                usable / per_day,
+                bytes(raw),
+                bytes(per_day)
+            )
+        }
+        // Without a job in the last day, or a cache that others cannot read, there is no rate.
+        _ => format!(
+            "{} are usable for entries; for how many days they last, `saltcellar status` shows after a day",
+            bytes(usable)
+        ),
+    }
+}
+
+fn of_daemon(disk: &Disk) -> String {
+    let grown = format!(
+        "the last day's entries need {} of disk, {} are free",
+        bytes(disk.bytes_per_day),
+        bytes(disk.free_bytes)
+    );
+    match disk.days_left {
+        Some(days) => format!("{grown}: room for {days} more days, then the oldest are deleted"),
+        None => format!("{grown}: enough for what the classes keep"),
+    }
+}
+
+/// Bytes of the state directory's file system that entries may use, before the oldest of them go.
+fn usable(dir: &Path, config: &Config) -> io::Result<u64> {
+    // A missing directory will be created on its parent's file system.
+    let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
+    let space = rustix::fs::statvfs(existing)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+
+    let (part, most) = FREE_BYTES_LOW;
+    let low = config.store.free_bytes_low.bytes();
+    let low = low.unwrap_or((bytes(space.f_blocks) / part.max(1)).min(most));
+    Ok(bytes(space.f_bavail).saturating_sub(low))
+}
+
+/// Bytes of the returns that a tree of Salt's `local_cache` received in the day before `now`,
+/// extrapolated from a sample of its jobs.
+fn of_last_day(jobs: &Path, now: SystemTime) -> io::Result<u64> {
+    let since = now.checked_sub(DAY).unwrap_or(SystemTime::UNIX_EPOCH);
+    let tops: Vec<_> = fs::read_dir(jobs)?.collect::<io::Result<_>>()?;
+
+    let (mut examined, mut sum, mut seen) = (0_u64, 0_u64, 0_usize);
+    for top in &tops {
+        if seen >= SAMPLE_JOBS {
+            break;
+        }
+        examined += 1;
+
+        for job in fs::read_dir(top.path())? {
+            seen += 1;
+            sum += returned_since(&job?.path(), since)?;
+        }
+    }
+
+    Ok(sum.saturating_mul(tops.len() as u64) / examined.max(1))
+}
+
+/// Bytes of a job's `return.p` files, if the job was written to since that time.
+fn returned_since(job: &Path, since: SystemTime) -> io::Result<u64> {
+    // The master may delete a job while its cache is read.
+    let metadata = match fs::metadata(job) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        found => found?,
+    };
+    if !metadata.is_dir() || metadata.modified()? < since {
+        return Ok(0);
+    }
+
+    let mut sum = 0;
+    for minion in fs::read_dir(job)? {
+        match fs::metadata(minion?.path().join("return.p")) {
+            Ok(file) => sum += file.len(),
+            // The load and the lists of minions are files of the job, and have no return.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(per_day: u64, days_left: Option<u64>) -> String {
+        of_daemon(&Disk {
+            bytes_per_day: per_day,
+            free_bytes: 20 << 30,
+            days_left,
+            ..Disk::default()
+        })
+    }
+
+    #[test]
+    fn a_daemon_that_has_run_knows_the_days() {
+        assert_eq!(
+            disk(1 << 30, Some(17)),
+            "the last day's entries need 1.00G of disk, 20.0G are free: room for 17 more days, then the oldest are deleted"
+        );
+        assert_eq!(
+            disk(1 << 20, None),
+            "the last day's entries need 1.00M of disk, 20.0G are free: enough for what the classes keep"
+        );
+    }
+
+    #[test]
+    fn the_job_cache_is_extrapolated_from_the_jobs_of_its_last_day() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let jobs = dir.path();
+        for top in 0..4 {
+            let minion = jobs.join(format!("{top:02x}/{top}/web1"));
+            fs::create_dir_all(&minion)?;
+            fs::write(minion.join("return.p"), [0; 100])?;
+            fs::write(jobs.join(format!("{top:02x}/{top}/.load.p")), [0; 5_000])?;
+        }
+
+        let now = SystemTime::now();
+        assert_eq!(of_last_day(jobs, now)?, 400);
+        // Two days later the same jobs are older than a day.
+        assert_eq!(of_last_day(jobs, now + 2 * DAY)?, 0);
+
+        // The first of the directories fills the sample, and counts for all four.
+        for n in 0..SAMPLE_JOBS {
+            for top in 0..4 {
+                let minion = jobs.join(format!("{top:02x}/more{n}/web1"));
+                fs::create_dir_all(&minion)?;
+                fs::write(minion.join("return.p"), [0; 10])?;
+            }
+        }
+        assert_eq!(of_last_day(jobs, now)?, 4 * (100 + 10 * SAMPLE_JOBS as u64));
+        Ok(())
+    }
+}
