@@ -266,6 +266,21 @@ impl Table {
 
         let Some(terminal) = terminal else { return };
 
+        // A column without a value is the first to go: it shows nothing, and others would lose characters.
+        if !self.headed && self.excess(terminal) > 0 {
+            for (at, column) in self.columns.iter().enumerate() {
+                let is_empty = rows
+                    .iter()
+                    .all(|row| row.get(at).is_none_or(String::is_empty));
+                if let Some(shown) = self.shown.get_mut(at)
+                    && column.drop_order > 0
+                    && is_empty
+                {
+                    *shown = false;
+                }
+            }
+        }
+
         // After the heading is printed, columns can no longer disappear.
         while !self.headed && self.preferred_width() > terminal {
             let optional = self.columns.iter().zip(&mut self.shown);
@@ -542,6 +557,39 @@ mod tests {
         );
         assert_eq!(lines(36), "salt/job/2\u{2026}23456/ret/web1  web1    7");
         assert_eq!(lines(28), "salt/job/2\u{2026}23456/ret/web1  7");
+    }
+
+    #[test]
+    fn a_column_without_values_is_omitted_before_others_are_truncated() {
+        let heading = |arg: &str, terminal| {
+            let columns = [
+                Column::truncated("TAG"),
+                Column::truncated("ARG").min_chars(4).drop_order(1),
+                Column::right("EMPTY"),
+            ];
+            let mut table = Table::new(columns);
+            let rows = [["salt/job/1/new", arg, ""].map(str::to_owned).to_vec()];
+            table.fit(&rows, Some(terminal));
+            (
+                table.heading().text(),
+                table.line(&rows[0], Tone::Plain).text(),
+            )
+        };
+        let both = |heading: &str, row: &str| (heading.to_owned(), row.to_owned());
+
+        // With room for all columns, or a value, it stays; a column that is never omitted stays as well.
+        assert_eq!(
+            heading("", 40),
+            both("TAG             ARG  EMPTY", "salt/job/1/new")
+        );
+        assert_eq!(
+            heading("", 22),
+            both("TAG             EMPTY", "salt/job/1/new")
+        );
+        assert_eq!(
+            heading("abcd", 25),
+            both("TAG           ARG   EMPTY", "salt/job/1/\u{2026}  abcd")
+        );
     }
 
     #[test]
