@@ -607,8 +607,10 @@ pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
 /// Minions of two jobs whose returns are compared at once, when all are.
 pub const DIFF_MINIONS: usize = 500;
 
-/// Minions of a job whose returns are read at once for one page.
+/// Minions of a job whose returns are read together for one page, at most.
 pub const PAGE_MINIONS: usize = 4_000;
+/// The same, at least.
+pub const PAGE_MINIONS_MIN: usize = 16;
 
 /// The longest wait of one polling call; the client repeats it.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(10);

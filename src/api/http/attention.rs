@@ -1,6 +1,7 @@
-//! The costly parts of the overview, shared by views: minions that need attention, the counts of the fleet, and rates of events.
+//! The costly parts of the overview, shared by views: lists of minions and jobs that need attention, the counts of the fleet, and rates
+//! of events.
 //!
-//! A list is exact while nothing has been stored since it was read; otherwise it is shown up to an
+//! They are exact while nothing has been stored since they were read; otherwise they are shown up to an
 //! age.
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use super::access::Access;
 use crate::api::call::event_rates::EventRates;
+use crate::api::call::jobs::answers::JobsPage;
 use crate::api::query::{Fleet, MinionsPage};
 use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
@@ -34,21 +36,39 @@ impl<T> Part<T> {
     }
 }
 
-/// The minions that need attention.
-#[derive(Debug, Clone, Serialize)]
+/// What needs attention: each part with its own error, and none that the limits of the reader exclude.
+#[derive(Debug, Clone)]
 pub(super) struct Attended {
-    #[serde(flatten)]
-    pub(super) list: MinionsPage,
-    #[serde(skip)]
-    pub(super) fleet: Part<Fleet>,
-    #[serde(skip)]
-    pub(super) rates: Part<EventRates>,
-    /// When the list was read.
+    pub(super) minions: Option<Part<MinionsPage>>,
+    pub(super) fleet: Option<Part<Fleet>>,
+    pub(super) rates: Option<Part<EventRates>>,
+    /// Jobs with a failed return.
+    pub(super) failed: Option<Part<JobsPage>>,
+    /// Jobs that a minion has not returned.
+    pub(super) missing: Option<Part<JobsPage>>,
+    /// Jobs with a state that changed something.
+    pub(super) changed: Option<Part<JobsPage>>,
+    /// When all of it was read.
     pub(super) time: Time,
 }
 
-/// The latest list for each right and limits. Views that need the same list wait for one that reads
-/// it; no view waits for the list of other limits. Lock order: no other lock is taken under it.
+impl Attended {
+    fn has_error(&self) -> bool {
+        fn failed<T>(part: Option<&Part<T>>) -> bool {
+            matches!(part, Some(Part::Failed { .. }))
+        }
+
+        failed(self.minions.as_ref())
+            || failed(self.fleet.as_ref())
+            || failed(self.rates.as_ref())
+            || [&self.failed, &self.missing, &self.changed]
+                .iter()
+                .any(|jobs| failed(jobs.as_ref()))
+    }
+}
+
+/// The latest reading for each right and limits. Views that need the same one wait for the view that reads
+/// it; no view waits for that of other limits. Lock order: no other lock is taken under it.
 #[derive(Debug, Default)]
 pub(super) struct Attention(parking_lot::Mutex<VecDeque<(Reader, Slot)>>);
 
@@ -67,18 +87,18 @@ type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
 struct Known {
     durable: SeqNo,
     at: Instant,
-    list: Part<Attended>,
+    attended: Attended,
 }
 
 impl Attention {
-    /// The list for a reader, by `read` if no valid one is known. `durable` is the position to
+    /// What a reader sees, by `read` if nothing valid is known. `durable` is the position to
     /// which the store is readable.
-    pub(super) async fn get<F: Future<Output = Part<Attended>>>(
+    pub(super) async fn get<F: Future<Output = Attended>>(
         &self,
         access: &Access,
         durable: SeqNo,
         read: impl FnOnce() -> F,
-    ) -> Part<Attended> {
+    ) -> Attended {
         let slot = self.slot(access);
         // Held while the list is read: views that need the same list wait, and then find it.
         let mut known = slot.lock().await;
@@ -91,22 +111,22 @@ impl Attention {
         };
 
         if let Some(known) = known.as_ref().filter(is_valid) {
-            return known.list.clone();
+            return known.attended.clone();
         }
 
         // The age counts from before the read: entries that are stored meanwhile may be missing in
         // the list.
         let at = Instant::now();
-        let list = read().await;
+        let attended = read().await;
 
-        // An error, in the list's place, is not kept.
-        *known = matches!(list, Part::Shown(_)).then(|| Known {
+        // An error, in the place of a part, is not kept.
+        *known = (!attended.has_error()).then(|| Known {
             durable,
             at,
-            list: list.clone(),
+            attended: attended.clone(),
         });
 
-        list
+        attended
     }
 
     fn slot(&self, access: &Access) -> Slot {
@@ -159,27 +179,32 @@ mod tests {
     }
 
     /// A list that can be told from others by a number.
-    fn list(number: u64) -> Part<Attended> {
-        Part::Shown(Attended {
-            list: MinionsPage {
-                skipped: NotRead {
-                    jobs_checked: number,
-                    ..NotRead::default()
-                },
-                ..MinionsPage::default()
+    fn list(number: u64) -> Attended {
+        attended(Part::Shown(MinionsPage {
+            skipped: NotRead {
+                jobs_checked: number,
+                ..NotRead::default()
             },
-            fleet: Part::Shown(Fleet::default()),
-            rates: Part::Shown(EventRates::default()),
+            ..MinionsPage::default()
+        }))
+    }
+
+    fn attended(minions: Part<MinionsPage>) -> Attended {
+        Attended {
+            minions: Some(minions),
+            fleet: Some(Part::Shown(Fleet::default())),
+            rates: None,
+            failed: None,
+            missing: None,
+            changed: Some(Part::Shown(JobsPage::default())),
             time: Time(Micros(0)),
-        })
+        }
     }
 
     /// The number of a list; none of an error.
-    fn number(list: &Part<Attended>) -> Option<u64> {
-        match list {
-            Part::Shown(attended) => Some(attended.list.skipped.jobs_checked),
-            Part::Failed { .. } => None,
-        }
+    fn number(attended: &Attended) -> Option<u64> {
+        let list = attended.minions.as_ref().and_then(Part::shown);
+        list.map(|list| list.skipped.jobs_checked)
     }
 
     #[tokio::test(start_paused = true)]
@@ -204,9 +229,9 @@ mod tests {
         );
         let error = attention
             .get(&reader(Some("db*")), SeqNo(2), || async {
-                Part::Failed {
+                attended(Part::Failed {
                     error: "busy".to_owned(),
-                }
+                })
             })
             .await;
         assert_eq!(number(&error), None);

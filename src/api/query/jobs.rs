@@ -3,12 +3,14 @@
 //! Jids with a time sort by it. Other jids sort after all of those, in unspecified order.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use salt_sls::Glob;
 
 use super::answer::Answer;
 use super::arg_filter::ArgFilter;
+use super::digest::{DigestView, RunRow};
 use super::job::Job;
 use super::others::Others;
 use crate::base::clock::Micros;
@@ -41,6 +43,8 @@ pub(crate) struct JobFilter {
     /// Keys of the job's metadata with patterns for their values; all must match.
     pub(crate) metadata: Vec<(String, Glob)>,
     pub(crate) result: Option<JobResult>,
+    /// What is known of [`JobResult::Changed`] without reading jobs.
+    pub(crate) changed: ChangedJobs,
     /// Started at or after this time.
     pub(crate) since: Option<Micros>,
     /// Started before this time.
@@ -73,6 +77,42 @@ named! {
         Missing: "missing",
         Unknown: "unknown",
         Changed: "changed",
+    }
+}
+
+/// The jobs in which a state changed something, from the digest of runs: of one minion, if the filter names one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ChangedJobs {
+    jids: HashSet<Arc<str>>,
+    /// All of them that started at this time or later; `None` if none is known.
+    since: Option<Micros>,
+}
+
+/// A return may have an earlier time than the id of its job: another master's clock made it.
+const CLOCKS_APART_US: i64 = 3_600_000_000;
+
+impl ChangedJobs {
+    /// Reads the digest, as far as one call does that.
+    pub(crate) fn read(
+        digest: &DigestView<'_>,
+        store: &StoreView,
+        since: Micros,
+        minion: Option<&str>,
+    ) -> Result<Self, StoreError> {
+        let from = Micros(since.0.saturating_sub(CLOCKS_APART_US));
+        let wanted = |run: &RunRow| run.changed() && minion.is_none_or(|id| *run.minion == *id);
+        let runs = digest.runs(store, from, wanted)?;
+
+        Ok(Self {
+            jids: runs.rows.into_iter().map(|run| run.jid).collect(),
+            since: Some(Micros(runs.since.0.saturating_add(CLOCKS_APART_US))),
+        })
+    }
+
+    /// Whether a job is one of them; `None` if it has to be read.
+    fn contains(&self, listed: &ListedJob) -> Option<bool> {
+        let is_known = self.since.is_some_and(|since| listed.at >= since);
+        is_known.then(|| self.jids.contains(listed.row.jid.as_str()))
     }
 }
 
@@ -252,6 +292,25 @@ impl JobFilter {
         self.minion.is_some() || self.result.is_some() || !self.origins.is_empty()
     }
 
+    fn allows_result(&self, store: &StoreView, listed: &ListedJob) -> Result<bool, StoreError> {
+        let Some(result) = self.result else {
+            return Ok(true);
+        };
+        if result == JobResult::Changed
+            && let Some(known) = self.changed.contains(listed)
+        {
+            return Ok(known);
+        }
+
+        match &self.minion {
+            Some(minion) => {
+                let of = (listed.row.jid.as_str(), minion.as_str());
+                result.is_of_minion(store, &self.others, of)
+            }
+            None => result.is_of(store, &self.others, &listed.row),
+        }
+    }
+
     fn allows_origin(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
         if self.origins.is_empty() {
             return Ok(true);
@@ -380,16 +439,7 @@ pub(crate) fn each_job_before(
                 read += 1;
                 passes = answered_by(store, filter, &listed)?
                     && filter.allows_origin(store, &listed.row)?
-                    && match filter.result {
-                        Some(result) => match &filter.minion {
-                            Some(minion) => {
-                                let of = (listed.row.jid.as_str(), minion.as_str());
-                                result.is_of_minion(store, &filter.others, of)?
-                            }
-                            None => result.is_of(store, &filter.others, &listed.row)?,
-                        },
-                        None => true,
-                    };
+                    && filter.allows_result(store, &listed)?;
             }
 
             passes = passes && {

@@ -27,8 +27,8 @@ pub(crate) use digest::{Cause, DAY_US, Digest, DigestView, Failure, RunFailure, 
 pub(crate) use fleet::{Fleet, FleetDay, MinionState, fleet, members};
 pub(crate) use job::{Behind, Job, load_of};
 pub(crate) use jobs::{
-    JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
-    settled,
+    ChangedJobs, JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before,
+    last_jobs, row_load, settled,
 };
 pub(crate) use links::{Child, children, parent};
 pub(crate) use mask::masked;

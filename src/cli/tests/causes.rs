@@ -341,6 +341,93 @@ fn states_are_listed_by_how_long_they_take_and_drawn_as_strips() {
 }
 
 #[test]
+fn a_list_of_changed_jobs_is_the_same_from_the_digest_and_from_the_jobs() {
+    let site = Site::new();
+    // The minions that changed something, by job.
+    let changed: [&[&str]; 3] = [&["web1"], &[], &["web2"]];
+    let jobs = [jid(30), jid(20), jid(10)];
+    for (job, changed) in jobs.iter().zip(changed) {
+        site.publish(job, "state.apply", &["web1", "web2"]);
+        for id in ["web1", "web2"] {
+            site.cellar
+                .answer(job, id, "state.apply", &run(None, changed.contains(&id)), 0);
+        }
+    }
+
+    let listed = |query: &str| {
+        let page = site.get(&format!("/jobs?result=changed{query}"));
+        let jobs = page["jobs"].as_array().unwrap().iter();
+        jobs.map(|job| job["jid"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    // Only with a time range the digest is asked.
+    let since = Micros(Clock::real().now().0 - 60 * MINUTE_US).iso();
+    for (query, expected) in [
+        ("", vec![jobs[2].clone(), jobs[0].clone()]),
+        ("&minion=web1", vec![jobs[0].clone()]),
+        ("&minion=web3", vec![]),
+    ] {
+        assert_eq!(listed(query), expected, "{query}");
+        assert_eq!(
+            listed(&format!("{query}&since={since}")),
+            expected,
+            "{query}"
+        );
+    }
+}
+
+#[test]
+fn a_rare_result_is_found_behind_the_returns_of_many_minions() {
+    let site = Site::new();
+    let job = jid(10);
+    let ids: Vec<String> = (100..200).map(|n| format!("web{n}")).collect();
+    site.publish(
+        &job,
+        "state.apply",
+        &ids.iter().map(String::as_str).collect::<Vec<_>>(),
+    );
+    for id in &ids {
+        let has_changed = id == "web120" || id == "web199";
+        site.cellar
+            .answer(&job, id, "state.apply", &run(None, has_changed), 0);
+    }
+
+    let mut found = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = site.get(&format!("/jobs/{job}?result=changed&limit=1{after}"));
+        let returns = page["returns"].as_array().unwrap().iter();
+        found.extend(returns.map(|one| one["minion"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, ["web120", "web199"]);
+}
+
+#[test]
+fn a_step_that_waits_for_a_job_is_a_duration_of_its_orchestration_only() {
+    let site = Site::new();
+    let job = jid(10);
+    site.publish(&job, "state.apply", &["web1"]);
+    let states = [
+        state("deploy", "salt.state", 9, (true, true), "fine"),
+        state("pkg", "pkg.installed", 0, (true, false), "fine"),
+    ];
+    let states: Json = states.into_iter().collect::<serde_json::Map<_, _>>().into();
+    site.cellar.answer(&job, "web1", "state.apply", &states, 0);
+
+    let ids = |path: &str| {
+        let states = site.get(path)["states"].clone();
+        let states = states.as_array().unwrap().iter();
+        states.map(|state| state["id"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&format!("/jobs/{job}/durations")), ["deploy", "pkg"]);
+    assert_eq!(ids("/durations"), ["pkg"]);
+}
+
+#[test]
 fn a_minion_shows_its_results_and_what_changed_on_it() {
     let site = Site::new();
     let (one, other) = (jid(600), jid(10));

@@ -22,12 +22,14 @@ use super::page_rows::PageRows;
 use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
-    self, Answer, ArgFilter, Behind, Difference, Failure, Job, JobChanges, JobFilter, JobResult,
-    ListedJob, PageLimits, ProgressEvent, StateCounts, children, diff, failures, job_changes,
-    jobs_before, load_of, parent, previous_run, row_load, settled,
+    self, Answer, ArgFilter, Behind, ChangedJobs, Difference, Failure, Job, JobChanges, JobFilter,
+    JobResult, ListedJob, PageLimits, ProgressEvent, StateCounts, children, diff, failures,
+    job_changes, jobs_before, load_of, parent, previous_run, row_load, settled,
 };
 use crate::base::clock::Micros;
-use crate::base::limits::{DIFF_MINIONS, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
+use crate::base::limits::{
+    DIFF_MINIONS, LIST_ROWS_MAX, PAGE_MINIONS, PAGE_MINIONS_MIN, WATCH_GATHER,
+};
 use crate::base::named::named;
 use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
@@ -85,6 +87,15 @@ impl Call for List {
 
 impl Run for List {
     fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<JobsPage, CallError> {
+        let since = args.since.map(|Time(at)| at);
+        let changed = match (args.result, since) {
+            (Some(JobResult::Changed), Some(since)) => {
+                let minion = args.minion.as_deref();
+                ChangedJobs::read(&ctx.digest, &ctx.store, since, minion).map_err(failed)?
+            }
+            _ => ChangedJobs::default(),
+        };
+
         let filter = JobFilter {
             user: args.user,
             origins: args
@@ -97,7 +108,8 @@ impl Run for List {
             jid: args.jid.map(|Id(jid)| jid),
             metadata: args.metadata.into_iter().collect(),
             result: args.result,
-            since: args.since.map(|Time(at)| at),
+            changed,
+            since,
             until: args.until.map(|Time(at)| at),
             find_job: args.find_job,
             others: ctx.others.clone(),
@@ -284,13 +296,18 @@ impl PageArgs {
 
         let mut all = PageRows::new(wanted_rows);
         let mut last = after;
-        for part in minions.chunks(PAGE_MINIONS) {
+        let mut rest = minions.as_slice();
+        // A minion mostly has a row. If a filter leaves few, larger parts follow, because each part is a walk over the job's entries.
+        let mut part_max = wanted_rows.clamp(PAGE_MINIONS_MIN, PAGE_MINIONS);
+        while !rest.is_empty() {
             // Jobs are read for a few minions at a time: the returns of a whole job may not fit
             // into memory.
             if all.is_full() {
                 return Ok((all.into_rows(), Some(last.unwrap_or_default().to_owned())));
             }
 
+            let (part, left) = rest.split_at(part_max.min(rest.len()));
+            (rest, part_max) = (left, (4 * part_max).min(PAGE_MINIONS));
             let jobs = read(&part.iter().copied().collect())?;
             for &minion in part {
                 if all.is_full() {
@@ -407,7 +424,14 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
 
     let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
     let without_return = result.filter(|result| result.is_without_return());
-    let returned = answered(&job).filter(|_| without_return.is_none());
+    // Whether a return failed is known without its body, so only bodies that can be shown are read.
+    let may_be_meant = |place: &Place<'_>| match result {
+        Some(ReturnResult::Failed) => !place.has_not_failed,
+        Some(ReturnResult::Succeeded) => place.has_not_failed,
+        Some(ReturnResult::Missing | ReturnResult::Unknown) => false,
+        Some(ReturnResult::Changed) | None => true,
+    };
+    let returned = answered(&job).filter(may_be_meant);
     let (returns, next) = page.walk(returned, read, |minion, [read, _]| {
         let answer = read.as_ref().and_then(|job| job.answers.get(minion));
         let has_cause = |answer: &&Answer| {

@@ -79,7 +79,12 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<JobView, HttpError> {
     let paging = ask.address.paging("after", next.as_deref());
     let Time(start) = job.row.time;
 
-    let shown = |answer: Return| {
+    let shown = |mut answer: Return| {
+        // Its rows are shown in its place; as a value it would be the largest part of the view, unseen.
+        if answer.states.is_some() {
+            answer.value = Stored::of(None);
+        }
+
         let Time(at) = answer.time;
         let rows = of_minions.remove(&answer.minion).unwrap_or_default();
         let total = answer.states.as_ref().map_or(0, |states| states.total);

@@ -14,7 +14,7 @@ use crate::api::call::status::Status;
 use crate::api::call::{
     NoArgs, causes, durations, event_rates, fleet, jobs, minions, status, store,
 };
-use crate::api::query::{DAY_US, Fleet, FleetDay, JobResult};
+use crate::api::query::{DAY_US, Fleet, FleetDay, JobResult, MinionsPage};
 use crate::base::clock::Micros;
 use crate::base::limits::{PAGE_FAILED_READ, PAGE_OVERVIEW_ROWS};
 use crate::wire::msgpack::Time;
@@ -26,7 +26,9 @@ pub(super) struct Overview {
     failed: Option<Part<JobsPage>>,
     missing: Option<Part<JobsPage>>,
     changed: Option<Part<JobsPage>>,
-    minions: Option<Part<Attended>>,
+    minions: Option<Part<MinionsPage>>,
+    /// When the lists were read.
+    time: Time,
     fleet: Option<Part<FleetView>>,
     rates: Option<Part<EventRates>>,
     /// Whether the reader may see the views that the fleet links to.
@@ -46,59 +48,45 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
         ..jobs::ListArgs::default()
     };
 
-    let attention = || minions::ListArgs {
-        attention: true,
-        limit: Some(PAGE_OVERVIEW_ROWS),
-        ..minions::ListArgs::default()
-    };
-
-    // The costliest part by far: it reads the last highstate of every minion.
-    let list = ask.server.attention.get(
+    // Read together, and shared by views: the last highstate of every minion is the costliest part by far.
+    let attended = ask.server.attention.get(
         ask.access,
         ask.server.ctx.archive.store.durable(),
         || async {
+            let attention = minions::ListArgs {
+                attention: true,
+                limit: Some(PAGE_OVERVIEW_ROWS),
+                ..minions::ListArgs::default()
+            };
             let time = Time(ask.server.ctx.archive.clock.now());
-            let (list, fleet, rates) = tokio::join!(
-                ask.part::<minions::List>(attention()),
-                ask.part::<fleet::Show>(NoArgs {}),
-                ask.part::<event_rates::Rates>(NoArgs {}),
+
+            let (minions, fleet, rates, failed, missing, changed) = tokio::join!(
+                ask.allowed::<minions::List>(attention),
+                ask.allowed::<fleet::Show>(NoArgs {}),
+                ask.allowed::<event_rates::Rates>(NoArgs {}),
+                ask.allowed::<jobs::List>(jobs(JobResult::Failed, PAGE_FAILED_READ)),
+                ask.allowed::<jobs::List>(jobs(JobResult::Missing, PAGE_OVERVIEW_ROWS)),
+                ask.allowed::<jobs::List>(jobs(JobResult::Changed, PAGE_OVERVIEW_ROWS)),
             );
-            match list {
-                Part::Shown(list) => Part::Shown(Attended {
-                    list,
-                    fleet,
-                    rates,
-                    time,
-                }),
-                Part::Failed { error } => Part::Failed { error },
+            Attended {
+                minions,
+                fleet,
+                rates,
+                failed: failed.map(worst_first),
+                missing,
+                changed,
+                time,
             }
         },
     );
 
-    let minions = async {
-        if v1::may::<minions::List>(ask.access) {
-            Some(list.await)
-        } else {
-            None
-        }
-    };
-
     // All parts at the same time; a part that fails shows its error in its place, and the others
     // are shown.
-    let (status, store, mut failed, missing, changed, minions) = tokio::join!(
+    let (status, store, attended) = tokio::join!(
         ask.allowed::<status::Show>(NoArgs {}),
         ask.allowed::<store::Stats>(NoArgs {}),
-        ask.allowed::<jobs::List>(jobs(JobResult::Failed, PAGE_FAILED_READ)),
-        ask.allowed::<jobs::List>(jobs(JobResult::Missing, PAGE_OVERVIEW_ROWS)),
-        ask.allowed::<jobs::List>(jobs(JobResult::Changed, PAGE_OVERVIEW_ROWS)),
-        minions,
+        attended,
     );
-
-    // The worst first: many failures of one minion each would hide a run that failed on many.
-    if let Some(Part::Shown(page)) = &mut failed {
-        page.jobs.sort_by_key(|job| Reverse(job.failed));
-        page.jobs.truncate(PAGE_OVERVIEW_ROWS);
-    }
 
     let hours = store
         .as_ref()
@@ -106,43 +94,37 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
         .map(|store| &store.entries_by_hour);
     let hours_max = hours.and_then(|hours| hours.iter().max().copied());
 
-    let (fleet, rates) = match &minions {
-        None => (None, None),
-        Some(Part::Shown(attended)) => (
-            Some(FleetView::of(&attended.fleet)),
-            Some(attended.rates.clone()),
-        ),
-        Some(Part::Failed { error }) => {
-            let error = || error.clone();
-            (
-                Some(Part::Failed { error: error() }),
-                Some(Part::Failed { error: error() }),
-            )
-        }
-    };
-
     Ok(Overview {
         has_causes: v1::may::<causes::List>(ask.access),
         has_durations: v1::may::<durations::OfTime>(ask.access),
-        fleet,
-        rates,
+        fleet: attended.fleet.map(FleetView::of),
+        rates: attended.rates,
         hours: hours.filter(|_| hours_max > Some(0)).cloned(),
         hours_max,
         status,
-        failed,
-        missing,
-        changed,
-        minions,
+        failed: attended.failed,
+        missing: attended.missing,
+        changed: attended.changed,
+        minions: attended.minions,
+        time: attended.time,
     })
+}
+
+/// The worst first: many failures of one minion each would hide a run that failed on many.
+fn worst_first(mut failed: Part<JobsPage>) -> Part<JobsPage> {
+    if let Part::Shown(page) = &mut failed {
+        page.jobs.sort_by_key(|job| Reverse(job.failed));
+        page.jobs.truncate(PAGE_OVERVIEW_ROWS);
+    }
+    failed
 }
 
 /// The fleet, with what its picture needs.
 #[derive(Serialize)]
 pub(super) struct FleetView {
-    #[serde(flatten)]
-    fleet: Fleet,
-    /// Shadows the days of the fleet.
-    days: Vec<DayView>,
+    counts: Fleet,
+    /// A bar for each of its days.
+    bars: Vec<DayView>,
     /// The highstates of the day with the most; 0 without any.
     most: u64,
     /// Highstates of the first days are not counted yet.
@@ -159,14 +141,10 @@ struct DayView {
 }
 
 impl FleetView {
-    fn of(fleet: &Part<Fleet>) -> Part<Self> {
+    fn of(fleet: Part<Fleet>) -> Part<Self> {
         let fleet = match fleet {
-            Part::Shown(fleet) => fleet.clone(),
-            Part::Failed { error } => {
-                return Part::Failed {
-                    error: error.clone(),
-                };
-            }
+            Part::Shown(fleet) => fleet,
+            Part::Failed { error } => return Part::Failed { error },
         };
 
         let total = |day: &FleetDay| day.failed + day.changed + day.ok;
@@ -184,13 +162,10 @@ impl FleetView {
             }
         };
         Part::Shown(Self {
-            days: fleet.days.iter().map(day).collect(),
+            bars: fleet.days.iter().map(day).collect(),
             most,
             is_partial,
-            fleet: Fleet {
-                days: Vec::new(),
-                ..fleet
-            },
+            counts: fleet,
         })
     }
 }

@@ -325,7 +325,9 @@ impl State {
             counts.failed += u64::from(state.result == Some(false));
             counts.changed += u64::from(state.changed());
 
-            if let (Some(at), Some(ms)) = (at, state.duration) {
+            // A step of an orchestration (`salt/states/saltmod.py`) waits for a job, whose own states are counted.
+            let waits = state.fun.starts_with("salt.");
+            if let (Some(at), Some(ms), false) = (at, state.duration, waits) {
                 let name = (self.text(state.id), self.text(&state.fun));
                 let of_day = self.durations.entry(at.0.div_euclid(DAY_US)).or_default();
                 // Ids can be made by minions, without end.
