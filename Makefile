@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel package-files deb rpm dist docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel publish-check package-files deb rpm dist release release-files release-check sbom docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -251,11 +251,19 @@ PACKAGE_PYTHON := $(PACKAGE_VENV)/bin/python
 PACKAGE_READY := $(if $(filter $(PACKAGE_VENV)/%,$(PACKAGE_PYTHON)),$(PACKAGE_VENV)/ready)
 $(PACKAGE_VENV)/ready:
 	@$(PYTHON) -m venv --clear "$(PACKAGE_VENV)"
-	@"$(PACKAGE_PYTHON)" -m pip install --quiet --disable-pip-version-check 'setuptools<81' wheel
+	@"$(PACKAGE_PYTHON)" -m pip install --quiet --disable-pip-version-check setuptools==80.9.0 wheel==0.45.1
 	@touch "$@"
 
 wheel: $(PACKAGE_READY) ## build the Salt extension as a wheel and a source distribution, in salt/dist
 	@$(PACKAGE_PYTHON) salt/tools/package.py
+
+PUBLISH_VENV := $(abspath $(TARGET))/publish-venv
+publish-check: ## check that salt-sls and the extension can be published: they are packed, built from the package, and their metadata is checked
+	@$(CARGO) package --quiet -p salt-sls
+	@test -x "$(PUBLISH_VENV)/bin/twine" || { $(PYTHON) -m venv --clear "$(PUBLISH_VENV)" && \
+	  "$(PUBLISH_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check build twine; }
+	@rm -rf "$(PUBLISH_VENV)/dist"; "$(PUBLISH_VENV)/bin/python" -m build --outdir "$(PUBLISH_VENV)/dist" salt >/dev/null
+	@"$(PUBLISH_VENV)/bin/twine" check --strict "$(PUBLISH_VENV)"/dist/*
 
 # The files of all packages that are not in the source tree, from a release build or, for tests, from PACKAGE_BIN.
 PACKAGE := target/package
@@ -287,11 +295,16 @@ rpm: package-files ## build the RPM package in target/generate-rpm
 	@$(call cargo-tool,cargo-generate-rpm,0.21.1); mkdir -p target/generate-rpm; $(CARGO) generate-rpm --output target/generate-rpm/
 
 STATIC := x86_64-unknown-linux-musl
+DIST := $(abspath target/dist)
+# Equal bytes for equal content: the time of the last commit, no owners, no order of a file system, no umask.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+deb rpm dist wheel package-files sbom release release-files: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
+PACKED = tar --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime=@$(SOURCE_DATE_EPOCH) --format=gnu
 dist: package-files ## build a tarball of a static binary and all other files, and a file with its debug symbols, in target/dist (needs musl-gcc: musl-tools on Debian)
 	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing: apt-get install musl-tools"; exit 1; }
 	@! command -v rustup >/dev/null || rustup -q target add $(STATIC)
 	@$(CARGO) build --release --target $(STATIC)
-	@name=saltcellar-$$($(PACKAGE)/saltcellar --version | cut -d' ' -f2)-$(STATIC); root=target/dist/$$name; rm -rf $$root; \
+	@name=saltcellar-$$($(PACKAGE)/saltcellar --version | cut -d' ' -f2)-$(STATIC); root=$(DIST)/$$name; rm -rf $$root; \
 	mkdir -p $$root/bin $$root/share/{man,doc/saltcellar,saltcellar/systemd,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}; \
 	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
 	objcopy --only-keep-debug --compress-debug-sections $(TARGET)/$(STATIC)/release/saltcellar $$root.debug; \
@@ -299,7 +312,38 @@ dist: package-files ## build a tarball of a static binary and all other files, a
 	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE docs/*.md docs/monitoring docs/formula $$root/share/doc/saltcellar/; \
 	cp $(PACKAGE)/saltcellar.bash $$root/share/bash-completion/completions/saltcellar; \
 	cp $(PACKAGE)/_saltcellar $$root/share/zsh/site-functions/; cp $(PACKAGE)/saltcellar.fish $$root/share/fish/vendor_completions.d/; \
-	tar --sort=name --owner=0 --group=0 --numeric-owner -C target/dist -czf $$root.tar.gz $$name; rm -rf $$root; echo $$root.tar.gz
+	$(PACKED) -C $(DIST) -c $$name | gzip -9n > $$root.tar.gz; rm -rf $$root; echo $$root.tar.gz
+
+# The release: all files in target/dist, with checksums. Each compiler writes the same path for any folder of the checkout and of cargo's
+# downloads, and builds below a directory of its own. `make release-check` shows that the result does not depend on the folder.
+CARGO_HOME_DIR := $(or $(CARGO_HOME),$(HOME)/.cargo)
+MAPPED := $(CURDIR)=/saltcellar $(CARGO_HOME_DIR)=/cargo
+release release-files: export CARGO_TARGET_DIR := $(CURDIR)/target/release-build
+release release-files: export RUSTFLAGS := $(MAPPED:%=--remap-path-prefix=%)
+release release-files: export CFLAGS := $(MAPPED:%=-ffile-prefix-map=%)
+release release-files: export LC_ALL := C.UTF-8
+release release-files: export TZ := UTC
+release: ## build deb, rpm, static tarball, wheel, manual pages, a software bill of materials and SHA256SUMS, reproducibly, in target/dist
+	@test -z "$$(git status --porcelain)" || { echo "a release is built from a commit: commit or remove what git status shows"; exit 1; }
+	@rm -rf $(DIST) target/debian target/generate-rpm; mkdir -p $(DIST)
+	@umask 022; $(MAKE) --no-print-directory TOOLS="$(TOOLS)" PACKAGE_VENV="$(PACKAGE_VENV)" release-files
+
+release-files: deb rpm dist sbom
+	@cp target/debian/*.deb target/debian/*.ddeb target/generate-rpm/*.rpm $(DIST)/
+	@$(PACKAGE_PYTHON) salt/tools/package.py --dir $(DIST) >/dev/null
+	@version=$$($(PACKAGE)/saltcellar --version | cut -d' ' -f2); \
+	$(PACKED) -C $(PACKAGE) -c man | gzip -9n > $(DIST)/saltcellar-$$version-man.tar.gz
+	@cd $(DIST); sha256sum -- * > SHA256SUMS; cat SHA256SUMS
+
+# CycloneDX of what is linked into the program, and of the extension.
+sbom: package-files
+	@$(call cargo-tool,cargo-cyclonedx,0.5.9); mkdir -p $(DIST); \
+	$(CARGO) cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --no-build-deps --target x86_64-unknown-linux-gnu; \
+	$(PYTHON) release/sbom.py "$(CURDIR)" $(DIST)
+
+release-check: ## build the release again in another folder and compare all files, then install each package under a real systemd and run the README's commands
+	@$(PYTHON) release/check.py target/dist
+	@SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/test_release.py $(PYTEST_ARGS)
 
 # The site needs neither Salt nor a binary: test-rust compares the generated pages with the code.
 SITE := $(abspath $(TARGET))/docs

@@ -135,6 +135,8 @@ def hook(kind, tree, into):
         capture_output=True,
         text=True,
         check=False,
+        # Modes of generated files are in the archives.
+        umask=0o022,
     )
     if done.returncode:
         raise PackageError(f"the {kind} was not built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

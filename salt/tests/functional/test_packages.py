@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -74,6 +76,28 @@ def test_the_wheel_contains_only_the_package_and_its_licence(built):
         "Requires-Dist: salt>=3006",
     ):
         assert f"\n{line}\n" in text
+
+
+def test_packages_have_the_same_bytes_with_another_umask(built, tmp_path):
+    before = os.umask(0o077)
+    try:
+        again = package.build(tmp_path)
+    finally:
+        os.umask(before)
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in built]
+
+
+def test_the_readme_has_no_link_into_the_repository(built):
+    sdist, _ = built
+    with tarfile.open(sdist) as archive:
+        (name,) = [
+            name
+            for name in archive.getnames()
+            if name.count("/") == 1 and name.endswith("README.md")
+        ]
+        text = archive.extractfile(name).read().decode()
+    # They are dead links on the page of a package index.
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
 
 
 def test_a_package_with_an_extra_file_is_rejected(built, tmp_path):
