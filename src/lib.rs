@@ -1,4 +1,4 @@
-//! saltcellar: job cache, event archive and reactor beside a SaltStack master.
+//! saltcellar: job cache, event archive and reactor for a SaltStack master.
 //!
 //! Sources and listeners receive bytes, the appender gives entries their order, and a log stores them. Everything else
 //! reads the log at its own pace. The reactor's records return through the same intake.

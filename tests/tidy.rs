@@ -2053,7 +2053,7 @@ const READ_BY_NAME: [(&str, &str); 6] = [
     ("doctor/python/", "the output of Salt's Python"),
     ("import/jsonl.rs", "a line of an export"),
     ("jobs/", "events and returns of Salt, as they are stored"),
-    ("reactor/test.rs", "a chunk that Salt would run"),
+    ("reactor/render.rs", "a chunk that Salt would run"),
 ];
 
 /// The first place of the code of a client that reads a value by a name, or makes a call by its name.
@@ -2361,4 +2361,61 @@ fn each_message_in_the_page_of_troubleshooting_is_one_of_the_program() {
         .collect();
     assert!(messages.len() > 30, "{messages:#?}");
     assert!(missing.is_empty(), "docs/TROUBLESHOOTING.md: {missing:#?}");
+}
+
+/// Words of no reader's English, each with the usual one. Only words that are wrong in any sentence.
+const AVOIDED: [(&str, &str); 9] = [
+    ("power cut", "power loss"),
+    ("look-up", "lookup"),
+    ("the set-up", "the setup"),
+    ("in clear text", "in plain text"),
+    (", too.", "also, before the verb"),
+    (", too:", "also, before the verb"),
+    ("from then on", "afterwards"),
+    ("HTTPS source", "minion listener"),
+    ("Salt's own reactor", "Salt's reactor"),
+];
+
+/// The lines with an avoided word, as `line: word`.
+fn avoided_words(text: &str) -> Vec<String> {
+    let of_line = |(number, line): (usize, &str)| {
+        let line = line.to_lowercase();
+        AVOIDED
+            .iter()
+            .filter(|(word, _)| line.contains(&word.to_lowercase()))
+            .map(|(word, usual)| format!("{}: `{word}`, write `{usual}`", number + 1))
+            .collect::<Vec<_>>()
+    };
+    text.lines().enumerate().flat_map(of_line).collect()
+}
+
+#[test]
+fn words_of_the_field_are_used() {
+    assert_eq!(
+        avoided_words("It is slow.\nAfter a Power cut, too."),
+        [
+            "2: `power cut`, write `power loss`",
+            "2: `, too.`, write `also, before the verb`"
+        ]
+    );
+
+    let mut wrong = Vec::new();
+    for dir in ["src", "crates", "salt/src", "docs", "systemd", "README.md"] {
+        for file in files(dir) {
+            // Recorded texts of others.
+            if file.contains("/tests/data/") || !is_prose(&file) {
+                continue;
+            }
+            let found = avoided_words(&read(&file));
+            wrong.extend(found.iter().map(|place| format!("{file}:{place}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whether people read sentences in the file.
+fn is_prose(file: &str) -> bool {
+    [".rs", ".py", ".md", ".html", ".yml", ".yaml"]
+        .iter()
+        .any(|end| file.ends_with(end))
 }

@@ -152,7 +152,7 @@ def _spooled(spool):
     return lambda: helpers.spooled(spool)
 
 
-# ---- Salt's own loader
+# ---- Salt's loader
 
 
 @pytest.fixture

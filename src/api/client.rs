@@ -17,7 +17,7 @@ use crate::wire::{call, msgpack};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon is listening, or access is denied: start the daemon, or name another socket.
-    #[error("no daemon answers at {}: {source}", path.display())]
+    #[error("no daemon responds at {}: {source}; start it with `systemctl start saltcellar`", path.display())]
     Unreachable {
         /// The path of the socket.
         path: PathBuf,
@@ -41,10 +41,12 @@ pub enum ClientError {
         message: String,
     },
     /// A malformed response: a bug, another program's socket, or a daemon of another version.
-    #[error("malformed answer from the daemon: {0}")]
+    #[error(
+        "malformed response from the daemon: {0}; client and daemon may have different versions (`saltcellar version`)"
+    )]
     Protocol(String),
     /// No response in time; retry later.
-    #[error("the daemon did not answer within {} seconds", .0.as_secs())]
+    #[error("the daemon did not respond within {} seconds: look for disk errors in `dmesg` and run `saltcellar doctor`", .0.as_secs())]
     TimedOut(Duration),
 }
 
@@ -95,7 +97,7 @@ impl Client {
     /// A client of a test, over a connection that it has.
     #[cfg(test)]
     pub(crate) fn over(stream: UnixStream) -> Result<Self, ClientError> {
-        // The machine that tests run on may be busy.
+        // The host that tests run on may be busy.
         Self::begin(stream, Path::new("a pair"), 10 * limits::CLI_ANSWER_TIMEOUT)
     }
 
@@ -113,19 +115,19 @@ impl Client {
         Ok(client)
     }
 
-    /// Makes a call and waits for its answer.
+    /// Makes a call and waits for its response.
     pub(crate) fn make<C: Call>(&mut self, args: &C::Args<'_>) -> Result<C::Answer, ClientError> {
         let answer = self.ask_packed(C::NAME, &arguments::<C>(args)?)?;
         decoded_as::<C>(&answer)
     }
 
-    /// Sends a call without waiting; [`Client::next_made`] returns its answer with the id returned
+    /// Sends a call without waiting; [`Client::next_made`] returns its response with the id returned
     /// here, see [`Client::post`].
     pub(crate) fn start<C: Call>(&mut self, args: &C::Args<'_>) -> Result<u64, ClientError> {
         self.post(C::NAME, &arguments::<C>(args)?)
     }
 
-    /// Waits for the next answer to a call of this type, and returns it with the call's id.
+    /// Waits for the next response to a call of this type, and returns it with the call's id.
     pub(crate) fn next_made<C: Call>(
         &mut self,
     ) -> Result<(u64, Result<C::Answer, ClientError>), ClientError> {
@@ -190,11 +192,11 @@ impl Client {
         &mut self,
     ) -> Result<(u64, Result<Vec<u8>, ClientError>), ClientError> {
         let frame = self.receive_frame()?;
-        // An answer without an id is about the connection: no other answers follow.
+        // A response without an id is about the connection: no other answers follow.
         let Some(id) = Parts::read(&frame)?.id else {
             let what = read_answer(&frame, 0).err();
             return Err(what.unwrap_or_else(|| {
-                ClientError::Protocol("an answer without a call id".to_owned())
+                ClientError::Protocol("a response without a call id".to_owned())
             }));
         };
 
@@ -307,10 +309,10 @@ fn of_call<C: Call>(error: &dyn std::fmt::Display) -> ClientError {
     ClientError::Protocol(format!("{}: {error}", C::NAME))
 }
 
-/// The parts of an answer frame. The value is not decoded: `rmpv` cannot hold every value, and
+/// The parts of a response frame. The value is not decoded: `rmpv` cannot hold every value, and
 /// answers can be long.
 struct Parts<'a> {
-    /// `None` for an answer about the connection.
+    /// `None` for a response about the connection.
     id: Option<u64>,
     is_good: bool,
     value: &'a [u8],
@@ -330,7 +332,7 @@ impl<'a> Parts<'a> {
         };
 
         let ((count, id, good, value), is_whole) =
-            read().map_err(|error| ClientError::Protocol(format!("not an answer: {error}")))?;
+            read().map_err(|error| ClientError::Protocol(format!("not a response: {error}")))?;
         let is_good = msgpack::as_bool(good);
         let number = msgpack::as_int(id).and_then(|id| u64::try_from(id).ok());
 
@@ -345,19 +347,19 @@ impl<'a> Parts<'a> {
                 })
             }
             _ => Err(ClientError::Protocol(
-                "neither an answer nor an error".to_owned(),
+                "neither a response nor an error".to_owned(),
             )),
         }
     }
 }
 
-/// The value of an answer frame to the call `id`.
+/// The value of a response frame to the call `id`.
 fn read_answer(frame: &[u8], id: u64) -> Result<&[u8], ClientError> {
     let parts = Parts::read(frame)?;
-    // An answer about the connection applies to this call.
+    // A response about the connection applies to this call.
     if let Some(answered) = parts.id.filter(|answered| *answered != id) {
         return Err(ClientError::Protocol(format!(
-            "an answer to call {answered} instead of {id}"
+            "a response to call {answered} instead of {id}"
         )));
     }
 
@@ -376,7 +378,7 @@ fn read_answer(frame: &[u8], id: u64) -> Result<&[u8], ClientError> {
     match parts.id {
         Some(_) => Ok(parts.value),
         None => Err(ClientError::Protocol(
-            "an answer without a call id".to_owned(),
+            "a response without a call id".to_owned(),
         )),
     }
 }

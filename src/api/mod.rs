@@ -1,7 +1,7 @@
 //! The interfaces of the daemon: the local socket and HTTP, their calls and queries, clients, and
 //! ZeroMQ.
 
-/// Defines answers of calls. Every field has a default, so that a client can read the answer of
+/// Defines answers of calls. Every field has a default, so that a client can read the response of
 /// another release.
 macro_rules! answers {
     ($($(#[$outer:meta])* $name:ident { $($(#[$inner:meta])* $field:ident: $kind:ty,)* })+) => {

@@ -1,4 +1,4 @@
-//! What runs beside the calls, as they see it: the network addresses, and the processes of the
+//! What runs besides the calls, as they see it: the network addresses, and the processes of the
 //! ZeroMQ sockets. Who runs one changes its monitor, and `status` shows it.
 
 use std::path::{Path, PathBuf};

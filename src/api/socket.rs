@@ -107,7 +107,12 @@ pub(crate) async fn serve(
     let server = SocketServer::new(ctx, intake);
 
     let reject = |stream: UnixStream| {
-        server.ctx.archive.metrics.peers_rejected.add(1);
+        server
+            .ctx
+            .archive
+            .metrics
+            .socket_connections_closed_too_many
+            .add(1);
         let error =
             CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
         // The frame fits into the empty buffer of a new socket; if it does not, the peer sees only
@@ -116,14 +121,19 @@ pub(crate) async fn serve(
     };
 
     let handle = |stream| {
-        server.ctx.archive.metrics.peers.add(1);
+        server.ctx.archive.metrics.socket_connections.add(1);
         let (server, stop) = (server.clone(), stop.clone());
         async move {
             if let Err(error) = serve_peer(&server, stream, stop).await
                 // Other errors are peers that went away, which is normal.
                 && error.kind() == io::ErrorKind::TimedOut
             {
-                server.ctx.archive.metrics.peers_not_reading.add(1);
+                server
+                    .ctx
+                    .archive
+                    .metrics
+                    .socket_connections_closed_not_reading
+                    .add(1);
             }
         }
     };
@@ -240,20 +250,20 @@ async fn serve_caller(
     let mut writing = pin!(peer.answers.write_out());
     let close_reason = tokio::select! {
         taken = peer.take_requests(&mut from, stop) => taken,
-        // A peer that reads no answers is not served.
+        // A peer that reads no responses is not served.
         gone = &mut writing => return gone,
     };
 
     let mut closing = pin!(peer.close(close_reason));
     tokio::select! {
-        // The order matters: most peers close when they have all their answers, which is no
+        // The order matters: most peers close when they have all their responses, which is no
         // failure.
         biased;
         () = &mut closing => return Ok(()),
         gone = &mut writing => return gone,
         () = peer.answers.disconnected() => {}
     }
-    // No answer reaches the peer. Its searches end, its changes are waited for.
+    // No response reaches the peer. Its searches end, its changes are waited for.
     drop(open);
 
     tokio::select! {
@@ -386,8 +396,13 @@ impl Peer {
             Err(CloseReason::Version(theirs)) => Some(version_frame(theirs)),
         };
         if let Some(frame) = reason {
-            // The reason is an answer as well and needs a permit, so it follows those that are due.
-            self.server.ctx.archive.metrics.peers_dropped.add(1);
+            // The reason is a response as well and needs a permit, so it follows those that are due.
+            self.server
+                .ctx
+                .archive
+                .metrics
+                .socket_connections_closed_protocol
+                .add(1);
             let Ok(permit) = self.call_permits.clone().acquire_owned().await else {
                 return;
             };
@@ -395,15 +410,15 @@ impl Peer {
             self.send(frame, permit, 0);
         }
 
-        // All permits are free when every answer has been sent or dropped.
+        // All permits are free when every response has been sent or dropped.
         let all = u32::try_from(PEER_CALLS_IN_FLIGHT).unwrap_or(u32::MAX);
         let _ = self.call_permits.acquire_many(all).await;
     }
 
-    /// Sends a frame without waiting. It is written at once if the peer has no other call in
+    /// Sends a frame without waiting. It is written immediately if the peer has no other call in
     /// flight.
     fn send(&self, frame: Vec<u8>, permit: OwnedSemaphorePermit, bytes: usize) {
-        // Only this call is in flight, so nothing can be queued behind or before its answer.
+        // Only this call is in flight, so nothing can be queued behind or before its response.
         let alone = self.call_permits.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
 
         let held = CallInFlight {
@@ -451,7 +466,7 @@ impl Lanes {
         let reserved = timeout(self.timeout, lane.clone().acquire_many_owned(permits))
             .await
             .map_err(|_| {
-                let message = "too many bytes of calls are in flight; try again later".to_owned();
+                let message = "too many bytes of calls are in flight; retry later".to_owned();
                 CloseReason::Error(CallError::Unavailable(message))
             })?;
 
@@ -522,19 +537,19 @@ async fn start_call(
             let ended = reply.peer.ended.clone();
             let reply = OnceReply::new(reply);
             let by_worker = reply.clone();
-            // The thread that has the answer sends it: a lone caller saves a thread switch.
+            // The thread that has the response sends it: a lone caller saves a thread switch.
             let work = move || {
                 // A second parse is cheaper than a copy of the arguments.
                 let outcome = Request::read(&payload)
                     .and_then(|request| (run.msgpack)(&server.ctx, &caller, &request.args));
-                // The memory of the frame is free before the answer waits to be sent.
+                // The memory of the frame is free before the response waits to be sent.
                 drop((payload, bytes));
                 by_worker.send(outcome);
             };
 
             // A task, so that the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
-                // A change is made even if nobody waits for its answer.
+                // A change is made even if nobody waits for its response.
                 let carried_out = if is_search {
                     let search = budget.carry_out_within(search_time, work);
                     while_open(ended, search).await
@@ -578,7 +593,7 @@ async fn start_call(
                 // The last argument is not what the frame announced, as if it had been walked above.
                 Err(error @ CallError::Protocol(_)) => return Err(error),
                 Err(error) => reply.send(Err(error)),
-                // Nothing to store: the answer needs no sync.
+                // Nothing to store: the response needs no sync.
                 Ok(answer) if entries.is_empty() => reply.send(Ok(answer)),
                 Ok(answer) => {
                     let done: Done = Box::new(move |stored: Result<(), String>| {
@@ -645,7 +660,7 @@ impl Reply {
                 .archive
                 .metrics
                 .distributions
-                .answers
+                .responses
                 .observe(started.elapsed());
         }
 
@@ -665,7 +680,7 @@ impl Reply {
             Err(error) => refuse(&error),
         };
 
-        // An answer that is larger than the limit alone is sent if no other waits, or it could
+        // A response that is larger than the limit alone is sent if no other waits, or it could
         // never be read.
         let waiting = server.answer_bytes.fetch_add(frame.len(), Ordering::AcqRel);
         let mut bytes = frame.len();
@@ -673,7 +688,7 @@ impl Reply {
             server.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
             // The changes of a call are made nevertheless; its peer repeats it as a replay.
             frame = refuse(&CallError::Unavailable(
-                "too many answers wait to be read; try again later".to_owned(),
+                "too many responses wait to be read; retry later".to_owned(),
             ));
             bytes = 0;
         }

@@ -4,7 +4,7 @@
 //! from the sync they are most of its latency:
 //!
 //! - one read returns whole small frames, including the header;
-//! - the thread that has the answer for a peer without other calls writes it directly into the
+//! - the thread that has the response for a peer without other calls writes it directly into the
 //!   socket's empty buffer. That never blocks. The remainder, and answers queued behind others, are
 //!   sent by the peer's task.
 
@@ -144,7 +144,7 @@ impl<H> AnswerWriter<H> {
     /// peer has disconnected.
     pub(super) fn send(&self, mut answer: OutgoingAnswer<H>, at_once: bool) {
         let mut queue = self.queue.lock();
-        // The call was carried out; nobody reads its answer.
+        // The call was carried out; nobody reads its response.
         if queue.closed {
             return;
         }
@@ -169,14 +169,14 @@ impl<H> AnswerWriter<H> {
     /// Writes queued responses until the peer disconnects or stops reading; returns the error.
     pub(super) async fn write_out(&self) -> io::Result<()> {
         loop {
-            // A `Notify` keeps one wake-up, so an answer that is queued between the two lines is
+            // A `Notify` keeps one wake-up, so a response that is queued between the two lines is
             // not missed.
             let Some((frames, held)) = self.take() else {
                 self.came.notified().await;
                 continue;
             };
             let written = timeout(self.timeout, self.write(&frames)).await;
-            // The permits are free even if writing failed: the answers are gone either way.
+            // The permits are free even if writing failed: the responses are gone either way.
             drop(held);
 
             let outcome = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
@@ -197,7 +197,7 @@ impl<H> AnswerWriter<H> {
     /// writing.
     pub(super) async fn disconnected(&self) {
         if self.wait_for_close().await.is_err() {
-            // Without a descriptor it is not noticed; the answer then is in vain.
+            // Without a descriptor it is not noticed; the response then is in vain.
             std::future::pending::<()>().await;
         }
     }

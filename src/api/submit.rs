@@ -28,9 +28,7 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
                 sleep(Duration::from_millis(1)).await;
                 continue;
             }
-            Err(TrySendError::Full((_, done))) => {
-                (done, "the disk cannot keep up; try again later")
-            }
+            Err(TrySendError::Full((_, done))) => (done, "the disk cannot keep up; retry later"),
             Err(TrySendError::Disconnected((_, done))) => (done, "the daemon is stopping"),
         };
 

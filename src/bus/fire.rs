@@ -64,7 +64,7 @@ pub enum FireError {
         known: String,
     },
     /// Salt's socket is unreachable or does not accept data; retry later.
-    #[error("Salt does not accept events at {}: {why}", path.display())]
+    #[error("Salt does not accept events at {}: {why}; is salt-master running? `saltcellar doctor` checks it", path.display())]
     Unreachable {
         /// The path of the socket.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub enum FireError {
         why: String,
     },
     /// The master does not accept connections or data in time; retry later.
-    #[error("Salt's master does not take events at {}: it accepted none for {} s; does it hang?", path.display(), FIRE_TIMEOUT.as_secs())]
+    #[error("Salt's master does not take events at {}: it accepted none for {} s; restart salt-master if it hangs", path.display(), FIRE_TIMEOUT.as_secs())]
     Hung {
         /// The path of the socket.
         path: PathBuf,

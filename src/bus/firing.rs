@@ -70,7 +70,7 @@ impl Firing {
         })
     }
 
-    /// Whether Salt's own stamps have a time zone, as in 3008. Derived from Salt's latest stored event;
+    /// Whether Salt's stamps have a time zone, as in 3008. Derived from Salt's latest stored event;
     /// without one, from the framing, which is length-prefixed on 3006 only.
     fn has_zone(&self, framing: Framing) -> bool {
         let filter = EventFilter {

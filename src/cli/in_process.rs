@@ -16,7 +16,7 @@ pub(crate) fn cli(cellar: &Cellar, args: &[&str]) -> Output {
     run(cellar, None, args)
 }
 
-/// What a verb that must succeed prints on a terminal with so many columns and colours.
+/// What a command that must succeed prints on a terminal with this many columns and colours.
 pub(crate) fn screen(cellar: &Cellar, columns: usize, args: &[&str]) -> String {
     let output = run(
         cellar,
@@ -74,7 +74,7 @@ pub(crate) const LISTENER: &str = "http: {listen: '127.0.0.1:0'}\n";
 
 /// The header line of a new token.
 pub(crate) fn token(cellar: &Cellar, args: &[&str]) -> String {
-    let printed = text(cellar, &[&["token", "create"], args].concat());
+    let printed = text(cellar, &[&["tokens", "create"], args].concat());
     format!(
         "authorization: Bearer {}\n",
         printed.lines().last().unwrap()

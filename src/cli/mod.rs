@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! Every verb that prints data honours `--output`. The process ends with an [`Exit`]. An error is
-//! one line on standard error that starts with `saltcellar: failed to`; an unreachable daemon and
+//! one line on standard error that starts with `saltcellar: cannot`; an unreachable daemon and
 //! findings of `doctor` have separate lines.
 
 mod admin;
@@ -29,7 +29,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub use self::doctor::reference as reference_of_checks;
 // The common imports of verbs.
-use self::format::ask::{ListFlags, ListOf, Listing, NoDaemon, Order, Paged};
+use self::format::ask::{ListFlags, ListOf, Listing, NoDaemon, Paged};
 use self::format::colour::{Line, Tone};
 pub use self::format::exit::Exit;
 use self::format::exit::{BadUsage, Finding, finding};
@@ -41,14 +41,14 @@ use self::format::output::{show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::streams::{print_error, print_error_of};
 pub use self::format::table::{Column, Table};
-use self::format::when::{TimeRange, When, day_of, short_at, short_at_in_zone, title};
+use self::format::when::{TimeRange, When, day_of, duration, short_at, short_at_in_zone, title};
 use self::format::width::width_of;
 use self::format::wrap::{LongWords, wrapped, wrapped_after};
 use self::format::{ask, yaml};
 use crate::base::umask;
 use crate::base::visible::plain;
 
-/// Job cache, event archive and reactor beside a Salt master.
+/// Job cache, event archive and reactor for a Salt master.
 #[derive(Parser)]
 #[command(name = "saltcellar", version, arg_required_else_help = true, after_long_help = EXAMPLES)]
 struct Cli {
@@ -69,17 +69,17 @@ Examples:
   saltcellar events list --tag 'salt/auth*'  list the latest events of one kind
   saltcellar events tail --since 10m         follow events, from ten minutes ago on
   saltcellar store backup /backup/saltcellar back up while the daemon runs
-  saltcellar import local_cache /var/cache/salt/master/jobs
-                                             import Salt's own job cache
+  saltcellar import local-cache /var/cache/salt/master/jobs
+                                             import Salt's job cache
   saltcellar doctor                          diagnose problems
-  saltcellar reactor test start.sls --tag salt/minion/web1/start
+  saltcellar reactor render start.sls --tag salt/minion/web1/start
                                              render a reactor file for an event
-  saltcellar check                           show the effective configuration
+  saltcellar config show                     show the effective configuration
   saltcellar setup                           set up this Salt master
 
 Exit codes:
   0 success   1 failure   64 usage or configuration error   65 stored data is unreadable
-  69 daemon unreachable   70 internal error   75 temporary failure, try again   130 interrupted";
+  69 daemon unreachable   70 internal error   75 temporary failure, retry   130 interrupted";
 
 /// The definition of the command line.
 pub fn command() -> clap::Command {
@@ -90,9 +90,9 @@ pub fn command() -> clap::Command {
 enum Verb {
     /// Run the daemon
     Serve(serve::Args),
-    /// Validate the configuration and print its effective values
-    #[command(after_long_help = admin::check::EXAMPLES)]
-    Check,
+    /// Validate the configuration, or print its effective values
+    #[command(subcommand)]
+    Config(admin::config::ConfigVerb),
     /// List, show, compare and watch jobs
     #[command(subcommand)]
     Jobs(jobs::Jobs),
@@ -110,7 +110,7 @@ enum Verb {
     Sinks(admin::sinks::Sinks),
     /// Create, list and revoke tokens of the HTTP listener
     #[command(subcommand)]
-    Token(admin::token::Tokens),
+    Tokens(admin::tokens::Tokens),
     /// Print a link that signs in to the web page once
     #[command(after_long_help = admin::page::EXAMPLES)]
     Page,
@@ -132,7 +132,7 @@ enum Verb {
     /// Inspect, prune, verify, repair, back up and restore the store
     #[command(subcommand)]
     Store(store::Store),
-    /// Inspect the reactor, test its rules and compare it with Salt's own
+    /// Inspect the reactor, test its rules and compare it with Salt's
     #[command(subcommand)]
     Reactor(reactor::Reactor),
     /// Import another job cache
@@ -163,13 +163,13 @@ impl Verb {
             Self::Events(verb) => verb.has_rows(),
             Self::Consumers(verb) => verb.has_rows(),
             Self::Sinks(verb) => verb.has_rows(),
-            Self::Token(verb) => verb.has_rows(),
+            Self::Tokens(verb) => verb.has_rows(),
             Self::Status(args) => args.has_rows(),
             Self::Cluster(verb) => verb.has_rows(),
             Self::Store(verb) => verb.has_rows(),
             Self::Reactor(verb) => verb.has_rows(),
             Self::Serve(_)
-            | Self::Check
+            | Self::Config(_)
             | Self::Page
             | Self::Top(_)
             | Self::Setup(_)
@@ -237,16 +237,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         format::when::use_utc();
     }
 
+    format::streams::set_quiet(global.quiet);
+
     if global.no_pager {
         format::output::disable_pager();
-    }
-
-    // Before anything is done, instead of when the output is formatted.
-    if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
-        return Err(BadUsage(
-            "read --output: highstate is supported only by `jobs show JID`".to_owned(),
-        )
-        .into());
     }
 
     // A command that changes something would do it, and then have nothing to print.
@@ -266,13 +260,13 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
 
     match verb {
         Verb::Serve(args) => serve::run(&global, args),
-        Verb::Check => admin::check::run(&global),
+        Verb::Config(verb) => admin::config::run(&global, verb),
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Minions(verb) => jobs::minions::run(&global, verb),
         Verb::Events(events) => jobs::events::run(&global, events),
         Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
         Verb::Sinks(verb) => admin::sinks::run(&global, verb),
-        Verb::Token(verb) => admin::token::run(&global, verb),
+        Verb::Tokens(verb) => admin::tokens::run(&global, verb),
         Verb::Page => admin::page::run(&global),
         Verb::Status(args) => admin::status::run(&global, &args),
         Verb::Top(args) => admin::top::run(&global, &args),
@@ -303,10 +297,10 @@ fn report(program: &str, error: &anyhow::Error) {
         return;
     }
 
-    // Not a failure of the program, so without `failed to`.
+    // Not a failure of the program, so without `cannot`.
     if error.is::<Finding>() {
         return print_error_of(program, &error.to_string());
     }
 
-    print_error_of(program, &format!("failed to {error:#}"));
+    print_error_of(program, &format!("cannot {error:#}"));
 }

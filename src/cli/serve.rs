@@ -32,7 +32,7 @@ Examples:
   saltcellar serve --state-dir /tmp/sc --socket /tmp/sc.sock --log-level debug
   saltcellar serve --config /etc/saltcellar/saltcellar.yaml
 
-See also: saltcellar check";
+See also: saltcellar config show";
 
 pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let overrides = CliOverrides {

@@ -34,7 +34,7 @@ impl Connection {
         revealed: &Revealed,
     ) -> Result<Self, String> {
         let place = settings.servers.join(",");
-        let late = |_| format!("no answer within {} s", settings.timeout.as_secs());
+        let late = |_| format!("no response within {} s", settings.timeout.as_secs());
 
         let connect = Self::connect(settings, name, inbox, revealed);
         tokio::time::timeout(settings.timeout, connect)

@@ -22,7 +22,7 @@ use crate::model::REDACTED;
 use crate::model::word::Word as _;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the secret {}: {why}", secret.show().unwrap_or_default())]
+#[error("cannot read the secret {}: {why}; check the path and the permissions of the file", secret.show().unwrap_or_default())]
 pub(crate) struct SecretError {
     secret: Secret,
     why: io::Error,
@@ -80,7 +80,7 @@ const ENCODED_BYTES_MIN: usize = 4;
 /// themselves.
 const PART_BYTES_MIN: usize = 6;
 
-/// A text that is scrubbed ends here. What is shown of it is far shorter.
+/// A string that is scrubbed ends here. What is shown of it is far shorter.
 const SCRUBBED_BYTES_MAX: usize = 64 * 1024;
 
 impl Revealed {
@@ -267,13 +267,13 @@ fn in_base64(bytes: &[u8]) -> impl Iterator<Item = String> {
 /// Each byte as two digits, after a prefix.
 fn in_hex(bytes: &[u8], prefix: &str) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{prefix}{byte:02x}");
         text
     })
 }
 
-/// Adds the ranges of a text that spell a value.
+/// Adds the ranges of a string that spell a value.
 fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
     let bytes = text.as_bytes();
     let Some((&first, rest)) = value.split_first() else {
@@ -447,7 +447,7 @@ mod tests {
         std::fs::write(&path, " \n").unwrap();
         let error = revealed.secret(&secret).unwrap_err().to_string();
         assert!(
-            error.starts_with("cannot read the secret file:/") && error.ends_with("it is empty"),
+            error.starts_with("cannot read the secret file:/") && error.contains("it is empty"),
             "{error}"
         );
         std::fs::write(&path, "x".repeat(70_000)).unwrap();

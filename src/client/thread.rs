@@ -29,7 +29,7 @@ impl ClientThread {
         timeout: Duration,
         work: impl Future<Output = T>,
     ) -> Result<T, String> {
-        let late = || format!("no answer within {} s", timeout.as_secs());
+        let late = || format!("no response within {} s", timeout.as_secs());
         let runtime = self.0.as_ref().ok_or_else(late)?;
         runtime
             .block_on(async { tokio::time::timeout(timeout, work).await })

@@ -49,7 +49,7 @@ pub(crate) fn identity(tls: &ClientTls) -> Result<Option<Identity>, String> {
 /// The configuration of a client.
 pub(crate) fn client(tls: &ClientTls) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    // The machine's store may have certificates of forms that rustls does not accept.
+    // The host's store may have certificates of forms that rustls does not accept.
     let (accepted, ignored) = roots.add_parsable_certificates(authorities(tls)?);
     if accepted == 0 {
         return Err(format!(
@@ -76,7 +76,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     if found.is_empty() {
-        Err(format!("{} has no certificate", path.display()))
+        Err(format!("{} contains no certificate", path.display()))
     } else {
         Ok(found)
     }

@@ -64,7 +64,7 @@ pub(crate) enum Standing {
 /// What is known of the lease.
 #[derive(Debug)]
 struct Known {
-    /// Since when this reactor leads, and when the lease was last renewed: monotonic, and by the wall clock, which goes on while a machine is
+    /// Since when this reactor leads, and when the lease was last renewed: monotonic, and by the wall clock, which goes on while a host is
     /// suspended.
     held: Option<(Duration, Micros)>,
     /// When the lease was taken.
@@ -185,9 +185,8 @@ impl Election {
         let runtime = match runtime {
             Ok(runtime) => runtime,
             Err(error) => {
-                let problem = format!("cannot start the election: {error}");
-                tracing::error!("{problem}");
-                self.known.lock().problem = problem;
+                tracing::error!(%error, "cannot start the election, this reactor stays on standby: restart the daemon");
+                self.known.lock().problem = format!("cannot start the election: {error}");
                 return;
             }
         };
@@ -212,7 +211,7 @@ impl Election {
                 tracing::warn!(
                     error = problem,
                     election = self.name,
-                    "the lease of the reactors cannot be read, retrying"
+                    "cannot read the reactor lease, retrying: `saltcellar doctor` checks NATS"
                 );
             }
             self.known.lock().problem = problem;
@@ -237,7 +236,7 @@ impl Cluster {
         let bucket = self.subjects.leases();
         let name = format!("KV_{bucket}");
         let failed = |why: &dyn fmt::Display| {
-            // A request without the right to it gets no answer; the server says why beside it.
+            // A request without the right gets no response; the server reports the reason separately.
             let why = connection
                 .last_error()
                 .map_or_else(|| why.to_string(), |reported| format!("{reported} ({why})"));
@@ -261,7 +260,7 @@ impl Cluster {
         let expiry = found.max_age;
         if !(ELECTION_EXPIRY..=ELECTION_EXPIRY_MAX).contains(&expiry) {
             let why = format!(
-                "its messages expire after {} s, and a lease must after {} to {} s: delete the bucket, a daemon makes it again",
+                "its messages expire after {} s, and a lease must after {} to {} s: delete the bucket, a daemon recreates it",
                 expiry.as_secs(),
                 ELECTION_EXPIRY.as_secs(),
                 ELECTION_EXPIRY_MAX.as_secs()
@@ -321,7 +320,7 @@ impl Candidate<'_> {
         while !drain.is_stopping() {
             let step = self.step(&connection, &bucket);
             let step = tokio::time::timeout(ELECTION_VALID, step).await;
-            step.map_err(|_| format!("no answer within {} s", ELECTION_VALID.as_secs()))
+            step.map_err(|_| format!("no response within {} s", ELECTION_VALID.as_secs()))
                 .and_then(|step| step)
                 .map_err(|why| connection.last_error().unwrap_or(why))?;
             drain_for(drain, ELECTION_RENEWAL).await;
@@ -338,7 +337,7 @@ impl Candidate<'_> {
             tracing::warn!(
                 why,
                 election = self.election.name,
-                "this reactor cannot act, another may lead"
+                "this reactor cannot act, another master's reactor may take the lease"
             );
             return self.give_up(connection).await;
         }
@@ -414,7 +413,7 @@ impl Candidate<'_> {
                 if self.held.is_some() {
                     tracing::warn!(
                         election = self.election.name,
-                        "another master's reactor has taken the lease"
+                        "another master's reactor has taken the lease, this one is on standby"
                     );
                 }
                 self.forget();
@@ -513,7 +512,7 @@ mod tests {
         wind(&clock, Duration::from_secs(1));
         assert!(matches!(election.standing(), Standing::Unknown(_)));
 
-        // The monotonic clock stands still while a machine is suspended.
+        // The monotonic clock stands still while a host is suspended.
         election.stand(Some("m1"));
         clock.set(clock.now().after(ELECTION_VALID));
         assert!(matches!(election.standing(), Standing::Unknown(_)));

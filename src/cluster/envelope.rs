@@ -57,7 +57,9 @@ pub(crate) enum Rejected {
     #[error("no message of saltcellar")]
     Foreign,
     /// A later release wrote it.
-    #[error("a message of a newer release (its form is {0:?}, this release reads {MAGIC:?})")]
+    #[error(
+        "a message of a newer release (its form is {0:?}, this release reads {MAGIC:?}): upgrade this daemon"
+    )]
     Newer(String),
     /// It was changed, or says what cannot be.
     #[error("a damaged message: {0}")]
@@ -151,7 +153,7 @@ struct OpenBlock {
 }
 
 impl OpenBlocks {
-    /// Adds the part in a message; returns the block when it is whole. A part that does not continue the last one begins anew, or is
+    /// Adds the part in a message; returns the block when it is whole. A part that does not continue the last one restarts, or is
     /// dropped if it is not a first one.
     pub(crate) fn add(
         &mut self,
@@ -191,7 +193,7 @@ impl OpenBlocks {
         None
     }
 
-    /// The last message that need not be read again, once all up to this one are read. A block whose sender is gone is given up at last.
+    /// The last message that need not be reread, once all up to this one are read. A block whose sender is gone is given up at last.
     pub(crate) fn read_up_to(&mut self, message: u64) -> u64 {
         self.0
             .retain(|_, open| message - open.begun <= CLUSTER_OPEN_MESSAGES_MAX);

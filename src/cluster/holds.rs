@@ -1,7 +1,7 @@
-//! Holds of all masters: each daemon tells the others its changes of holds, in its signs of life.
+//! Holds of all masters: each daemon tells the others its changes of holds, in its heartbeats.
 //!
 //! They are no entries of the log: retention would drop the entry of a hold that lasts longer than everything else, and a master that was
-//! away for longer than the stream keeps messages would not learn of it. Each sign of life has a digest of all changes instead. A daemon
+//! away for longer than the stream keeps messages would not learn of it. Each heartbeat has a digest of all changes instead. A daemon
 //! that hears another digest sends all that it has, and each takes what is later than its own ([`crate::store::HoldChange`]).
 //!
 //! # Invariant
@@ -20,7 +20,7 @@ use crate::store::{Store, StoreError};
 #[cfg(doc)]
 use crate::base::limits::CLUSTER_HOLDS_WAIT;
 
-/// What a sign of life says about holds.
+/// What a heartbeat says about holds.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) digest: String,
@@ -28,7 +28,7 @@ pub(crate) struct Told {
     pub(crate) parts: Vec<Vec<SharedHold>>,
 }
 
-/// The digest of the holds, which is made once for each version of them: a sign of life every two seconds needs no look at all holds.
+/// The digest of the holds, which is made once for each version of them: a heartbeat every two seconds needs no look at all holds.
 #[derive(Debug, Default)]
 pub(crate) struct KnownDigest {
     /// The version and its digest. Lock order: before those of the settings, which are read under it.

@@ -29,7 +29,7 @@ use crate::model::{MasterName, Slot};
 use crate::store::StoreError;
 use crate::wire::filter::Entries;
 
-/// The name of the sink that publishes the own history, and of its position in the log.
+/// The name of the sink that publishes this master's history, and of its position in the log.
 pub(crate) const OUTBOX: &str = "cluster";
 
 /// A master's part in the shared history.
@@ -50,7 +50,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The part of the master with this id, which is empty on a machine without one. `None` if no history is shared.
+    /// The part of the master with this id, which is empty on a host without one. `None` if no history is shared.
     pub(crate) fn of(config: &Config, master_id: &str) -> Result<Option<Self>, ConfigError> {
         let settings = &config.cluster;
         let Some(nats) = settings.nats.clone() else {
@@ -60,7 +60,7 @@ impl Cluster {
         let name = settings.name.clone();
         let Some(name) = name.or_else(|| MasterName::new(master_id)) else {
             let why = if master_id.is_empty() {
-                "this machine has no Salt master whose id could be the name".to_owned()
+                "this host has no Salt master whose id could be the name".to_owned()
             } else {
                 format!("the id of the master, {master_id:?}, is too long for a name")
             };
@@ -125,7 +125,7 @@ pub(crate) mod tests {
         let (config, dir) =
             in_directory("log.level: info\ncluster:\n  nats: {servers: ['nats://n1']}\n").unwrap();
         for (id, why) in [
-            (String::new(), "this machine has no Salt master"),
+            (String::new(), "this host has no Salt master"),
             ("a".repeat(300), "the id of the master"),
         ] {
             let error = Cluster::of(&config, &id).unwrap_err();

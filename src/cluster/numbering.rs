@@ -1,6 +1,6 @@
 //! The numbering of this store, which names its entries for the other masters together with their numbers.
 //!
-//! A sequence number is used once, also after a restore, which leaves out numbers ([`SkippedNumbers`]). The state directory of a machine
+//! A sequence number is used once, even after a restore, which leaves out numbers ([`SkippedNumbers`]). The state directory of a host
 //! that was set back to a snapshot uses numbers again: what the stream has of this master then is more than the store, or another entry
 //! under the same number. The store then begins a new numbering, so no entry has the name of another.
 //!
@@ -93,7 +93,7 @@ impl OwnNumbering {
                 tracing::warn!(
                     last = newest.last,
                     first = first.0,
-                    "the store was set back: the stream has later entries of this master, so a new numbering begins"
+                    "the stream contains later entries of this master than the store, which was restored or copied; starting a new numbering"
                 );
             } else {
                 own.published(newest.last, settings)?;
@@ -108,7 +108,7 @@ impl OwnNumbering {
             store.consumers().seek(OUTBOX, Start::Time(since))?;
             tracing::warn!(
                 stream = cluster.subjects.stream(),
-                "the stream is another one than before, publishing again what is not older than cluster.window"
+                "the stream was replaced, republishing the entries within cluster.window"
             );
         }
         // Last: after a crash before, all of it happens again.
@@ -282,7 +282,7 @@ mod tests {
         assert!(numbering.has(&first, 1 << 32, &skipped));
         assert!(!numbering.has("0000000000000000", 1, &skipped));
 
-        // Set back to number 300, while the stream has more.
+        // Set back to number 300, while the stream contains more.
         numbering.renew(SeqNo(301), &settings).unwrap();
         assert_ne!(numbering.epoch, first);
         assert!(numbering.has(&first, 300, &[]));

@@ -37,14 +37,14 @@ impl Setting for Mark {
     const KIND: &'static str = "cluster-mark";
 }
 
-/// The place in the stream, and in the own log.
+/// The place in the stream, and in this daemon's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// When the stream was made.
     pub(crate) created: Micros,
     /// The number of the last message of it that was worked on.
     pub(crate) message: u64,
-    /// What the marks count is before this number of the own log.
+    /// What the marks count is before this number of this daemon's log.
     pub(crate) upto: SeqNo,
     /// How often the store was restored from a backup before: a backup may have later marks than entries.
     #[serde(default)]
@@ -61,7 +61,7 @@ impl Setting for Place {
     const KIND: &'static str = "cluster-place";
 }
 
-/// A sign of life.
+/// A heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Beat {
     /// The sender.
@@ -106,7 +106,7 @@ struct Peer {
     /// By numbering.
     marks: BTreeMap<String, Mark>,
     beat: Option<(Beat, Duration)>,
-    /// Time of the own clock minus that of the peer's.
+    /// Time of the local clock minus that of the peer's.
     skew_us: i64,
     /// The history is here up to this time of the peer.
     complete: Micros,
@@ -128,7 +128,7 @@ pub(crate) struct PeerView {
     pub(crate) is_heard: bool,
     /// Since when it was not heard of.
     pub(crate) heard_ago: Option<Duration>,
-    /// The time of this machine minus the time of the peer, if they differ by more than [`CLUSTER_SKEW_MAX`].
+    /// The time of this host minus the time of the peer, if they differ by more than [`CLUSTER_SKEW_MAX`].
     pub(crate) skew: Option<i64>,
     pub(crate) slot: Option<String>,
     pub(crate) version: Option<String>,
@@ -161,9 +161,9 @@ pub(crate) struct Links {
     pub(crate) inbox: Option<String>,
     /// What the stream keeps less than the settings say.
     pub(crate) differences: Vec<String>,
-    /// Another node that has the own name.
+    /// Another node that has this daemon's name.
     pub(crate) twin: Option<String>,
-    /// Another master that has the own slot.
+    /// Another master that has this daemon's slot.
     pub(crate) slot_twin: Option<String>,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct Links {
 struct State {
     peers: BTreeMap<String, Peer>,
     links: Links,
-    /// When a sign of life of another node with the own name was last heard.
+    /// When a heartbeat of another node with this daemon's name was last heard.
     twin_heard: Option<Duration>,
     slot_twin_heard: Option<Duration>,
     foreign: u64,
@@ -336,15 +336,15 @@ impl Peers {
         peer.rejection = why.get(..end).map(str::to_owned);
     }
 
-    /// Takes a sign of life; `sender` is the name in its subject. Returns the changes of holds in it, if it is one of another master.
+    /// Takes a heartbeat; `sender` is the name in its subject. Returns the changes of holds in it, if it is one of another master.
     pub(crate) fn heard(&self, sender: &MasterName, mut beat: Beat) -> Vec<SharedHold> {
         if beat.name != sender.as_str() {
-            let why = format!("a sign of life that names {:?}", beat.name);
+            let why = format!("a heartbeat that names {:?}", beat.name);
             self.rejected(Some(sender.as_str()), &why);
             return Vec::new();
         }
         if !beat.is_short() {
-            let why = "a sign of life with a longer word than any has";
+            let why = "a heartbeat with a longer word than any has";
             self.rejected(Some(sender.as_str()), why);
             return Vec::new();
         }
@@ -397,14 +397,14 @@ impl Peers {
     pub(crate) fn has_all_holds(&self, digest: &str) -> bool {
         let now = self.clock.monotonic();
         let state = self.state.lock();
-        // Of two signs of life one may be late.
+        // Of two heartbeats one may be late.
         let are_heard = state
             .first_heard
             .is_some_and(|first| now >= first + 2 * CLUSTER_BEAT);
         are_heard && !state.holds_differ(digest, now)
     }
 
-    /// Another node publishes under the own name; says which.
+    /// Another node publishes under this daemon's name; says which.
     pub(crate) fn twin(&self) -> Option<String> {
         let mut state = self.state.lock();
         let now = self.clock.monotonic();
@@ -475,7 +475,7 @@ impl Peer {
         oldest.map(|(epoch, _)| epoch.clone())
     }
 
-    /// Learns from the last sign of life whether everything that the peer has published is here.
+    /// Learns from the last heartbeat whether everything that the peer has published is here.
     fn update(&mut self) {
         let Some((beat, _)) = &self.beat else {
             return;
@@ -599,7 +599,7 @@ mod tests {
         assert_eq!(rig.m2().behind, Some(Duration::ZERO));
         assert!(rig.m2().is_complete());
 
-        // What it could not publish is missing, too.
+        // What it could not publish is also missing.
         let held_up = Beat {
             unpublished_us: 30_000_000,
             ..beat("m2", 9, 140_000_000)
@@ -646,7 +646,7 @@ mod tests {
             ..beat(name, 0, 100_000_000)
         };
         rig.heard("m1", of("m1", "one", "1/3"));
-        assert_eq!(rig.peers.twin(), None, "its own sign of life");
+        assert_eq!(rig.peers.twin(), None, "its own heartbeat");
         rig.heard("m1", of("m1", "two", "1/3"));
         assert_eq!(rig.peers.twin().as_deref(), Some("two"));
         rig.heard("m3", of("m3", "three", "1/3"));

@@ -70,10 +70,10 @@ impl Reader {
 
         let info = message.info().map_err(|error| error.to_string())?;
         let (number, among) = (info.stream_sequence, info.consumer_sequence);
-        // What was on its way when a connection ended is not sent again.
+        // What was on its way when a connection ended is not resent.
         if among != self.read + 1 {
             return Err(format!(
-                "messages before message {number} of the stream were lost on their way, reading them again"
+                "messages before message {number} of the stream were lost in transit, rereading them"
             ));
         }
         self.read = among;

@@ -22,7 +22,7 @@ pub(crate) struct Rights {
 impl Rights {
     /// All that the daemon of this master needs.
     ///
-    /// Reading a message directly (`$JS.API.DIRECT.GET`) is left out, since its answer may go to the subject of another master. So is everything that changes,
+    /// Reading a message directly (`$JS.API.DIRECT.GET`) is left out, since its response may go to the subject of another master. The same holds for everything that changes,
     /// purges or deletes a stream.
     pub(crate) fn of(subjects: &Subjects, name: &MasterName) -> Self {
         let stream = subjects.stream();
@@ -183,7 +183,7 @@ impl Cluster {
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => {
                 let reported = connection.last_error();
-                return Err(reported.unwrap_or_else(|| "no answer within 5 s".to_owned()));
+                return Err(reported.unwrap_or_else(|| "no response within 5 s".to_owned()));
             }
         };
 

@@ -1,4 +1,4 @@
-//! A change of a hold in a sign of life, as JSON.
+//! A change of a hold in a heartbeat, as JSON.
 
 use serde::{Deserialize, Serialize};
 

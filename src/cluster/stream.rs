@@ -26,7 +26,7 @@ use crate::model::word::Word as _;
 /// The stream as it was found or made.
 #[derive(Debug, Clone)]
 pub(crate) struct FoundStream {
-    /// When it was made. Another time than before: it was deleted meanwhile, and its numbers begin anew.
+    /// When it was made. Another time than before: it was deleted meanwhile, and its numbers restart.
     pub(crate) created: Micros,
     /// The number of its first message that is still there, and of its last; `last` is one less than `first` if there is none.
     pub(crate) first: u64,
@@ -202,7 +202,7 @@ impl Cluster {
             Err(error) if exists(&error) => self
                 .find_stream(connection)
                 .await?
-                .ok_or_else(|| self.cannot("find", connection, &"it is gone again")),
+                .ok_or_else(|| self.cannot("find", connection, &"it was deleted meanwhile")),
             Err(error) => Err(self.cannot("make", connection, &error)),
         }
     }
@@ -225,7 +225,7 @@ impl Cluster {
 
     fn cannot(&self, act: &str, connection: &Connection, why: &dyn fmt::Display) -> String {
         let stream = self.subjects.stream();
-        // A request without the right to it gets no answer; the server says why beside it.
+        // A request without the right gets no response; the server reports the reason separately.
         match connection.last_error() {
             Some(reported) => format!("cannot {act} the stream {stream}: {reported} ({why})"),
             None => format!("cannot {act} the stream {stream}: {why}"),
@@ -385,7 +385,7 @@ pub(super) fn with_cause(error: &GetStreamError) -> String {
     match request.map(RequestError::kind) {
         Some(RequestErrorKind::NoResponders) => "JetStream is off, or has no leader now".to_owned(),
         Some(RequestErrorKind::TimedOut) => {
-            "no answer; the user may lack the right to ask".to_owned()
+            "no response; the user may lack the right to ask".to_owned()
         }
         _ => error.to_string(),
     }

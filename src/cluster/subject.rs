@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! STREAM.log.TOKEN      blocks of entries, which the stream keeps
-//! STREAM.beat.TOKEN     signs of life, which nothing keeps
+//! STREAM.beat.TOKEN     heartbeats, which nothing keeps
 //! _INBOX_TOKEN.>        answers to requests of this master
 //! $KV.STREAM-leases.>   leases of reactors, in a bucket
 //! ```
@@ -56,12 +56,12 @@ impl Subjects {
         format!("{}.log.*", self.stream)
     }
 
-    /// Where a master publishes its signs of life.
+    /// Where a master publishes its heartbeats.
     pub(crate) fn beat(&self, name: &MasterName) -> String {
         format!("{}.beat.{}", self.stream, name.token())
     }
 
-    /// The signs of life of all masters.
+    /// The heartbeats of all masters.
     pub(crate) fn beats(&self) -> String {
         format!("{}.beat.*", self.stream)
     }
@@ -76,7 +76,7 @@ impl Subjects {
         self.publisher(subject, ".log.", headers)
     }
 
-    /// The same for a sign of life.
+    /// The same for a heartbeat.
     pub(crate) fn publisher_of_beat(
         &self,
         subject: &str,
@@ -91,7 +91,7 @@ impl Subjects {
         kind: &str,
         headers: Option<&HeaderMap>,
     ) -> Option<MasterName> {
-        // Whoever asks a server for a message names the subject of the answer, and no right is asked for that subject.
+        // Whoever asks a server for a message names the subject of the response, and no right is asked for that subject.
         let is_copy =
             headers.is_some_and(|headers| COPIES.iter().any(|name| headers.get(*name).is_some()));
         if is_copy {

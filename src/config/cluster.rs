@@ -31,11 +31,11 @@ pub struct ClusterConfig {
     /// JetStream, and stores those of the other masters. Salt never waits for it. All masters have the same servers, and a user each.
     ///
     /// - value: a mapping of `servers`, a list of addresses `nats://host:4222` or `tls://host:4222`; `user` and `password`, or `token`, of which `password` and
-    ///   `token` are places of a secret; `tls` and `timeout`, all as of the sink transport `nats` (docs/SINKS.md)
+    ///   `token` are places of a secret; `tls` and `timeout`, all same as for the sink transport `nats` (docs/SINKS.md)
     /// - default: none: no shared history
     /// - example: `{servers: ['tls://n1.example.com:4222', 'tls://n2.example.com:4222'], user: master1, password: 'file:/etc/saltcellar/nats.password'}`
     pub nats: Option<Nats>,
-    /// The name of the stream, with which all its subjects begin: `STREAM.log.NAME` for the entries of a master, `STREAM.beat.NAME` for its signs of life. All masters
+    /// The name of the stream, with which all its subjects begin: `STREAM.log.NAME` for the entries of a master, `STREAM.beat.NAME` for its heartbeats. All masters
     /// of one history have the same stream. The daemon creates it if it is missing, and never changes one that exists.
     ///
     /// - value: 1 to 32 letters, digits, `_` and `-`
@@ -50,8 +50,8 @@ pub struct ClusterConfig {
     pub replicas: u32,
     /// The name of this master in the shared history, which no other master may have. In a Salt cluster it must be the master's id, because events name the master by it.
     ///
-    /// - value: a text; each byte but letters, digits, `_` and `-` counts three, and at most 255 are accepted
-    /// - default: the id of this machine's master; without a master a name must be given
+    /// - value: a string; each byte but letters, digits, `_` and `-` counts three, and at most 255 are accepted
+    /// - default: the id of this host's master; without a master a name must be given
     /// - example: `master1`
     #[serde(with = "word")]
     pub name: Option<MasterName>,

@@ -13,7 +13,7 @@ pub const SYSTEM_STATE_DIR: &str = "/var/lib/saltcellar";
 pub const SYSTEM_SOCKET: &str = "/run/saltcellar/saltcellar.sock";
 /// Configuration file of the system's daemon.
 pub const SYSTEM_CONFIG: &str = "/etc/saltcellar/saltcellar.yaml";
-/// Directory beside the configuration file, with further files of the same form.
+/// Directory next to the configuration file, with further files of the same form.
 pub const CONFIG_DIR: &str = "conf.d";
 
 /// Names of environment variables that set a key.

@@ -5,7 +5,7 @@
 //!
 //! # Invariant
 //!
-//! A [`Document`] has no duplicate keys, anchors, aliases, tags, empty texts or lists within lists, and is at most
+//! A [`Document`] has no duplicate keys, anchors, aliases, tags, empty strings or lists within lists, and is at most
 //! [`limits::CONFIG_DEPTH_MAX`] deep.
 
 use std::collections::HashMap;
@@ -145,7 +145,7 @@ impl Reader {
             } => Ok(plain(text)),
             Content::Scalar { text, .. } if text.is_empty() || text.contains('\0') => bad(
                 line,
-                format!("{path}: {text:?} is not accepted; give a text without null characters"),
+                format!("{path}: {text:?} is not accepted; give a string without null characters"),
             ),
             Content::Scalar { text, .. } => Ok(Json::from(text)),
             // No key has such a value.
@@ -216,7 +216,7 @@ fn plain(text: &str) -> Json {
         "true" => Json::Bool(true),
         "false" => Json::Bool(false),
         _ => match text.parse::<u64>() {
-            // Only the usual spelling is a number: `0660` stays a text, which may be a mode or a
+            // Only the usual spelling is a number: `0660` stays a string, which may be a mode or a
             // name.
             Ok(number) if number.to_string() == text => Json::from(number),
             _ => Json::from(text),

@@ -110,7 +110,7 @@ fn lenient(
     settings.config()
 }
 
-/// The last line of a text that is the key `socket` with an acceptable path, and its number.
+/// The last line of a string that is the key `socket` with an acceptable path, and its number.
 fn socket_line(text: &str) -> Option<(usize, Json)> {
     let lines: Vec<(usize, &str)> = (1..).zip(text.lines()).collect();
     lines.into_iter().rev().find_map(|(number, line)| {
@@ -165,7 +165,7 @@ impl Config {
         checked(config)
     }
 
-    /// Loads a configuration file and the files in [`CONFIG_DIR`] beside it, with `text` as the contents of one of these; `None` leaves it
+    /// Loads a configuration file and the files in [`CONFIG_DIR`] next to it, with `text` as the contents of one of these; `None` leaves it
     /// out. The file itself may be missing. Neither flags nor the environment count.
     pub fn load_files_with(
         main: &Path,
@@ -208,12 +208,13 @@ fn combined(config: &Config) -> Result<(), Invalid> {
     };
 
     if let (Some(_), Some(missing)) = (https.listen, missing) {
-        let problem = format!("the HTTPS source needs a certificate and a key; give {missing} too");
+        let problem =
+            format!("the minion listener needs a certificate and a key; give {missing} too");
         return Err(Invalid::new("https.listen", problem));
     }
 
     if https.listen.is_some() && config.http.minions {
-        let problem = "https.listen serves minions, too; give only one of them";
+        let problem = "https.listen also serves minions; give only one of them";
         return Err(Invalid::new("http.minions", problem));
     }
 
@@ -375,7 +376,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Reads the files in [`CONFIG_DIR`] beside the configuration file, in the order of their names. `replaced` is one with other contents,
+    /// Reads the files in [`CONFIG_DIR`] next to the configuration file, in the order of their names. `replaced` is one with other contents,
     /// or one to leave out.
     fn read_directory(
         &mut self,
@@ -621,7 +622,7 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
         Err(why) => return Err(cannot(why)),
     };
 
-    // A configuration file may be in /tmp, where anyone can make a directory beside it.
+    // A configuration file may be in /tmp, where anyone can make a directory next to it.
     let found = std::fs::metadata(dir).map_err(cannot)?;
     // Whoever owns the file can change the settings anyway.
     let main_owner = std::fs::metadata(main).ok().map(|main| main.uid());
@@ -745,7 +746,7 @@ fn kind_of(value: &Json) -> String {
         Json::String(text) => {
             let shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
             let more = if shown.len() < text.len() { ".." } else { "" };
-            format!("the text {shown:?}{more}")
+            format!("the string {shown:?}{more}")
         }
         other => other.to_string(),
     }
@@ -1019,7 +1020,7 @@ mod tests {
         );
         assert_eq!(
             problem("log: info\n"),
-            "c.yaml:1: log: the text \"info\" where keys are expected; give log.level, log.format"
+            "c.yaml:1: log: the string \"info\" where keys are expected; give log.level, log.format"
         );
         assert_eq!(problem("a: 1\na: 2\n"), "c.yaml:2: duplicate key \"a\"");
         let twice = problem("store:\n  segment_bytes_max: 1GiB\nstore.segment_bytes_max: 2GiB\n");
@@ -1034,7 +1035,7 @@ mod tests {
         let long = "x".repeat(10_000);
         let text = problem(&format!("\n{long}\n"));
         assert!(
-            text.starts_with("c.yaml:2: the text \"xxx") && text.len() < 200,
+            text.starts_with("c.yaml:2: the string \"xxx") && text.len() < 200,
             "{text}"
         );
         assert!(problem("socket: [\n").starts_with("c.yaml:"));
@@ -1046,7 +1047,7 @@ mod tests {
         assert!(problem(&"#".repeat(1024 * 1024 + 1)).contains("longer than"));
     }
 
-    /// Loads `c.yaml` and files of `conf.d` with these texts; errors and paths without the directory.
+    /// Loads `c.yaml` and files of `conf.d` with these strings; errors and paths without the directory.
     fn with_files(files: &[(&str, &str)]) -> Result<(Config, Vec<String>), String> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("conf.d")).unwrap();
@@ -1208,7 +1209,7 @@ mod tests {
         };
         let alone = problem("https:\n  listen: 127.0.0.1:4580\n");
         assert!(
-            alone.contains("c.yaml:2: https.listen: the HTTPS source needs a certificate"),
+            alone.contains("c.yaml:2: https.listen: the minion listener needs a certificate"),
             "{alone}"
         );
         assert!(
@@ -1230,7 +1231,7 @@ mod tests {
         );
         assert!(
             twice.ends_with(
-                "c.yaml:1: http.minions: https.listen serves minions, too; give only one of them"
+                "c.yaml:1: http.minions: https.listen also serves minions; give only one of them"
             ),
             "{twice}"
         );

@@ -1,7 +1,7 @@
 //! The configuration: flags, environment and files merged into one validated [`Config`].
 //!
 //! A flag overrides the environment, the environment the files, the files the default. Each value remembers its origin. The files are the
-//! configuration file and those in [`CONFIG_DIR`] beside it; no file overrides another.
+//! configuration file and those in [`CONFIG_DIR`] next to it; no file overrides another.
 //! A key is a field of [`Config`] or of one of its sections. `docs/CONFIG.md` is generated from the fields' comments.
 //!
 //! # Invariant
@@ -112,7 +112,7 @@ pub struct Config {
     /// - flag of `serve`: `--bus` (may be repeated)
     #[serde(with = "word::many")]
     pub bus: Vec<PathBuf>,
-    /// Directories in which the Salt extension of this machine keeps entries while the daemon is unreachable (its `spool_dir`). `status` and `doctor`
+    /// Directories in which the Salt extension of this host keeps entries while the daemon is unreachable (its `spool_dir`). `status` and `doctor`
     /// inspect them; missing ones are ignored.
     ///
     /// - value: a list of absolute paths of directories
@@ -160,7 +160,7 @@ pub struct Config {
     /// The files that were read, in this order.
     #[serde(skip)]
     files: Vec<PathBuf>,
-    /// Where further ones would appear: the configuration file, and the directory beside it.
+    /// Where further ones would appear: the configuration file, and the directory next to it.
     #[serde(skip)]
     expected: Vec<PathBuf>,
     /// The places of all values in them.
@@ -345,7 +345,7 @@ impl Config {
         }
     }
 
-    /// The files that were read: the configuration file, then those in [`CONFIG_DIR`] beside it.
+    /// The files that were read: the configuration file, then those in [`CONFIG_DIR`] next to it.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }

@@ -25,11 +25,11 @@ use crate::model::{Allow, ReactorSettings, RuleOptions};
 #[serde(default, deny_unknown_fields)]
 pub struct ReactorConfig {
     /// The master's configuration file; it makes the daemon that master's reactor. `reactor`, `file_roots`, `user`, `cachedir`, `interface`,
-    /// `ret_port` and all other options that reactions need come from this file and its includes, which are read again when they change. A change of
+    /// `ret_port` and all other options that reactions need come from this file and its includes, which are reread when they change. A change of
     /// this key requires a restart of the daemon. After a change of `interface` or `ret_port`, restart the master soon: reactions are sent to the new
     /// address at once, and wait until it answers. They also wait while the master's event bus is not connected. The daemon must read the master's
     /// bus (`bus`) and needs read access to the key in its cache. The reactor sees events as they are stored, after `ingest.filter` and
-    /// `ingest.redact`. While the master runs Salt's own reactor, this one only watches, as with `reactor.shadow`. One line in the master's
+    /// `ingest.redact`. While the master runs Salt's reactor, this one only watches, as with `reactor.shadow`. One line in the master's
     /// configuration switches over, without a change to the rules: `engines: [saltcellar_reactor]` (or one more item in an existing list), followed
     /// by a restart of the master. It is an engine of the extension; its name keeps the master from adding its own reactor, and lets `salt-run
     /// reactor.list`, `add`, `delete`, `is_leader` and `set_leader` pass, which this reactor answers. Their changes last until the daemon restarts.
@@ -43,7 +43,7 @@ pub struct ReactorConfig {
     pub master: Option<PathBuf>,
     /// Instead of `reactor.master`: a minion's configuration file; it makes the daemon that minion's reactor, with or without a master. `bus` is the
     /// minion's socket directory (`/var/run/salt/minion`). The rules are `reactor` in the minion's files or `reactor.rules`. Only `caller` reactions
-    /// run: Salt (`reactor.python`) executes an execution function on this machine, as `salt-call` would, one at a time. Other reactions are
+    /// run: Salt (`reactor.python`) executes an execution function on this host, as `salt-call` would, one at a time. Other reactions are
     /// dead-lettered, because a minion has no request port. A function that raises is not retried. A function interrupted by the daemon's end runs
     /// again at the next start, unless its rule sets `at_most_once`. While the minion's `engines` list Salt's reactor, this one only watches.
     ///
@@ -58,14 +58,14 @@ pub struct ReactorConfig {
     /// - default: none: the master's own `reactor`
     /// - example: `[{'salt/minion/*/start': [/srv/reactor/start.sls, 'salt://reactor/sync.sls']}]`
     rules: Option<Json>,
-    /// Render reactions and record the resulting calls without making them, for a trial beside Salt's own reactor. `saltcellar reactor shadow` shows
+    /// Render reactions and record the resulting calls without making them, for a trial alongside Salt's reactor. `saltcellar reactor diff` shows
     /// the differences between the two.
     ///
     /// - value: true or false
     /// - default: `false`
     /// - example: `true`
     pub shadow: bool,
-    /// Shadow only: the time after an event within which Salt's own reactor may make its calls, for the comparison of `saltcellar reactor shadow`.
+    /// Shadow only: the time after an event within which Salt's reactor may make its calls, for the comparison of `saltcellar reactor diff`.
     /// Salt handles events one at a time; increase this if it lags behind.
     ///
     /// - value: a time from 1s to 1h
@@ -74,7 +74,7 @@ pub struct ReactorConfig {
     #[serde(with = "word")]
     pub shadow_window: Duration,
     /// Options of single rules. `rule` is the pattern exactly as in the list of rules; such a rule is rendered separately from others. The master may
-    /// have carried out a call that it did not answer. A job is then published again under the same jid, which minions run once, unless the log shows
+    /// have carried out a call that it did not answer. A job is then republished under the same jid, which minions run once, unless the log shows
     /// that it was published. A runner or wheel function is not called again: the log is searched for its start for a minute, and without one the
     /// outcome is `unknown`. `at_most_once`: no call is made a second time, including jobs and `caller` functions. `retry_unanswered`: runners and
     /// wheel functions are called again if their start is not in the log, at the risk of running twice. `tries`: how often a call that the master
@@ -134,10 +134,10 @@ pub struct ReactorConfig {
     /// - example: `act`
     pub without_quorum: WithoutQuorum,
     /// The Python in which Salt is installed. Files that are not rendered natively (`#!py`, most functions of `salt`, macros, imports, rare filters)
-    /// are rendered by Salt's own renderers in a separate process, which also has Salt's grains, and the signatures of runners and wheel functions for
+    /// are rendered by Salt's renderers in a separate process, which also has Salt's grains, and the signatures of runners and wheel functions for
     /// reactions without `args`; without it these fail. The process runs as Salt's `user`: a daemon that
     /// runs as root switches to it; a daemon of another user can use only its own. The process imports modules from Salt's installation only, not
-    /// from the current directory or `PYTHONPATH`. If it dies, its file is rendered again, up to three times in all.
+    /// from the current directory or `PYTHONPATH`. If it dies, its file is rerendered, up to three times in all.
     ///
     /// - value: an absolute path of a Python interpreter
     /// - default: the interpreter of `salt-master`, `salt-call` or `salt` in `PATH`, or /opt/saltstack/salt/bin/python3
@@ -164,7 +164,7 @@ pub struct ReactorConfig {
     pub helper_timeout: Duration,
     /// Time limit of Salt's Python for one file that is a program: `#!py`, `#!pyobjects`, `#!pydsl`, or one with a renderer of the site. Salt
     /// itself waits without limit. When the time is over, the process is killed, whatever the program has done by then, and the reaction
-    /// fails. A higher `reactor.helper_timeout` applies to these files, too.
+    /// fails. A higher `reactor.helper_timeout` also applies to these files.
     ///
     /// - value: a time from 1s to 1d
     /// - default: `10m`

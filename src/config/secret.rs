@@ -13,7 +13,7 @@ pub enum Secret {
     Credential(String),
 }
 
-/// A text of the configuration that may be a secret.
+/// A string of the configuration that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Text {
     /// The text itself.
@@ -36,7 +36,7 @@ words! {
             Self::File(path) => format!("file:{}", path.display()),
             Self::Credential(name) => format!("credential:{name}"),
         };
-    Text: "a text; or file: and an absolute path, or credential: and the name of a systemd credential",
+    Text: "a string; or file: and an absolute path, or credential: and the name of a systemd credential",
         |text| {
             if text.starts_with("file:") || text.starts_with("credential:") {
                 return Secret::parse(text).map(Self::Secret);

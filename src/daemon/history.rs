@@ -36,7 +36,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// `None` if the configuration has no servers for it.
+    /// `None` if the configuration contains no servers for it.
     pub(super) fn open(
         (config, master_id): (&Config, &str),
         store: &Store,
@@ -109,7 +109,7 @@ impl History {
         SharedHistory::new(self.peers.clone(), subjects.stream(), *window)
     }
 
-    /// The sink that publishes the own history.
+    /// The sink that publishes this master's history.
     pub(super) fn outbox(&self, store: &Store, now: Micros) -> SinkSettings {
         let parts = OutboxParts {
             cluster: self.cluster.clone(),

@@ -213,7 +213,7 @@ pub(crate) fn get(to: &Http, path: &str, headers: &str) -> Answer {
     request(to, "GET", path, headers, b"")
 }
 
-/// An answer that is read while it is made.
+/// A response that is read while it is made.
 pub(crate) struct Stream {
     /// Without the body.
     pub(crate) answer: Answer,

@@ -397,7 +397,7 @@ impl Daemon {
         let (stop, stopping) = watch::channel(false);
         let http = start_http(config, &ctx, &intake, &stopping)?;
 
-        // Before `READY=1` is sent: from then on a stop stores what was accepted first.
+        // Before `READY=1` is sent: afterwards a stop stores what was accepted first.
         let signals = {
             let _in = runtime.enter();
             UnixSignals::listen(hup)?
@@ -457,7 +457,7 @@ impl Daemon {
                     // Off this thread, which must continue to feed the watchdog.
                     let work = move || reload::reload(&parts);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
-                        tracing::error!(%error, "reload failed");
+                        tracing::error!(%error, "reload failed, the previous configuration stays in use: run `saltcellar config check`");
                     }
                     watchdog::ready(started_with);
                 }
@@ -488,7 +488,9 @@ impl Daemon {
         // Ends the process even if a disk hangs; acknowledged entries are durable.
         let timeout = threads::spawn("sc-giveup", || {
             std::thread::sleep(DRAIN_TIMEOUT);
-            tracing::error!("shutdown timed out, exiting");
+            tracing::error!(
+                "shutdown timed out, exiting; acknowledged entries are durable: check the disk for errors"
+            );
             std::process::exit(75);
         });
         if let Err(error) = timeout {
@@ -535,7 +537,7 @@ impl Daemon {
 
         // Everything that writes into the state directory has ended.
         if let Err(error) = self.store.note_stop() {
-            tracing::warn!(%error, "cannot record the end of this run, the next one cannot tell what is missing");
+            tracing::warn!(%error, "cannot record the clean stop, the next start cannot detect missing entries");
         }
 
         tracing::info!("stopped");
@@ -728,6 +730,6 @@ fn raise_file_limit() {
     };
 
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "cannot raise the limit of open files, many connections may be rejected: set LimitNOFILE in the unit");
     }
 }

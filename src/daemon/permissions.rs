@@ -37,7 +37,7 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
             if mode & mask != 0 {
                 tracing::warn!(
                     state_dir = %dir.display(), mode = %format_args!("{mode:04o}"), other = %other.display(),
-                    "state directory is open to others and contains foreign files; permissions not changed"
+                    "state directory is open to others and contains foreign files, permissions not changed: run `chmod 700` on it, or choose another --state-dir"
                 );
             }
             Ok(())
@@ -68,7 +68,7 @@ fn restrict_one(path: &Path, mask: u32) -> anyhow::Result<()> {
         // Owned by another user, or on a file system without permissions.
         Err(error) => tracing::warn!(
             path = %path.display(), mode = %format_args!("{mode:04o}"), %error,
-            "open to others, and the permissions cannot be changed"
+            "file open to other users and its permissions cannot be changed: run `chmod o-rwx` on it"
         ),
     }
 

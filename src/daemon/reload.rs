@@ -31,10 +31,10 @@ pub(super) fn reload(parts: &Parts) {
         Err(error) => {
             // The reactor rejects the file as well, and counts the rejection.
             if let Some(Err(reason)) = parts.reactor.as_ref().map(Reloader::reload) {
-                tracing::debug!(reason, "the reactor keeps its configuration, too");
+                tracing::debug!(reason, "the reactor also keeps its configuration");
             }
 
-            tracing::error!(%error, "changed configuration is invalid, keeping the previous one");
+            tracing::error!(%error, "changed configuration invalid, keeping the previous one: run `saltcellar config check`");
 
             // Keys that need a restart stay as the last valid file left them.
             let problem = Some(error.to_string());
@@ -110,13 +110,13 @@ fn report(changed: &[String], restart_keys: &[String], problems: &[String]) {
             rejected,
             changed,
             needs_restart = restart,
-            "configuration reloaded in part, the previous one of the rejected parts stays in use"
+            "configuration reloaded in part, rejected parts keep their previous settings: run `saltcellar config check`"
         );
     } else if !restart_keys.is_empty() {
         tracing::warn!(
             changed,
             needs_restart = restart,
-            "configuration reloaded, some changed keys take effect after a restart"
+            "configuration reloaded, some changed keys take effect after `systemctl restart saltcellar`"
         );
     } else {
         tracing::info!(changed, "configuration reloaded");

@@ -25,7 +25,7 @@ pub(super) fn ready(config: &Config) {
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// Reports that the configuration is being read again; [`ready`] ends this.
+/// Reports that the configuration is being reread; [`ready`] ends this.
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[
@@ -33,7 +33,9 @@ pub(super) fn reloading() {
             now,
             NotifyState::Status("Reloading the configuration"),
         ]),
-        Err(error) => tracing::warn!(%error, "cannot read the monotonic clock"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the monotonic clock, systemd is not told about the reload");
+        }
     }
 }
 
@@ -55,7 +57,7 @@ pub(super) fn inherited(path: &Path) -> Passed {
             Ok(Some(socket)) => socket,
             Ok(None) => continue,
             Err(error) => {
-                tracing::warn!(%error, "systemd passed a file descriptor that is not a listening unix socket, ignored");
+                tracing::warn!(%error, "systemd passed a file descriptor that is not a listening unix socket, ignored: correct the .socket unit");
                 continue;
             }
         };
@@ -64,12 +66,12 @@ pub(super) fn inherited(path: &Path) -> Passed {
             Ok(()) => {}
             // The daemon binds the socket again, and gives the new one to systemd.
             Err(problem) if name == STORED_NAME => {
-                tracing::warn!(socket = %path.display(), "the socket that systemd kept is not used: {problem}");
+                tracing::warn!(socket = %path.display(), %problem, "socket kept by systemd not used, rebinding it");
                 notify(&[NotifyState::FdStoreRemove, STORED_AS]);
             }
             Err(problem) => tracing::warn!(
-                unit = name, socket = %path.display(),
-                "the socket of a systemd unit is not used: {problem}; stop saltcellar.service, and restart the socket unit or disable it"
+                unit = name, socket = %path.display(), %problem,
+                "socket of a systemd unit not used: stop saltcellar.service, then restart or disable the socket unit"
             ),
         }
     }
@@ -140,7 +142,7 @@ pub(super) async fn feed(seen_s_ago: impl Fn() -> u64) {
         if stuck > timeout.as_secs().max(2) {
             tracing::error!(
                 stuck_s = stuck,
-                "appender is stuck, probably in disk I/O; not feeding the watchdog"
+                "appender stuck, probably in disk I/O; not feeding the watchdog, systemd restarts the daemon: look for disk errors in `dmesg`"
             );
         } else {
             notify(&[NotifyState::Watchdog]);
@@ -150,6 +152,6 @@ pub(super) async fn feed(seen_s_ago: impl Fn() -> u64) {
 
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot notify systemd");
+        tracing::warn!(%error, "cannot notify systemd, which may restart the daemon: is NOTIFY_SOCKET accessible?");
     }
 }

@@ -146,7 +146,7 @@ impl DeadLetters {
         let unreadable = found.iter().filter(|found| found.value.is_none()).count();
         let problem = || {
             format!(
-                "{unreadable} dead letters of the sink {} cannot be read by this release: their events cannot be delivered again; \
+                "{unreadable} dead letters of the sink {} cannot be read by this release: their events cannot be redelivered; \
                  they are kept until all dead letters of the sink are dropped",
                 self.prefix.trim_end_matches('/')
             )

@@ -7,7 +7,7 @@
 //! | `time` | arrival, `2026-11-21T05:47:28.123456Z` |
 //! | `tag` | tag |
 //! | `minion`, `fun`, `jid` | minion id, function, job id; null without one |
-//! | `master_id` | the id of the master that fired the event: `master_id` in its data, or of the peer that it came from, or of this machine's master |
+//! | `master_id` | the id of the master that fired the event: `master_id` in its data, or of the peer that it came from, or of this host's master |
 //! | `data` | the event's data, in the JSON form of [`crate::wire::msgpack::json`] |
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) struct Stored {
     pub(crate) retcode: i64,
     /// The bytes of a tag that is not UTF-8.
     pub(crate) odd_tag: Option<Vec<u8>>,
-    /// Of a block of events, which has nothing else but the number and the time of the last one. Its item has the bytes.
+    /// Of a block of events, which has nothing else but the number and the time of the last one. Its item contains the bytes.
     pub(crate) block: Option<PackedBlock>,
 }
 
@@ -84,7 +84,7 @@ struct Header<'a> {
 pub(crate) struct Unreadable(String);
 
 impl Event {
-    /// The event of an entry. `master_id` is that of this machine's master.
+    /// The event of an entry. `master_id` is that of this host's master.
     pub(crate) fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
         let StoredEntry {
             seq,

@@ -11,7 +11,7 @@
 //!          +-- acknowledged when all are delivered               +-> dead letters
 //! ```
 //!
-//! The encoder of the sink that shares the own history takes parts of the log instead of events
+//! The encoder of the sink that shares this master's history takes parts of the log instead of events
 //! ([`outbox`]).
 //!
 //! Sinks whose items are equal share all up to the items ([`runtime`]).
@@ -22,7 +22,7 @@
 //! # Invariant
 //!
 //! A feed's position passes an event only after the destination has accepted each of its items, or
-//! their dead letters are durable. So every matching event is delivered at least once. Engines only
+//! their dead letters are durable. Therefore every matching event is delivered at least once. Engines only
 //! read the log: none of them delays a writer or another engine. A script writes to Salt's bus
 //! only, at a limited rate.
 

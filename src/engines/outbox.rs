@@ -1,4 +1,4 @@
-//! The sink `cluster`, which publishes the own history to the other masters: a sink as any other, with an encoder and a transport that no
+//! The sink `cluster`, which publishes this master's history to the other masters: a sink as any other, with an encoder and a transport that no
 //! configuration can name.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::model::SeqNo;
 use crate::store::{Start, Store, StoreError, TravellingPart};
 use crate::wire::filter::{Entries, EntryFilter};
 
-/// The settings of the sink that publishes the own history.
+/// The settings of the sink that publishes this master's history.
 pub(crate) fn outbox(parts: OutboxParts, now: Micros) -> SinkSettings {
     let (window, entries) = (parts.cluster.window, parts.cluster.shared());
     let store = parts.store.clone();

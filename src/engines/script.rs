@@ -191,7 +191,7 @@ impl ScriptMonitor {
         all
     }
 
-    /// Begins anew for a script that is new or has changed.
+    /// Restarts a script that is new or has changed.
     fn begin(&self, name: &str) {
         self.0
             .lock()
@@ -250,7 +250,7 @@ impl Scripts {
             self.deps.monitor.begin(&name);
 
             let thread = self.start_one(settings, thread_name).inspect_err(|error| {
-                tracing::error!(script = name, %error, "script not started");
+                tracing::error!(script = name, %error, "script not started: correct the cause and run `systemctl reload saltcellar`");
                 self.deps.monitor.change(&name, |status| {
                     status.phase = ScriptPhase::Failed;
                     status.error = Some(error.to_string());
@@ -298,7 +298,10 @@ impl Scripts {
     /// Stops all scripts. Lines that were not fired are lost.
     pub(crate) fn stop(&self) {
         for name in self.running.stop(SINK_STOP_TIMEOUT) {
-            tracing::warn!(script = name, "script does not end, it is left behind");
+            tracing::warn!(
+                script = name,
+                "script did not exit after SIGKILL, abandoning it: look for its process with `ps`"
+            );
         }
     }
 }
@@ -394,7 +397,7 @@ impl Script {
                 }
             });
 
-            // A program that ends with success is started again, too: it may read its source at
+            // A program that ends with success is also restarted: it may read its source at
             // intervals.
             let pause = match ended {
                 Ended::Stop => return,
@@ -409,7 +412,7 @@ impl Script {
                         script = name,
                         reason,
                         ?pause,
-                        "script failed, starting it again"
+                        "script failed, restarting it: its messages above show the cause"
                     );
                     pause
                 }
@@ -560,7 +563,7 @@ impl Script {
                     // An unreachable bus is logged once per event.
                     if !std::mem::replace(&mut is_logged, true) {
                         let script = self.settings.name.as_str();
-                        tracing::warn!(script, %error, "event of a script not fired, retrying");
+                        tracing::warn!(script, %error, "cannot fire an event of a script, retrying: is salt-master running?");
                     }
                     if self.is_stopped_within(backoff.next()) {
                         return false;
@@ -580,7 +583,7 @@ impl Script {
             tracing::warn!(
                 script = self.settings.name,
                 reason,
-                "line of a script is not an event, left out"
+                "script line is not an event, skipping it: each line must be a JSON object with `tag` and `data`"
             );
         }
     }
@@ -618,7 +621,7 @@ fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
 /// the master, as in Salt.
 fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
     let shown = || shortened(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
-    let expected = "give one JSON object a line, with `tag` (a text) and `data` (an object)";
+    let expected = "give one JSON object a line, with `tag` (a string) and `data` (an object)";
 
     let Ok(Json::Object(mut event)) = serde_json::from_slice(line) else {
         return Err(format!("{:?}: not a JSON object; {expected}", shown()));
@@ -634,7 +637,7 @@ fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
     };
 
     let value = from_json(&data).map_err(|error| error.to_string())?;
-    // Salt's own readers index into the data of every event.
+    // Salt's readers index into the data of every event.
     let rmpv::Value::Map(mut pairs) = value else {
         return Err(format!("{:?}: data is not an object; {expected}", shown()));
     };
@@ -931,7 +934,7 @@ mod tests {
         scripts.apply(Vec::new());
         scripts.stop();
         assert_eq!(tags(&fired), ["alone", "alone"]);
-        assert!(!mark.exists(), "the stop waits for a removed script, too");
+        assert!(!mark.exists(), "the stop also waits for a removed script");
     }
 
     #[test]

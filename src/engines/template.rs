@@ -28,7 +28,7 @@ const NAME: &str = "template";
 
 /// The reason why a template has no text for an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the template failed: {0}")]
+#[error("the template of the sink failed: {0}")]
 pub struct RenderError(String);
 
 impl Template {
@@ -90,7 +90,7 @@ impl Template {
     /// template's own text stay.
     pub(crate) fn break_no_lines(&mut self) {
         Arc::make_mut(&mut self.0).set_formatter(|out, state, value| {
-            // Other values than texts are written in a form that escapes line breaks, or have none.
+            // Other values than strings are written in a form that escapes line breaks, or have none.
             match value.as_str().filter(|text| has_break(text.as_bytes())) {
                 Some(text) => {
                     let line = escaped(text.as_bytes());
@@ -121,7 +121,7 @@ impl Template {
         // The fuel bounds the number of operations, not the size of the text that they copy.
         if text.len() > SINK_ITEM_BYTES_MAX {
             return Err(RenderError(format!(
-                "its text has more than {SINK_ITEM_BYTES_MAX} bytes"
+                "its text contains more than {SINK_ITEM_BYTES_MAX} bytes"
             )));
         }
 
@@ -227,7 +227,7 @@ mod tests {
         assert!(
             wrong
                 .to_string()
-                .starts_with("the template failed: line 2: "),
+                .starts_with("the template of the sink failed: line 2: "),
             "{wrong}"
         );
     }

@@ -2,7 +2,7 @@
 //!
 //! One thread per bus connects to the publisher's unix socket, which sends all events without a handshake
 //! (`salt/transport/tcp.py`, `ipc.py`). A slow subscriber makes the publisher's memory grow on
-//! 3006 and is disconnected on 3007 and 3008. So the thread always reads, and events that the store cannot accept yet wait in
+//! 3006 and is disconnected on 3007 and 3008. Therefore the thread always reads, and events that the store cannot accept yet wait in
 //! the spill ([`super::spill`]), which a second thread drains. Between two reads it pauses for as long as the socket
 //! has room ([`super::gather`]).
 //!
@@ -180,7 +180,7 @@ impl Bus {
             Err(error) => {
                 // Reading goes on without a disk, because Salt's publisher waits for no subscriber.
                 self.deps.metrics.spill_reads_failed.add(1);
-                tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only");
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only: check the permissions and free space of the directory");
                 (
                     SpillDrainer::without_disk(&self.spill_writer, &dir, fs),
                     Seen::default(),
@@ -204,7 +204,7 @@ impl Bus {
                 // As at any other thread that cannot be started: the limit of the unit is too low.
                 Err(error) => tracing::error!(
                     bus = %self.path.display(), %error,
-                    "cannot start a thread for the spill, the event bus is not read until the daemon is restarted"
+                    "cannot start a thread for the spill, the event bus is not read: raise TasksMax of the unit and restart the daemon"
                 ),
             }
 
@@ -280,7 +280,7 @@ impl Bus {
                 Cause::Disconnect
             }
             ConnectionEnd::Failed(why) => {
-                tracing::warn!(bus = %path.display(), why, "event bus disconnected, reconnecting");
+                tracing::warn!(bus = %path.display(), why, "event bus disconnected, reconnecting: is salt-master running? `saltcellar doctor` checks it");
                 Cause::Disconnect
             }
             ConnectionEnd::Unreadable(error) => {
@@ -289,7 +289,7 @@ impl Bus {
                     _ => &self.deps.metrics.bus_frames_malformed,
                 };
                 counter.add(1);
-                tracing::warn!(bus = %path.display(), %error, "malformed data on the event bus, reconnecting");
+                tracing::warn!(bus = %path.display(), %error, "malformed data on the event bus, reconnecting: does `bus` name Salt's publisher socket?");
                 Cause::Framing
             }
         };

@@ -2,12 +2,12 @@
 //!
 //! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads at once is one batch
 //! for `intake`. The next one is unpacked meanwhile, and follows when that is on disk: so the entries of an origin are stored in their
-//! order. It also sends and hears signs of life.
+//! order. It also sends and hears heartbeats.
 //!
 //! # Invariant
 //!
 //! An entry of a peer is stored once, whatever is repeated: it has a name, which is its origin, its numbering and its number. The marks in
-//! the settings may be older than the log after a crash. So at the start, and after a batch that failed, the log is read from the
+//! the settings may be older than the log after a crash. Therefore at the start, and after a batch that failed, the log is read from the
 //! place on that was saved with them ([`Stored::since`]).
 //!
 //! A message counts only under the subject of its origin, which no other master's user may publish to. Whatever else is in the stream is
@@ -126,7 +126,7 @@ impl Storing {
         };
         match done.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => Err(format!("the store refuses entries: {why}")),
+            Ok(Err(why)) => Err(format!("the store rejects entries: {why}")),
             Err(_) => Err("the store is stopping".to_owned()),
         }
     }
@@ -177,8 +177,8 @@ impl Inbox {
         {
             Ok(runtime) => runtime,
             Err(error) => {
+                tracing::error!(%error, "cannot start reading the histories of other masters: restart the daemon");
                 let why = format!("cannot start the inbox: {error}");
-                tracing::error!("{why}");
                 return self.parts.peers.receives(Some(why));
             }
         };
@@ -199,7 +199,7 @@ impl Inbox {
                 tracing::warn!(
                     error = why,
                     ?pause,
-                    "the histories of other masters are not read, retrying"
+                    "cannot read the histories of other masters, retrying: `saltcellar doctor` checks NATS"
                 );
             }
             self.parts.peers.receives(Some(why));
@@ -207,7 +207,7 @@ impl Inbox {
         }
 
         if let Err(error) = self.save(Save::Durable) {
-            tracing::warn!(%error, "place in the stream not saved, the next start reads a little again");
+            tracing::warn!(%error, "cannot save the position in the stream, the next start rereads some messages");
         }
     }
 
@@ -217,7 +217,7 @@ impl Inbox {
         let secrets = Revealed::default();
         let connection = cluster.connect("inbox", &secrets).await?;
 
-        // Signs of life do not depend on the stream: while it is away, the others learn how far this master is.
+        // Heartbeats do not depend on the stream: while it is away, the others learn how far this master is.
         let beats = beats(self.parts.clone(), &connection).await?;
         let mut beats = pin!(beats);
 
@@ -228,7 +228,7 @@ impl Inbox {
                     Err(why) if !drain.is_stopping() => why,
                     ended => return ended,
                 };
-                // The connection may be right, and the disk full: signs of life go on.
+                // The connection may be right, and the disk full: heartbeats go on.
                 let is_lost = connection.context.client().connection_state()
                     != async_nats::connection::State::Connected;
                 let why = connection
@@ -240,7 +240,7 @@ impl Inbox {
                 if self.log.is_due("reading", self.parts.clock.monotonic()) {
                     tracing::warn!(
                         error = why,
-                        "the histories of other masters are not read, retrying"
+                        "cannot read the histories of other masters, retrying: `saltcellar doctor` checks NATS"
                     );
                 }
                 self.parts.peers.receives(Some(why));
@@ -281,7 +281,7 @@ impl Inbox {
         self.open_blocks.clear();
         self.waiting.clear();
 
-        // First, because what the stream has of the own master may be of another state of this store.
+        // First, because what the stream has of this daemon's master may be of another state of this store.
         let newest = cluster.newest_of_own(connection).await?;
         let failed = |error: StoreError| error.to_string();
         let InboxParts {
@@ -309,7 +309,7 @@ impl Inbox {
             let _ = batch.wait().await;
         }
         let (store, upto) = (self.parts.store.clone(), self.place.upto);
-        // Off this thread, which sends signs of life: after a restore it is the whole log.
+        // Off this thread, which sends heartbeats: after a restore it is the whole log.
         let stored = tokio::task::spawn_blocking(move || Stored::since(&store, upto)).await;
         let stored = stored.map_err(|error| error.to_string())?;
         self.stored = stored.map_err(failed)?;
@@ -421,7 +421,7 @@ impl Inbox {
                 peers.rejected(master, &why);
                 metrics.cluster_messages_rejected.add(1);
                 if self.log.is_due("rejected", self.parts.clock.monotonic()) {
-                    tracing::warn!(number, subject = %message.subject, why, "message of the stream rejected");
+                    tracing::warn!(number, subject = %message.subject, why, "stream message rejected: see `saltcellar status`");
                 }
             }
             Err(Bad::Wait(why)) => {
@@ -434,7 +434,7 @@ impl Inbox {
                     number,
                     master = name,
                     why,
-                    "the history of a master is not read on"
+                    "reading the history of a master has stopped at this message: see `saltcellar status`"
                 );
             }
             Err(Bad::Stop(why)) => {
@@ -445,7 +445,7 @@ impl Inbox {
             }
         }
 
-        // What waits is read again by the next start.
+        // What waits is reread by the next start.
         let read = self.open_blocks.read_up_to(number);
         let waits = self.waiting.values().map(|first| first - 1).min();
         taken.message = Some(waits.map_or(read, |waits| read.min(waits)));
@@ -611,7 +611,7 @@ impl Inbox {
             master = header.origin,
             first = known + 1,
             last = header.before,
-            "the stream does not have these entries of a master any more, `saltcellar cluster join` copies them from another daemon"
+            "the stream no longer contains these entries of a master: run `saltcellar cluster join` to copy them from another daemon"
         );
     }
 
@@ -732,7 +732,7 @@ impl Inbox {
         }
         self.pin_checked = Some(Instant::now());
         if let Err(error) = self.decide_pin() {
-            tracing::error!(%error, "cannot decide whether retention keeps what is not published, retrying");
+            tracing::error!(%error, "cannot read the publishing position, retention keeps all entries, retrying: run `saltcellar store verify`");
         }
     }
 
@@ -746,7 +746,7 @@ impl Inbox {
         if pin != own.record.pin {
             store.pin_consumer(OUTBOX, pin)?;
             if !pin {
-                tracing::warn!(lag = ?own.lag, "nothing was published for longer than cluster.window, retention may drop what was not");
+                tracing::warn!(lag = ?own.lag, "nothing was published for longer than cluster.window, retention may delete unpublished entries: `saltcellar doctor` checks NATS");
             }
         }
         Ok(())
@@ -782,7 +782,7 @@ fn check(kind: Kind, origin: &str, number: u64) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Sends signs of life and hears those of the others, until an error.
+/// Sends heartbeats and hears those of the others, until an error.
 async fn beats(
     parts: InboxParts,
     connection: &Connection,
@@ -810,7 +810,7 @@ async fn beats(
                         client
                             .publish(own.clone(), beat.into())
                             .await
-                            .map_err(|error| format!("cannot send a sign of life: {error}"))?;
+                            .map_err(|error| format!("cannot send a heartbeat: {error}"))?;
                     }
                 }
                 message = heard.next() => {
@@ -827,7 +827,7 @@ async fn beats(
                         }
                         (sender, _) => {
                             let name = sender.as_ref().map(crate::model::MasterName::as_str);
-                            parts.peers.rejected(name, "a sign of life that cannot be read");
+                            parts.peers.rejected(name, "a heartbeat that cannot be read");
                         }
                     }
                 }
@@ -836,7 +836,7 @@ async fn beats(
     })
 }
 
-/// Takes the holds in a sign of life.
+/// Takes the holds in a heartbeat.
 async fn hear_holds(parts: &InboxParts, sender: MasterName, told: Vec<SharedHold>) {
     let (store, peers, name) = (parts.store.clone(), parts.peers.clone(), sender.clone());
     // Off this thread: it waits for the disk, and for a round of retention.
@@ -851,11 +851,11 @@ async fn hear_holds(parts: &InboxParts, sender: MasterName, told: Vec<SharedHold
     tracing::warn!(
         master = name.as_str(),
         error = why,
-        "holds of another master not stored, retrying"
+        "cannot store the holds of another master, retrying"
     );
 }
 
-/// The sign of life of this daemon, and more of them if others lack its holds.
+/// The heartbeat of this daemon, and more of them if others lack its holds.
 fn beats_now(parts: &InboxParts, digest: &KnownDigest) -> Result<Vec<Beat>, StoreError> {
     let Told {
         digest,
@@ -877,7 +877,7 @@ fn beats_now(parts: &InboxParts, digest: &KnownDigest) -> Result<Vec<Beat>, Stor
     Ok(beats)
 }
 
-/// The sign of life of this daemon.
+/// The heartbeat of this daemon.
 fn beat(parts: &InboxParts) -> Result<Beat, StoreError> {
     // In this order: what is stored after this moment is not claimed to be published.
     let at = parts.clock.now();

@@ -1,6 +1,6 @@
 //! How long the events of a bus gather: in its socket until the next read, and in memory until they are handed over.
 //!
-//! A read and a commit cost as much as many events, and nobody waits for an answer. But a full socket makes Salt's publisher wait, or lose
+//! A read and a commit cost as much as many events, and nobody waits for a response. But a full socket makes Salt's publisher wait, or lose
 //! events if `ipc_write_buffer` is set; and someone may wait for the events themselves.
 
 use std::time::Duration;

@@ -121,7 +121,7 @@ impl Joining<'_> {
         if entry.origin != self.name.as_str() || stored.has(entry) {
             return Ok(stored.has(entry));
         }
-        // Of the own master: this store has it unless it was lost.
+        // Of this daemon's master: this store has it unless it was lost.
         let mut found = false;
         let any = |_: Kind, _: Flags| true;
         let number = SeqNo(entry.number);

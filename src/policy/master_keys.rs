@@ -7,7 +7,7 @@
 //!
 //! The same files tell whether a master is in a cluster.
 //!
-//! The reactor needs to know whether a request contained the right key. So the key is first compared with the current key
+//! The reactor needs to know whether a request contained the right key. Therefore the key is first compared with the current key
 //! file, and the entry carries the result ([`Flags::MASTER_KEY`]).
 //!
 //! # Invariant
@@ -147,7 +147,7 @@ impl MasterKeys {
         }
     }
 
-    /// No known key, beside a master of a cluster.
+    /// No known key, and the master is in a cluster.
     #[cfg(test)]
     pub(crate) fn of_cluster() -> Self {
         Self {
@@ -249,7 +249,7 @@ impl MasterKeys {
             for error in &unreadable {
                 tracing::warn!(
                     error,
-                    "cannot read a master's key; it is redacted only from requests to the reactor (salt-run reactor.*)"
+                    "cannot read a master's key, it is redacted only from requests to the reactor (salt-run reactor.*): give the daemon's user access to the file"
                 );
             }
         }
@@ -273,7 +273,7 @@ impl MasterKeys {
         let known = self.known.read();
         let is_request = is_manage_tag(entry.tag);
         let has_text = known.texts.occur_in(entry.body);
-        // Tag, minion, function and jid are stored beside the body.
+        // Tag, minion, function and jid are stored separately from the body.
         let names = known.texts.blank_names(entry);
 
         if !is_request && !has_text && names.is_none() {

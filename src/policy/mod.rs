@@ -68,10 +68,10 @@ pub(crate) enum RejectReason {
     #[error("no tag: an event is its tag, two newlines, and msgpack")]
     NoTag,
     /// A tag of this many bytes.
-    #[error("a tag of {0} bytes exceeds the limit of {TAG_BYTES_MAX}")]
+    #[error("a tag of {0} bytes exceeds the limit of {TAG_BYTES_MAX}: shorten the tag")]
     TagTooLong(usize),
     /// Tag and data together exceed `store.entry_bytes_max`.
-    #[error("an event of {len} bytes exceeds the limit of {max} (store.entry_bytes_max)")]
+    #[error("an event of {len} bytes exceeds the limit of {max}: raise store.entry_bytes_max")]
     TooLarge {
         /// Size of the event in bytes.
         len: usize,
@@ -180,13 +180,13 @@ impl Policy {
             return self.event(tag, data, source, at);
         }
 
-        self.metrics.events_without_tag.add(1);
+        self.metrics.events_dropped_without_tag.add(1);
         self.log("no tag", || {
             tracing::warn!(
                 source = source.name(),
                 bytes = message.len(),
-                "event rejected: {}",
-                RejectReason::NoTag
+                reason = %RejectReason::NoTag,
+                "event rejected and not stored: correct the sender"
             );
         });
         Err(RejectReason::NoTag)
@@ -219,11 +219,11 @@ impl Policy {
     }
 
     fn reject_large(&self, tag: &[u8], len: usize, source: Source) -> RejectReason {
-        self.metrics.entries_too_large.add(1);
+        self.metrics.entries_rejected_too_large.add(1);
         let max = self.entry_bytes_max;
         let reason = RejectReason::TooLarge { len, max };
         self.log("too large", || {
-            tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
+            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender");
         });
         reason
     }
@@ -240,7 +240,7 @@ impl Policy {
         self.log("return without value", || {
             tracing::warn!(
                 source = source.name(), tag = %shown(tag), bytes = len, max = self.entry_bytes_max,
-                "return stored without its value and its exit code, because it is too large to be read"
+                "return too large to be parsed, stored without value and exit code: raise `store.entry_bytes_max`"
             );
         });
         Some(body)
@@ -266,7 +266,7 @@ impl Policy {
                 minion = entry.minion,
                 bytes = entry.raw_len(),
                 max = self.entry_bytes_max,
-                "return stored without its value, which is too large"
+                "return too large, stored without its value: raise `store.entry_bytes_max`"
             );
         });
 
@@ -279,7 +279,7 @@ impl Policy {
             return Err(self.reject(entry, why));
         };
 
-        self.metrics.returns_mended.add(1);
+        self.metrics.returns_repaired.add(1);
         self.log("mended", || {
             tracing::warn!(
                 source = entry.source.name(), tag = %shown(entry.tag), jid = entry.jid, minion = entry.minion, %why,
@@ -331,10 +331,10 @@ impl Policy {
         if tag.len() <= TAG_BYTES_MAX {
             return Ok(());
         }
-        self.metrics.events_tag_too_long.add(1);
+        self.metrics.events_dropped_tag_too_long.add(1);
         let reason = RejectReason::TagTooLong(tag.len());
         self.log("tag too long", || {
-            tracing::warn!(source = source.name(), tag = %shown(tag), "event rejected: {reason}");
+            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender");
         });
         Err(reason)
     }
@@ -362,11 +362,11 @@ impl Policy {
 
     /// Counts and logs an entry that Salt's codec cannot read.
     pub(crate) fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> RejectReason {
-        self.metrics.entries_unreadable.add(1);
+        self.metrics.entries_rejected_unreadable.add(1);
         self.log("unreadable", || {
             tracing::warn!(
                 source = entry.source.name(), tag = %shown(entry.tag), jid = entry.jid, minion = entry.minion, %why,
-                "entry rejected: Salt's codec cannot read its data"
+                "entry rejected and not stored, Salt's codec cannot read its data: correct the sender"
             );
         });
         why.into()
@@ -436,11 +436,11 @@ impl Policy {
     }
 
     fn report_unparsed(&self, entry: &Entry<'_>) {
-        self.metrics.redactions_blind.add(1);
+        self.metrics.bodies_redacted_entirely.add(1);
         self.log("unparsed", || {
             tracing::warn!(
                 source = entry.source.name(), tag = %shown(entry.tag),
-                "data is not msgpack and cannot be searched for values to redact; replaced as a whole"
+                "data is not msgpack and cannot be searched for values to redact, replaced as a whole"
             );
         });
     }
@@ -508,10 +508,10 @@ impl Policy {
         };
 
         condition.holds(entry.tag, entry.body).unwrap_or_else(|error| {
-            self.metrics.filters_too_costly.add(1);
+            self.metrics.conditions_too_costly.add(1);
             self.log("too costly", || {
                 let rule = filter.rule.name.as_str();
-                tracing::warn!(rule, tag = %shown(entry.tag), %error, "rule of ingest.filter not applied to an event");
+                tracing::warn!(rule, tag = %shown(entry.tag), %error, "ingest.filter rule not applied to an event, the event is stored: simplify the rule");
             });
             // In doubt an event is stored, because a dropped one is gone.
             false
@@ -523,37 +523,40 @@ impl Policy {
         let (stamp, form) = (event.stamp, event.form);
         let entry = event.entry();
 
-        let report = |about: &'static str, message: &str| {
-            self.log(about, || {
-                let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
-                tracing::warn!(
-                    source = entry.source.name(), tag = %shown(entry.tag), minion = entry.minion, stamp, "{message}"
-                );
-            });
-        };
+        // A literal sentence each, which can be searched for.
+        macro_rules! report {
+            ($about:literal, $sentence:literal) => {
+                self.log($about, || {
+                    let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
+                    tracing::warn!(
+                        source = entry.source.name(), tag = %shown(entry.tag), minion = entry.minion, stamp, $sentence
+                    );
+                })
+            };
+        }
 
         match form {
             // Unreadable data was rejected before.
             DataForm::Map | DataForm::Unreadable(_) => {}
             DataForm::NoMap => {
-                self.metrics.events_no_map.add(1);
-                report("no map", "event data is not a map; stored unchanged");
+                self.metrics.events_without_map.add(1);
+                report!("no map", "event data is not a map, stored unchanged");
             }
         }
 
         if event.ignored_peer.is_some() {
-            self.metrics.event_peers_ignored.add(1);
-            report(
+            self.metrics.event_peer_ids_ignored.add(1);
+            report!(
                 "peer ignored",
-                "event has the mark of a peer (`__peer_id`), but no master of this daemon is known to have a `cluster_id`; stored unchanged",
+                "event carries a peer mark (`__peer_id`), but no master of this daemon is known to have a `cluster_id`, stored unchanged: check `ingest.masters`; otherwise the event is forged"
             );
         }
 
         if stamp.is_some_and(|stamp| !is_near(stamp, entry.at)) {
-            self.metrics.event_clocks_off.add(1);
-            report(
+            self.metrics.event_timestamps_off.add(1);
+            report!(
                 "clock off",
-                "event stamp differs by more than a day from the local time: one of the clocks is wrong",
+                "event stamp differs by more than a day from the local time, stored unchanged: correct the clock of the minion or of this host"
             );
         }
     }
@@ -755,7 +758,7 @@ mod tests {
         assert!(!is_stored(&small) && is_stored(&large));
         assert_eq!(
             (
-                metrics.filters_too_costly.get(),
+                metrics.conditions_too_costly.get(),
                 metrics.entries_filtered.get()
             ),
             (1, 1)
@@ -841,12 +844,12 @@ mod tests {
         assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(true));
         assert_eq!(take(&[b"t\n\n", &data("web1")[..]].concat()), Ok(true));
         let counted = [
-            &metrics.events_without_tag,
-            &metrics.events_tag_too_long,
-            &metrics.entries_too_large,
-            &metrics.events_no_map,
-            &metrics.entries_unreadable,
-            &metrics.event_clocks_off,
+            &metrics.events_dropped_without_tag,
+            &metrics.events_dropped_tag_too_long,
+            &metrics.entries_rejected_too_large,
+            &metrics.events_without_map,
+            &metrics.entries_rejected_unreadable,
+            &metrics.event_timestamps_off,
         ];
         assert_eq!(
             counted.map(crate::base::metrics::Counter::get),
@@ -954,7 +957,7 @@ mod tests {
             (
                 metrics.entries_redacted.get(),
                 metrics.returns_without_value.get(),
-                metrics.returns_mended.get()
+                metrics.returns_repaired.get()
             ),
             (2, 2, 2)
         );
@@ -982,7 +985,7 @@ mod tests {
                 assert_eq!(entry.body == data, origin.is_empty());
                 assert_eq!(accepted.fingerprints, Some(fingerprints_of(&entry)));
             }
-            assert_eq!(metrics.event_peers_ignored.get(), ignored);
+            assert_eq!(metrics.event_peer_ids_ignored.get(), ignored);
         }
     }
 
@@ -1003,6 +1006,6 @@ mod tests {
             policy.pass(&entry, None).unwrap().entry().body,
             b"\xaa[redacted]"
         );
-        assert_eq!(metrics.redactions_blind.get(), 1);
+        assert_eq!(metrics.bodies_redacted_entirely.get(), 1);
     }
 }

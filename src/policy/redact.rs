@@ -2,10 +2,10 @@
 //!
 //! One walk over the body collects the values to replace; the rest is copied unchanged, so the result is msgpack of the same structure.
 //! A redacted value becomes the text [`REDACTED`], unless it is nil or a boolean: those are not secret, and callers test
-//! them. A pattern replaces only the matching part of a text.
+//! them. A pattern replaces only the matching part of a string.
 //!
 //! The fields that identify a job for Salt and the store are kept at the top of a return, an event or a load, if they have a value of their
-//! kind ([`is_kept`]): a name alone keeps nothing. A pattern also applies to the keys of maps, except for the names of Salt's own fields at
+//! kind ([`is_kept`]): a name alone keeps nothing. A pattern also applies to the keys of maps, except for the names of Salt's fields at
 //! the top ([`FIELDS`]). Data that cannot be parsed is replaced as a whole, because storing it could expose a secret.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ pub const FIELDS: [&str; 32] = [
 ];
 
 /// Whether the value of a field at the top is of the field's kind, so that it is kept. `value` is msgpack; `is_own` is true for the
-/// functions in the event's `fun`: a text that only looks like a function may be anything.
+/// functions in the event's `fun`: a string that only looks like a function may be anything.
 ///
 /// | field | kind |
 /// |---|---|
@@ -507,9 +507,9 @@ struct Walk<'w, 'a> {
     edits: Vec<Edit>,
     /// A bit per rule that has changed something.
     rules: u64,
-    /// A key block started in a text of this list and has not ended.
+    /// A key block started in a string of this list and has not ended.
     open: bool,
-    /// Whether any rule looks into texts.
+    /// Whether any rule looks into strings.
     has_texts: bool,
     /// The last key in lower case, to reuse the memory; `None` if no rule selects by keys.
     lower: Option<Vec<u8>>,
@@ -591,7 +591,7 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Handles a key: a pattern redacts it as it does a text. Returns its bytes as received, by which rules select the value.
+    /// Handles a key: a pattern redacts it as it does a string. Returns its bytes as received, by which rules select the value.
     fn key(
         &mut self,
         reader: &mut Reader<'a>,
@@ -641,7 +641,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(key)
     }
 
-    /// Skips the value of a field at the top if it is kept. Of a target only texts are looked into.
+    /// Skips the value of a field at the top if it is kept. Of a target only strings are looked into.
     fn keeps(&mut self, field: &[u8], reader: &mut Reader<'a>) -> Result<bool, DecodeError> {
         let mut after = *reader;
         let value = after.value()?;
@@ -1177,7 +1177,7 @@ mod tests {
             redacted(&all, Kind::Return, "test.ping", &value("secret")),
             value(REDACTED)
         );
-        // Only at the top: returned data can contain such keys, too.
+        // Only at the top: returned data can also contain such keys.
         let inner = |id: &str| map(&[("return", map(&[("id", id.into())]))]);
         let ids = [RedactRule {
             keys: globs(&["id"]),
@@ -1341,13 +1341,13 @@ mod tests {
         );
     }
 
-    /// A text that no field keeps.
+    /// A string that no field keeps.
     const PLANTED: &str = "key: S3cr3t/AKIA";
 
-    /// A text that looks like a function, a word and a minion.
+    /// A string that looks like a function, a word and a minion.
     const PLANTED_NAME: &str = "AKIA_S3cr3t";
 
-    /// Puts a text, alone or within other text, somewhere into a value: as a key or a value, at any depth.
+    /// Puts a string, alone or within other text, somewhere into a value: as a key or a value, at any depth.
     fn planted(text: &str, value: Value, choices: &mut impl Iterator<Item = u8>) -> Value {
         let mut choice = || choices.next().unwrap_or(0);
         let around = format!("a {text} b");

@@ -39,7 +39,8 @@ pub(crate) enum CallOutcome {
         missing: Vec<String>,
     },
     /// The target matches no minion; no job was published.
-    Nobody {
+    #[serde(rename = "no_target")]
+    NoTarget {
         #[serde(serialize_with = "shortened")]
         why: String,
     },
@@ -93,7 +94,7 @@ impl CallOutcome {
                 };
                 (Some(jid), outcome)
             }
-            Answer::NoTarget { why } => (None, Self::Nobody { why }),
+            Answer::NoTarget { why } => (None, Self::NoTarget { why }),
             Answer::Started { jid, tag } => (Some(jid), Self::Started { tag }),
             Answer::Ran {
                 jid,
@@ -120,7 +121,7 @@ impl CallOutcome {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Published { .. } => "published",
-            Self::Nobody { .. } => "nobody",
+            Self::NoTarget { .. } => "no_target",
             Self::Started { .. } => "started",
             Self::Ran { .. } => "ran",
             Self::Found => "found",
@@ -133,7 +134,7 @@ impl CallOutcome {
     /// Why the call was not made, or its outcome is not known; empty for others.
     pub(crate) fn why(&self) -> &str {
         match self {
-            Self::Nobody { why } | Self::Dead { why } | Self::Unknown { why } => why,
+            Self::NoTarget { why } | Self::Dead { why } | Self::Unknown { why } => why,
             _ => "",
         }
     }
@@ -144,7 +145,7 @@ impl CallOutcome {
     }
 }
 
-/// The fields beside those of the call, of any outcome.
+/// The fields in addition to the call's, for any outcome.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Fields {
@@ -188,7 +189,7 @@ impl<'de> Deserialize<'de> for CallRecord {
                 minions,
                 missing,
             },
-            "nobody" => CallOutcome::Nobody { why },
+            "no_target" => CallOutcome::NoTarget { why },
             "started" => CallOutcome::Started { tag },
             "ran" => CallOutcome::Ran {
                 success,
@@ -261,7 +262,7 @@ mod tests {
                 minions: vec!["a".to_owned(), "b".to_owned()],
                 missing: Vec::new(),
             },
-            CallOutcome::Nobody { why: why() },
+            CallOutcome::NoTarget { why: why() },
             CallOutcome::Started {
                 tag: "salt/run/7".to_owned(),
             },

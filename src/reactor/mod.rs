@@ -3,7 +3,7 @@
 //! ```text
 //! event -> manage (requests by salt-run)
 //!       -> rules + matcher: references
-//!       -> files: paths, salt://        render: Jinja, YAML, JSON, or Salt's own renderers (helper)
+//!       -> files: paths, salt://        render: Jinja, YAML, JSON, or Salt's renderers (helper)
 //!       -> salt_sls::compile: low chunks  dispatch: calls of local, runner, wheel, caller
 //!       -> run: order, throttles, retries, records  ->  master: the master's request port
 //! ```

@@ -11,7 +11,7 @@ pub enum Detail {
     /// Calls, events to fire, and notes.
     #[default]
     Calls,
-    /// Also rendered texts, high data, low chunks and calls through `salt`.
+    /// Also rendered strings, high data, low chunks and calls through `salt`.
     Everything,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct NotNative {
 pub struct Outcome {
     /// The matching references, in order.
     pub(crate) matched: Vec<Value>,
-    /// Texts rendered by Jinja; only with [`Detail::Everything`].
+    /// Strings rendered by Jinja; only with [`Detail::Everything`].
     pub(crate) renders: Vec<Render>,
     /// High data per reference; only with [`Detail::Everything`].
     pub(crate) high: Vec<Map>,
@@ -66,6 +66,6 @@ pub struct Outcome {
     pub(crate) fired: Vec<Fired>,
     /// What Salt's reactor would log.
     pub notes: Vec<Note>,
-    /// Files that need Salt's own renderers.
+    /// Files that need Salt's renderers.
     pub(crate) not_native: Vec<NotNative>,
 }

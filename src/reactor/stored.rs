@@ -194,7 +194,7 @@ pub(crate) struct StoredRecord {
     /// Number of rules that matched the event.
     pub(crate) of: u64,
     pub(crate) ended: Option<i64>,
-    /// File and rendered text; a third element marks a text that was cut.
+    /// File and rendered text; a third element marks a string that was cut.
     files: Vec<Vec<String>>,
     pub(crate) calls: Vec<CallRecord>,
     /// Level and text.

@@ -12,7 +12,7 @@ import zmq
 
 
 class Master:
-    """The bus and the request port of one master. `calls` are the texts that published jobs have as their first argument."""
+    """The bus and the request port of one master. `calls` are the strings that published jobs have as their first argument."""
 
     def __init__(self, place, name):
         self.name, self.place = name, pathlib.Path(place)

@@ -70,7 +70,7 @@ class Usage:
         return sum(now[name][0] - before[name][0] for name in self.pids)
 
     def text(self, entries):
-        """What it was, for each entry, and how busy the machine was."""
+        """What it was, for each entry, and how busy the host was."""
         seconds = time.monotonic() - self.began
         (before, all_before), (now, all_now) = self.before, self._now()
         own, lines = 0, []
@@ -105,11 +105,11 @@ def packed(calls, number):
 
 
 def store(node, batches):
-    """Stores packed requests as fast as the daemon takes them; returns the seconds until the last answer."""
+    """Stores packed requests as fast as the daemon takes them; returns the seconds until the last response."""
     began = time.monotonic()
     with Wire(node.socket) as wire:
         def read():
-            # Only the lengths of the answers are looked at: whoever makes the load shares the processors.
+            # Only the lengths of the responses are looked at: whoever makes the load shares the processors.
             left, data, at = sum(count for count, _ in batches), b"", 0
             while left:
                 data, at = data[at:] + wire.socket.recv(1 << 18), 0

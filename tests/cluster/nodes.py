@@ -27,7 +27,7 @@ from procs import WAIT_MAX, eventually  # noqa: E402
 
 #: Kinds of entries that a job consists of, and that a peer must have.
 KINDS = ("load", "return", "return_load", "minions", "endtime", "nocache")
-#: Calls that a writer sends before it reads their answers.
+#: Calls that a writer sends before it reads their responses.
 BATCH = 32
 
 
@@ -58,7 +58,7 @@ class Wire:
         self.socket.close()
 
     def ask_all(self, calls):
-        """The answers to calls, which are sent together: a list with a value or a `Refused` for each."""
+        """The responses to calls, which are sent together: a list with a value or a `Refused` for each."""
         first, out = self.number + 1, []
         for name, args in calls:
             self.number += 1
@@ -95,7 +95,7 @@ class Node:
         (self.place / "password").write_text(password)
         self.nats = {"servers": servers, "user": name, "password": f"file:{self.place}/password", "timeout": "2s"}
         self.cluster = {"slot": slot, "name": name, "stream": stream, "replicas": replicas, **cluster}
-        # Retention must delete nothing for a full disk of the machine that tests.
+        # Retention must delete nothing for a full disk of the host that tests.
         self.others, self.process = {"store": {"free_bytes_low": 1, "free_bytes_min": 1}, **(others or {})}, None
 
     def configure(self, **cluster):
@@ -174,7 +174,7 @@ class Node:
     def doctor(self, check):
         """The findings of a check of `doctor` that are not well."""
         done = self.cli("doctor", "--no-master", "--config", self.place / "saltcellar.yaml", "--output", "json", check=False)
-        return [one for one in json.loads(done.stdout)["checks"] if one["check"] == check and one["verdict"] in ("warning", "problem")]
+        return [one for one in json.loads(done.stdout)["checks"] if one["check"] == check and one["result"] in ("warning", "problem")]
 
     def doctor_says(self, check, *words):
         """Waits for a finding of a check of `doctor` that is not well, with all these words."""
@@ -314,7 +314,7 @@ class Writer(threading.Thread):
 
     def _send(self, wire):
         calls = [self.waiting[n] for n in range(min(BATCH, len(self.waiting)))]
-        # Until the answer is here, each of them may be stored or not.
+        # Until the response is here, each of them may be stored or not.
         for n, (call, args) in enumerate(calls):
             self.waiting[n] = (call, {**args, "replay": True})
         answers = wire.ask_all(calls)
@@ -360,7 +360,7 @@ class History:
         self.seen = {node.name: (1, []) for node in nodes}
 
     def read(self, node):
-        """All entries of jobs on a node, of which those that were read before are not read again."""
+        """All entries of jobs on a node, of which those that were read before are not reread."""
         since, known = self.seen[node.name]
         new = node.entries(since)
         if new:
@@ -453,7 +453,7 @@ class History:
                     assert mine == theirs, f"job {part[n // 4]}: {self.nodes[0].name} answers {mine}\n{node.name} answers {theirs}"
 
 
-#: Parts of an answer that say where something is stored.
+#: Parts of a response that say where something is stored.
 PLACE = ("seq", "master", "origin", "id")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""salt_cluster: three machines with a Salt master, two minions, a daemon and a nats-server each. What `make cluster` calls.
+"""salt_cluster: three hosts with a Salt master, two minions, a daemon and a nats-server each. What `make cluster` calls.
 
-Jobs run on all masters. Then the processes of one machine are killed, jobs go on, and they are started again. At the end each master
+Jobs run on all masters. Then the processes of one host are killed, jobs go on, and they are restarted. At the end each master
 must have each job with the same answers: `jobs.lookup_jid` is called on all of them.
 """
 import concurrent.futures
@@ -23,7 +23,7 @@ import salt_lab  # noqa: E402
 from procs import eventually  # noqa: E402
 from servers import Servers, nats_settings, program, users  # noqa: E402
 
-#: Seconds in which jobs run before a machine is killed, while it is away, and after its return.
+#: Seconds in which jobs run before a host is killed, while it is away, and after its return.
 SECONDS = float(os.environ.get("SECONDS") or 8)
 #: Seconds between two jobs of one master.
 PAUSE = 1.5
@@ -55,7 +55,7 @@ class Jobs(threading.Thread):
 
 
 def kill(site, server):
-    """Kills a machine's processes, all at a time."""
+    """Kills a host's processes, all at a time."""
     site.daemon.process.kill()
     server.process.kill()
     site.lab.kill("master")
@@ -155,7 +155,7 @@ def run(sites, servers):
     kill(victim, servers.all[1])
     time.sleep(SECONDS)
 
-    say(f"{victim.name} starts again")
+    say(f"{victim.name} restarts")
     start(victim, servers.all[1], sites)
     jobs[1].paused = False
     time.sleep(SECONDS)

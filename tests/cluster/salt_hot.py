@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """salt_hot: two Salt masters with one minion of both, a daemon for each, and their reactors in an election. What `make cluster-hot` calls.
 
-The minion fires events at both masters, on which a rule reacts with a job. The machine of the leader is killed, and started again. At the end each
+The minion fires events at both masters, on which a rule reacts with a job. The host of the leader is killed, and restarted. At the end each
 event must have one job.
 """
 import collections
@@ -80,7 +80,7 @@ def run(sites):
     fire(other, some())
     eventually("a job for each event", lambda: set(tags) <= set(jobs([other], name)) | set(tags[:EVENTS]), 120)
 
-    say(f"{first.name} starts again")
+    say(f"{first.name} restarts")
     first.daemon.start()
     first.lab.master()
     first.daemon.wait_for_bus()

@@ -219,7 +219,7 @@ class Client:
         return f"HPUB {subject} {reply} {len(head)} {len(head) + len(body)}\r\n".encode() + head + body + b"\r\n"
 
     def request(self, subject, body=b"", timeout=10, headers=None):
-        """The answer's body. Raises TimeoutError, and Denied if the server rejects the request."""
+        """The response's body. Raises TimeoutError, and Denied if the server rejects the request."""
         self.number += 1
         reply = f"{self.inbox}.{self.number}"
         self.publish(subject, body, reply, headers)

@@ -35,11 +35,11 @@ def test_two_archives_answer_with_one_token_while_any_machine_is_away(site):
     for archive, port in zip(archives, ports):
         archive.others = {**archive.others, "http": {"listen": f"127.0.0.1:{port}"}}
     found.start()
-    printed = archives[0].cli("token", "create", "reader", "--scope", "read").stdout
+    printed = archives[0].cli("tokens", "create", "reader", "--scope", "read").stdout
     token = printed.split()[-1]
     file = pathlib.Path(found.place, "printed")
     file.write_text(printed)
-    archives[1].cli("token", "create", "reader", "--scope", "read", "--from", file)
+    archives[1].cli("tokens", "create", "reader", "--scope", "read", "--from", file)
 
     def has(node, jid):
         return eventually(f"{node.name} has the job", lambda: (job := node.job(jid)) and job["returned"] == 3 and job)

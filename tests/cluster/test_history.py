@@ -161,6 +161,6 @@ def test_a_job_of_two_masters_is_whole_on_each(site):
     site.nodes[0].ask(end[0], **end[1])
     for node in site.nodes:
         eventually(f"the job at {node.name}", lambda node=node: (node.job(jid) or {}).get("returned") == 3 and node.job(jid)["expected"] == 3)
-        eventually(f"the answer at {node.name}", lambda node=node: sorted(node.ask("get_jid", jid=jid)) == ["m-0", "m-1", "m-2"])
+        eventually(f"the response at {node.name}", lambda node=node: sorted(node.ask("get_jid", jid=jid)) == ["m-0", "m-1", "m-2"])
         assert all(one["verified"] for one in node.job(jid)["returns"]), node.job(jid)
     site.history.answers_are_equal([jid])

@@ -24,7 +24,7 @@ def store_more(node, jobs):
 
 
 def holds(node):
-    rows = json.loads(node.cli("store", "hold", "--output", "json").stdout)
+    rows = json.loads(node.cli("store", "holds", "list", "--output", "json").stdout)
     return {(row["jid"], row["reason"], row["master"]) for row in rows}
 
 
@@ -54,13 +54,13 @@ def test_a_hold_counts_on_each_node_until_it_is_released_on_any(site):
     other = store(one)
     eventually("the job at m2", lambda: is_whole(two, other))
 
-    one.cli("store", "hold", held, "--reason", "outage")
+    one.cli("store", "holds", "add", held, "--reason", "outage")
     have(site.nodes, (held, "outage", "m1"))
-    assert "m1" in two.cli("store", "hold").stdout
+    assert "m1" in two.cli("store", "holds", "list").stdout
 
     # One more while the other daemon is away. It has dropped nothing when it has heard of it.
     two.kill()
-    one.cli("store", "hold", later, "--reason", "audit")
+    one.cli("store", "holds", "add", later, "--reason", "audit")
     two.start()
     have(site.nodes, (held, "outage", "m1"), (later, "audit", "m1"))
 
@@ -71,11 +71,11 @@ def test_a_hold_counts_on_each_node_until_it_is_released_on_any(site):
         assert is_whole(node, held) and is_whole(node, later), node.name
 
     # Released where it was not made.
-    two.cli("store", "hold", held, "--release")
+    two.cli("store", "holds", "remove", held)
     have(site.nodes, (later, "audit", "m1"))
     # And while the node that made it is away.
     one.kill()
-    two.cli("store", "hold", later, "--release")
+    two.cli("store", "holds", "remove", later)
     one.start()
     have(site.nodes)
     # Newer ones were dropped in their place.
@@ -92,17 +92,17 @@ def test_of_changes_that_were_made_apart_the_later_one_counts(site):
     site.start()
     jid = store(one)
     eventually("the job at m2", lambda: is_whole(two, jid))
-    one.cli("store", "hold", jid, "--reason", "first")
+    one.cli("store", "holds", "add", jid, "--reason", "first")
     have(site.nodes, (jid, "first", "m1"))
 
     site.servers.stop()
-    two.cli("store", "hold", jid, "--release")
-    one.cli("store", "hold", jid, "--reason", "second")
+    two.cli("store", "holds", "remove", jid)
+    one.cli("store", "holds", "add", jid, "--reason", "second")
     site.servers.start()
     have(site.nodes, (jid, "second", "m1"))
 
     site.servers.stop()
-    one.cli("store", "hold", jid, "--reason", "third")
-    two.cli("store", "hold", jid, "--release")
+    one.cli("store", "holds", "add", jid, "--reason", "third")
+    two.cli("store", "holds", "remove", jid)
     site.servers.start()
     have(site.nodes)

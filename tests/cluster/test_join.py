@@ -31,7 +31,7 @@ def test_a_new_node_copies_what_is_older_than_the_stream(site):
     with site.servers.client() as client:
         client.api("STREAM.PURGE.saltcellar")
     held = site.writers[0].jids[0]
-    one.cli("store", "hold", held, "--reason", "audit")
+    one.cli("store", "holds", "add", held, "--reason", "audit")
     one.backup(site.place / "backup")
     # It must have a configuration, and a numbering of its own, before it joins.
     late.start()
@@ -42,7 +42,7 @@ def test_a_new_node_copies_what_is_older_than_the_stream(site):
     # Before it hears of any other node: its retention must not drop the job.
     servers, late.nats = late.nats, None
     late.start()
-    rows = json.loads(late.cli("store", "hold", "--output", "json").stdout)
+    rows = json.loads(late.cli("store", "holds", "list", "--output", "json").stdout)
     assert [(row["jid"], row["master"]) for row in rows] == [(held, "m1")], rows
     late.stop()
     late.nats = servers

@@ -78,7 +78,7 @@ def test_one_reactor_acts_and_the_others_know_what_it_did(hot):
         [row] = json.loads(node.cli("reactor", "history", "--tag", "x/7", "--output", "json").stdout)["reactions"]
         assert row["master"] == (None if n == first else found.nodes[first].name)
         assert reactor(node)["ended"]["done"] == (100 if n == first else 0)
-        listed = node.cli("reactor", "list").stdout
+        listed = node.cli("reactor", "rules").stdout
         words = "leads in the election hot" if n == first else f"on standby: the reactor of the master {found.nodes[first].name} leads"
         assert words in listed, listed
         assert not [line for line in node.reasons() if "reactor" in line]

@@ -325,8 +325,10 @@ fn check(
         .iter()
         .filter(|name| !found.contains(name))
         .count();
-    let counted =
-        counters["frames_damaged"] + counters["tail_bytes_cut"] + counters["segments_missing"] > 0;
+    let counted = counters["frames_damaged"]
+        + counters["tail_bytes_truncated"]
+        + counters["segments_missing"]
+        > 0;
     let mut path = server.state_dir().join(path);
     // Of a segment that is gone, nothing tells the generation.
     if !path.exists() && path.extension().is_some_and(|n| n.to_str() != Some("log")) {

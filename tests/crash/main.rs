@@ -7,7 +7,7 @@
 //! The configuration changes every few kills: durability and classes. Senders replay unacknowledged calls, as the
 //! extension does from its spool.
 //!
-//! A SIGKILL preserves the page cache; power cuts are covered by the store's simulation, `crates/store/src/tests/simulation/`.
+//! A SIGKILL preserves the page cache; power losses are covered by the store's simulation, `crates/store/src/tests/simulation/`.
 
 #![expect(
     clippy::unwrap_used,
@@ -71,7 +71,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
         }
         // Occasionally kill it during recovery from the previous kill.
         while random.below(4) == 0 {
-            // A sector that cannot be read meanwhile costs nothing once it can be read again.
+            // A sector that cannot be read meanwhile costs nothing once it can be reread.
             if random.below(2) == 0 {
                 server.start_with_a_bad_sector(&mut random);
             } else {

@@ -134,7 +134,7 @@ impl Server {
         self.child = Some(command.spawn().unwrap());
     }
 
-    /// Waits until it answers, and checks that its log has no errors.
+    /// Waits until it answers, and checks that its log contains no errors.
     pub(crate) fn wait_until_ready(&mut self) {
         assert!(
             self.came_up(),
@@ -152,7 +152,7 @@ impl Server {
             self.log()
         );
         self.rebuilt += counters["indexes_rebuilt"];
-        self.tails_cut += u64::from(counters["tail_bytes_cut"] > 0);
+        self.tails_cut += u64::from(counters["tail_bytes_truncated"] > 0);
         let log = self.log();
         let odd = log
             .lines()
@@ -176,7 +176,7 @@ impl Server {
         let child = self.child.as_mut().unwrap();
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            // The socket of the previous daemon may still exist; only an answer counts.
+            // The socket of the previous daemon may still exist; only a response counts.
             if let Ok(mut wire) = Wire::connect(&socket)
                 && let Ok(Ok(_)) = wire.ask("status", &Args::default())
             {
@@ -589,7 +589,7 @@ fn send(
         let (id, answer) = wire.receive()?;
         let (first, count) = under_way
             .remove(&id)
-            .expect("an answer to a request in flight");
+            .expect("a response to a request in flight");
         // A rejection during shutdown is not an acknowledgement.
         if answer.is_ok() {
             sender.open.remove(&first);

@@ -15,7 +15,7 @@ pub(crate) struct Wire {
     next_id: u64,
 }
 
-/// An answer: the request's id, and the value or the daemon's error.
+/// A response: the request's id, and the value or the daemon's error.
 pub(crate) type Answer = (u64, Result<Vec<u8>, String>);
 
 impl Wire {
@@ -57,7 +57,7 @@ impl Wire {
         Ok((id, if good { Ok(value) } else { Err(text()) }))
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request and waits for its response.
     pub(crate) fn ask(
         &mut self,
         call: &str,

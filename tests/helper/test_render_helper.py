@@ -149,15 +149,15 @@ def test_a_renderer_that_a_package_replaces_was_not_noticed(form, tmp_path):
     (tmp_path / "master").write_text(f"root_dir: {tmp_path}\nreactor:\n- 'a/*': [{tmp_path}/own.sls]\n")
 
     def run(verb, *more, python=env / "bin" / "python"):
-        command = [os.environ["SALTCELLAR_BIN"], "--output", "json", "reactor", verb, "--master-config", str(tmp_path / "master")]
+        command = [os.environ["SALTCELLAR_BIN"], "--output", "json", "reactor", verb, "--salt-config", str(tmp_path)]
         done = subprocess.run([*command, "--salt-python", str(python), *more], capture_output=True, text=True, timeout=600, check=False)
         assert done.stdout, done.stderr
         return done.stdout
 
-    shown = run("test", str(tmp_path / "own.sls"), "--tag", "a/b")
+    shown = run("render", str(tmp_path / "own.sls"), "--tag", "a/b")
     assert '"other"' in shown and '"mine"' not in shown, shown
-    (row,) = json.loads(run("check"))["files"]
+    (row,) = json.loads(run("lint"))["files"]
     assert row["state"] == "not native", row
     # Without the package the file is rendered here.
-    (row,) = json.loads(run("check", python=sys.executable))["files"]
+    (row,) = json.loads(run("lint", python=sys.executable))["files"]
     assert row["state"] == "ok", row

@@ -61,7 +61,7 @@ class Reader:
     """One connection with a token."""
 
     def __init__(self, daemon):
-        self.token = daemon.call("token", "create", f"reader{time.monotonic_ns()}", "--scope", "admin").stdout
+        self.token = daemon.call("tokens", "create", f"reader{time.monotonic_ns()}", "--scope", "admin").stdout
         self.token = next(word for word in self.token.replace('"', " ").split() if word.startswith("sct_"))
         self.address = daemon.address
         self.connection = http.client.HTTPConnection(daemon.address, timeout=300)
@@ -263,7 +263,7 @@ def test_ndjson(haystack):
 
 
 class Load(threading.Thread):
-    """Stores 5,000 events/s in batches of 50, and notes the time of each answer."""
+    """Stores 5,000 events/s in batches of 50, and notes the time of each response."""
 
     def __init__(self, daemon, rate=5000):
         super().__init__()

@@ -3,7 +3,7 @@
 ``NIGHTS`` is the number of nightly highstates of 1,000 minions with 220 states, ``JOBS`` the jobs of the store of which the overview is asked,
 ``ONLY`` a part: fleet, million. ``KEEP`` names a directory whose stores are used again by the next run of the same day.
 
-Processor time is the daemon's, user and system: what else runs on the machine changes it little. Each figure is the median of REPEATS rounds, and a
+Processor time is the daemon's, user and system: what else runs on the host changes it little. Each figure is the median of REPEATS rounds, and a
 round has as many requests as the kernel's clock needs.
 """
 
@@ -60,7 +60,7 @@ def site(stores):  # noqa: F811
 
 
 def ask(reader, path, encoding=None):
-    """The status of an answer, the bytes on the wire, and how they are encoded."""
+    """The status of a response, the bytes on the wire, and how they are encoded."""
     headers = {"authorization": f"Bearer {reader.token}", **({"accept-encoding": encoding} if encoding else {})}
     reader.connection.request("GET", path, headers=headers)
     answer = reader.connection.getresponse()
@@ -119,7 +119,8 @@ def rows(facts):
         Row("a minion", f"/minions/{facts['calm']}"),
         Row("events", "/events"),
         Row("reactor", "/reactor"),
-        Row("engines", "/engines"),
+        Row("sinks", "/sinks"),
+        Row("consumers", "/consumers"),
     ]
 
 
@@ -129,7 +130,7 @@ HEAD = "\n| view | CPU limit | CPU | bytes limit | bytes | with `Accept-Encoding
 @part("fleet")
 def test_views(site):
     place, facts = site
-    # The first answers after a start have nothing in memory.
+    # The first responses after a start have nothing in memory.
     for name, path, limit in (("causes of 24 h, first after a start", "/api/v1/causes", 200), ("overview, first after a start", "/", None)):
         with running(place) as daemon:
             reader, before = Reader(daemon), cpu(daemon.process)

@@ -63,7 +63,7 @@ def test_prometheus_scrapes_every_metric_and_evaluates_rules_and_panels(daemon, 
         names = {line.split(" ")[2] for line in page.splitlines() if line.startswith("# TYPE")}
         assert len(names) > 100
         missing = [name for name in names if not query(address, f'{{__name__=~"{name}(_total|_count)?"}}')]
-        # Families without a sample in a daemon without buses, consumers and sinks have no line in the answer.
+        # Families without a sample in a daemon without buses, consumers and sinks have no line in the response.
         assert missing == []
         rules = json.loads(fetch(f"http://{address}/api/v1/rules"))["data"]["groups"][0]["rules"]
         assert len(rules) >= 14 and not [rule["lastError"] for rule in rules if rule.get("lastError")]

@@ -25,7 +25,7 @@ def many_files():
 
 
 def status_of(peer):
-    """The status of an answer; None if the connection was closed without one."""
+    """The status of a response; None if the connection was closed without one."""
     peer.settimeout(DEADLINE)
     try:
         line = peer.recv(12)
@@ -35,7 +35,7 @@ def status_of(peer):
 
 
 def test_readers_above_the_limit_are_answered_503_and_all_others_are_served(many_files, daemon):
-    token = json.loads(daemon.call("token", "create", "reader", "--scope", "read").stdout)["token"]
+    token = json.loads(daemon.call("tokens", "create", "reader", "--scope", "read").stdout)["token"]
     host, port = daemon.address.rsplit(":", 1)
     head = f"GET /api/v1/events/stream HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\r\n".encode()
     # Another client, whose connection was there before and stays.
@@ -52,7 +52,7 @@ def test_readers_above_the_limit_are_answered_503_and_all_others_are_served(many
             assert "events" in answer
     found = [status_of(peer) for peer in peers]
     assert found.count(200) == STREAMS_MAX, {one: found.count(one) for one in set(found)}
-    # A burst may exceed the limits of connections, too: then one is answered 429, or closed without an answer.
+    # A burst may also exceed the limits of connections: then one is answered 429, or closed without a response.
     assert found.count(503) + found.count(429) > READERS / 2 and set(found) <= {200, 429, 503, None}, {one: found.count(one) for one in set(found)}
     other.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert status_of(other) == 200
@@ -66,7 +66,7 @@ def test_readers_above_the_limit_are_answered_503_and_all_others_are_served(many
 
 
 def attempt(request):
-    """An answer, unless the connection was closed because there are too many."""
+    """A response, unless the connection was closed because there are too many."""
     try:
         with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
             return json.load(answer)

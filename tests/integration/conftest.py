@@ -43,7 +43,7 @@ FILES = {
 #: Timeout of the extension in these labs, long enough for a slow daemon.
 TIMEOUT = 20
 
-#: Reactions of both kinds of reactor tests: alone, and beside Salt's own reactor.
+#: Reactions of both kinds of reactor tests: alone, and beside Salt's reactor.
 REACTIONS = {
     "orch.sls": """
 orchestrate:
@@ -136,7 +136,7 @@ class Daemon:
 
     def events(self, *args):
         """All matching archived events, oldest first."""
-        lines = self.cli("events", "list", "--all", *args, "--output", "jsonl").stdout.splitlines()
+        lines = self.cli("events", "list", "--no-limit", *args, "--output", "jsonl").stdout.splitlines()
         return [json.loads(line) for line in lines][::-1]
 
     def connect(self):
@@ -182,7 +182,7 @@ class Wire:
 
 
 class Lab:
-    """Salt's own commands against the lab's master."""
+    """Salt's commands against the lab's master."""
 
     def __init__(self, lab):
         self.lab, self.minions = lab, lab["minions"]

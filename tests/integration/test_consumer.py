@@ -88,7 +88,7 @@ def test_the_engine_processes_every_event_over_restarts_of_the_master_and_the_da
 
 
 def test_a_tail_shows_an_event_of_the_bus_within_50_ms(live, own_daemon):
-    """The time is printed and not asserted: other work on the machine delays it."""
+    """The time is printed and not asserted: other work on the host delays it."""
     lines = []
     tail = procs.spawn(
         [own_daemon.bin, "events", "tail", "--tag", "late/*", "--output", "jsonl", "--socket", own_daemon.socket],

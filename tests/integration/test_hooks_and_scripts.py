@@ -88,7 +88,7 @@ def returned(daemon, row, minion):
 
 
 def test_a_hook_reaches_the_bus_and_its_reactor_as_with_salts_webhook_engine(outside):
-    token = outside.cli("token", "create", "forge", "--scope", "write", "--tags", "salt/engines/hook/deploy/*").stdout.split()[-1]
+    token = outside.cli("tokens", "create", "forge", "--scope", "write", "--tag", "salt/engines/hook/deploy/*").stdout.split()[-1]
     status, refused = post(outside, "/hook/deploy/shop", b"{}")
     assert status == 401 and "token" in refused["error"]["message"], refused
     allowed = {"Authorization": f"Bearer {token}", "X-From": "forge"}

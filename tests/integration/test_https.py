@@ -14,7 +14,7 @@ BOTH = ["far-1", "far-2"]
 
 @pytest.fixture(scope="module")
 def far():
-    """A daemon with an HTTPS source, and a lab whose minions reach it only that way."""
+    """A daemon with a minion listener, and a lab whose minions reach it only that way."""
     root = salt_lab.new_dir("sc-far-")
     (port,) = salt_lab.free_ports(1)
     daemon = Daemon(root, bus=f"{root}/lab/master/run")
@@ -71,7 +71,7 @@ def test_returns_through_ext_job_cache_arrive_signed(far):
     # These jobs are known from the bus as well; this test is about the minions' returns.
     eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2)
     assert far.lab.run("jobs.lookup_jid", jid) == {m: "direct return" for m in BOTH}
-    refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
+    refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_connections", "https_batches")]
     assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
 
 
@@ -147,11 +147,11 @@ def test_with_an_unreachable_daemon_returns_wait_on_the_minion(far):
 
 def test_a_minion_without_an_accepted_key_is_rejected_and_spools(far):
     key = f"{far.lab.lab['dir']}/master/pki/minions/far-2"
-    refused = counter(far, "https_keys_not_accepted")
+    refused = counter(far, "https_rejected_key_not_accepted")
     os.rename(key, f"{key}.away")
     try:
         assert call(far, "far-2", "rejected call") == 0
-        assert counter(far, "https_keys_not_accepted") > refused
+        assert counter(far, "https_rejected_key_not_accepted") > refused
         assert spooled(far.lab, "far-2", "rejected call") > 0
     finally:
         os.rename(f"{key}.away", key)

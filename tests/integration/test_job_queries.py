@@ -26,7 +26,7 @@ def test_an_orchestration_knows_its_jobs_and_they_know_it(lab, daemon):
     for child in job["children"]:
         assert daemon.job(child["jid"])["parent"] == row["jid"]
     # The output of Salt itself.
-    shown = daemon.cli("jobs", "show", row["jid"], "--output", "highstate").stdout
+    shown = daemon.cli("jobs", "show", row["jid"], "--format", "highstate").stdout
     looked_up = lab.command("salt-run", "jobs.lookup_jid", row["jid"], "--out=highstate").stdout
     assert shown.strip() == looked_up.strip()
 
@@ -42,6 +42,6 @@ def test_states_watched_shown_and_compared(lab, daemon):
     assert [(s["minion"], s["fun"], s["changed"]) for s in states] == [
         (m, "test.succeed_with_changes", True) for m in ("lab-1", "lab-2")]
     assert "no differences" in daemon.cli("jobs", "diff", jids[1]).stdout
-    for out in ("nested", "highstate"):
-        shown = daemon.cli("jobs", "show", jids[0], "--output", out).stdout
+    for form, out in (("salt", "nested"), ("highstate", "highstate")):
+        shown = daemon.cli("jobs", "show", jids[0], "--format", form).stdout
         assert shown.strip() == lab.command("salt-run", "jobs.lookup_jid", jids[0], f"--out={out}").stdout.strip()

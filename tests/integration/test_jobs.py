@@ -81,7 +81,7 @@ def test_last_run_finds_the_job_by_function(lab, echo):
 
 
 def test_a_running_job_is_active(lab, daemon):
-    # It runs while a file exists: until the test has looked at it, independent of the machine's speed.
+    # It runs while a file exists: until the test has looked at it, independent of the system's speed.
     flag = f"{lab.lab['dir']}/runs"
     with open(flag, "w"):
         jid = lab.detached("*", "cmd.run", f"while [ -e {flag} ]; do sleep 0.1; done")

@@ -55,7 +55,7 @@ def restart_master(lab):
 def test_the_directory_and_setup_can_be_installed_and_removed(bare, daemon, root):
     conf, share = bare.env["SALT_CONFIG_DIR"], f"{root}/share"
     flags = ("--salt-config", conf, "--salt-python", sys.executable)
-    options = (*flags, "--master-only", "--extension", share)
+    options = (*flags, "--master-only", "--extension-dir", share)
 
     def findings(check):
         found = json.loads(daemon.cli("doctor", "--output", "json", *flags, check=False).stdout)["checks"]
@@ -63,7 +63,7 @@ def test_the_directory_and_setup_can_be_installed_and_removed(bare, daemon, root
 
     # nothing is configured yet
     (found,) = findings("master_job_cache")
-    assert found["verdict"] == "warning"
+    assert found["result"] == "warning"
     assert daemon.cli("setup", "--check", *options, check=False).returncode == 1
     jid = bare.detached("bare-1", "test.echo", "before")
     assert daemon.job(jid) is None
@@ -75,7 +75,7 @@ def test_the_directory_and_setup_can_be_installed_and_removed(bare, daemon, root
     again = daemon.cli("setup", "--yes", *options)
     assert again.stdout.endswith("everything is in place, nothing was changed\n")
     (found,) = findings("master_job_cache")
-    assert found["verdict"] == "ok"
+    assert found["result"] == "ok"
     # it deletes what is not in salt://_returners
     bare.run("saltutil.sync_returners")
     restart_master(bare)
@@ -85,8 +85,8 @@ def test_the_directory_and_setup_can_be_installed_and_removed(bare, daemon, root
     assert bare.run("jobs.lookup_jid", jid) == {"bare-1": "after"}
     # doctor's Python also finds the package, which the lab hides from the master
     (problem, fine) = findings("extension")
-    assert problem["found"] == f"the extension is installed twice: as {share}/returners/saltcellar.py and as a package"
-    assert fine["verdict"] == "ok", fine
+    assert problem["message"] == f"the extension is installed twice: as {share}/returners/saltcellar.py and as a package"
+    assert fine["result"] == "ok", fine
 
     # the other modules: the runner of the master, the execution module of the minion
     assert bare.run("saltcellar.job", jid)["fun"] == "test.echo"
@@ -105,4 +105,4 @@ def test_the_directory_and_setup_can_be_installed_and_removed(bare, daemon, root
     daemon.cli("setup", "--remove", "--yes", *options)
     assert not os.path.exists(f"{conf}/master.d/saltcellar.conf")
     (found,) = findings("master_job_cache")
-    assert found["verdict"] == "warning"
+    assert found["result"] == "warning"

@@ -1,4 +1,4 @@
-"""Salt's own job cache, filled by Salt, imported, and exported by the runner: Salt must see no difference.
+"""Salt's job cache, filled by Salt, imported, and exported by the runner: Salt must see no difference.
 
 Needs no master: only Salt's loader and a separate daemon.
 """
@@ -106,9 +106,9 @@ def test_an_imported_and_exported_job_cache_is_equal_for_salt(cellar, tmp_path):
     fill(before)
     expected = shown(before)
     assert len(expected["get_jids"]) == 5 and expected["get_load"][4]["Minions"] == ["far1", "far2", "far3", "near1"]
-    done = cellar("import", "local_cache", tmp_path / "before" / "jobs")
+    done = cellar("import", "local-cache", tmp_path / "before" / "jobs")
     assert (done["skipped"], done["known"], done["kinds"]["returns"]["stored"]) == (0, 0, 4)
-    assert cellar("import", "local_cache", tmp_path / "before")["stored"] == 0
+    assert cellar("import", "local-cache", tmp_path / "before")["stored"] == 0
 
     done = cellar.export(tmp_path / "after")
     assert (done["skipped"], done["jobs"]) == (0, 5), done
@@ -124,7 +124,7 @@ def test_an_imported_and_exported_job_cache_is_equal_for_salt(cellar, tmp_path):
 
 def test_salt_extends_an_exported_job_cache(cellar, tmp_path):
     fill(returner(tmp_path / "before"))
-    cellar("import", "local_cache", tmp_path / "before" / "jobs")
+    cellar("import", "local-cache", tmp_path / "before" / "jobs")
     cellar.export(tmp_path / "after")
     after = returner(tmp_path / "after", keep_jobs_seconds=10, keep_jobs=24)
     young = after("prep_jid")

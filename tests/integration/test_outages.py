@@ -61,7 +61,7 @@ def test_with_an_unreachable_daemon_salt_works_and_jobs_arrive_later(lab, daemon
     took = ping()
     assert took < usual + 25, f"{took:.1f} s, and {usual:.1f} s with the daemon"
     jid = lab.detached("*", "test.echo", "while away")
-    # Both the returner and event_return of the master have spooled these before the bus is connected again.
+    # Both the returner and event_return of the master have spooled these before the bus is reconnected.
     eventually("the returns to be spooled", lambda: lab.spooled(jid) >= len(BOTH))
 
     daemon.start()

@@ -174,7 +174,7 @@ def test_requests_of_salt_run_are_answered_and_take_effect(lab, reactor, root):
     def ask(verb, reply, **data):
         before = len(reactor.events("--tag", f"salt/reactors/manage/{reply}"))
         lab.fire(f"salt/run/1/salt/reactors/manage/{verb}", {"key": key, **data})
-        return eventually(f"the answer to {verb}", lambda: reactor.events("--tag", f"salt/reactors/manage/{reply}")[before:])[0]["data"]
+        return eventually(f"the response to {verb}", lambda: reactor.events("--tag", f"salt/reactors/manage/{reply}")[before:])[0]["data"]
 
     assert ask("list", "list-results")["reactors"][0] == {"lab/*/start": [f"{root}/r/start.sls"]}
     added = ask("add", "add-complete", event="added/*", reactors=[f"{root}/r/say.sls"])

@@ -1,4 +1,4 @@
-"""The engine `saltcellar_reactor` in a real master: which reactor acts, and Salt's own as a fallback under a lease.
+"""The engine `saltcellar_reactor` in a real master: which reactor acts, and Salt's as a fallback under a lease.
 
 A separate lab without minions: the rule runs a command on the master.
 """
@@ -42,7 +42,7 @@ def reactor(live, place):
 
 def acting(reactor):
     """The acting reactor of the rule, as the daemon reports it."""
-    return {rule["acts"] for rule in reactor.json("reactor", "list")["rules"]}
+    return {rule["handled_by"] for rule in reactor.json("reactor", "rules")["rules"]}
 
 
 def is_logged(live, words, before=0):
@@ -76,22 +76,22 @@ def test_one_reactor_acts_while_the_daemon_is_killed_or_paused(live, reactor, pl
     fire_until_made(live, place, "ours")
     assert eventually("the engine logs which reactor acts", lambda: is_logged(live, "saltcellar reactor: saltcellar"))
 
-    # killed: Salt's own reactor acts
+    # killed: Salt's reactor acts
     reactor.kill()
-    eventually("the fallback", lambda: is_logged(live, "Salt's own reactor acts, as the fallback"))
+    eventually("the fallback", lambda: is_logged(live, "Salt's reactor acts, as the fallback"))
     fire_until_made(live, place, "killed")
 
     # back: the fallback ends first
     reactor.start()
     reactor.wait_for_bus()
     eventually("the daemon acts again", lambda: acting(reactor) == {"saltcellar"})
-    assert is_logged(live, "ending Salt's own reactor")
+    assert is_logged(live, "ending Salt's reactor")
     fire_until_made(live, place, "back")
 
     # paused for longer than its lease: events of that time are the fallback's, also those that the daemon reads later
     reactor.process.send_signal(signal.SIGSTOP)
     try:
-        eventually("the fallback", lambda: is_logged(live, "Salt's own reactor acts, as the fallback", 1))
+        eventually("the fallback", lambda: is_logged(live, "Salt's reactor acts, as the fallback", 1))
         paused = fire_until_made(live, place, "paused")
     finally:
         reactor.process.send_signal(signal.SIGCONT)

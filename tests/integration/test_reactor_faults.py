@@ -165,7 +165,7 @@ class Evidence:
 
     def in_fault(self, micros):
         """Whether a loss at that moment can be explained by a fault or its consequences: nothing has run since the fault, or not for
-        as long as processes take to end. A minion on a busy machine may need minutes to find a master that was frozen and replaced."""
+        as long as processes take to end. A minion on a busy host may need minutes to find a master that was frozen and replaced."""
         at = micros / 1e6
         for begin, end, _ in self.started:
             first = bisect.bisect_right(self.ran, end)
@@ -244,7 +244,7 @@ def wait_for_the_reactions(daemon):
     """Waits until all reactions are finished. A runner lost with a killed master occupies its slot for a minute."""
     known, until = None, 0
     while True:
-        p = daemon.cli("reactor", "list", "--output", "json", check=False)
+        p = daemon.cli("reactor", "rules", "--output", "json", check=False)
         state = json.loads(p.stdout) if p.returncode == 0 else {}
         unfinished = [state.get(key) for key in ("open", "waiting", "behind")]
         if unfinished == [0, 0, 0]:

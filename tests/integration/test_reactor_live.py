@@ -213,7 +213,7 @@ def test_a_start_leads_to_a_highstate(live, reactor):
     def tried_returner():
         with open(f"{live.lab['dir']}/ink-1/log", errors="replace") as log:
             return any(words in line for line in log for words in tried)
-    # a job of 3007 may wait 30 s for the master's answer to its return before it calls its returners
+    # a job of 3007 may wait 30 s for the master's response to its return before it calls its returners
     eventually("the returner to be tried", tried_returner)
     # once per start
     assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
@@ -273,7 +273,7 @@ def test_a_function_runs_on_the_master_s_own_machine(live, reactor):
 def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     with open(f"{live.lab['dir']}/master/log", errors="replace") as log:
         assert "engines.reactor" not in log.read()
-    assert reactor.json("reactor", "list")["shadow"] is False
+    assert reactor.json("reactor", "rules")["shadow"] is False
     assert live.run("reactor.list")[3] == {"live/say/*": ["salt://reactor/say.sls"]}
     assert live.runner("reactor.add", "added/*", "salt://reactor/say.sls") == {
         "status": True, "comment": "Reactor added."}
@@ -310,7 +310,7 @@ def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
     export, backup = str(tmp_path / "all.jsonl"), str(tmp_path / "backup")
     reactor.cli("export", "jsonl", export, "--events")
     reactor.cli("store", "backup", backup, "--state-dir", f"{reactor.root}/state")
-    seen = [reactor.cli("events", "list", "--all", "--output", "jsonl").stdout.encode(), open(export, "rb").read()]
+    seen = [reactor.cli("events", "list", "--no-limit", "--output", "jsonl").stdout.encode(), open(export, "rb").read()]
     for root in (f"{reactor.root}/state", backup):
         for directory, _, names in os.walk(root):
             for name in names:
@@ -338,12 +338,12 @@ def test_files_of_other_backends_are_fetched_by_salt(live, reactor):
         return seen[-1][0] == "imported second"
     eventually("the new text", new)
     python = ["--salt-python", f"{live.lab['bin']}/python"]
-    config = ["--master-config", f"{live.lab['dir']}/conf/master"]
-    checked = json.loads(procs.run([reactor.bin, "reactor", "check", "--output", "json", *python, *config],
+    config = ["--salt-config", f"{live.lab['dir']}/conf"]
+    checked = json.loads(procs.run([reactor.bin, "reactor", "lint", "--output", "json", *python, *config],
                                    stdout=subprocess.PIPE, text=True).stdout)
     assert checked["faults"] == 0, checked
     assert any("gitfs" in note["message"] for note in checked["notes"]), checked
-    without = json.loads(procs.run([reactor.bin, "reactor", "check", "--output", "json", "--salt-python", "/bin/false",
+    without = json.loads(procs.run([reactor.bin, "reactor", "lint", "--output", "json", "--salt-python", "/bin/false",
                                     *config], stdout=subprocess.PIPE, text=True).stdout)
     bad = [row for row in without["files"] if row["state"] == "broken"]
     assert [row["reference"] for row in bad] == ["salt://from-git.sls"] and "gitfs" in bad[0]["why"], bad
@@ -390,7 +390,7 @@ def test_a_killed_run_loses_nothing_and_repeats_only_where_documented(live, reac
                     assert returned(reactor, row, "ink-1")["args"] == [word]
             else:
                 eventually("the runner's event", lambda: bus(f"passed/live/{kind}/{word}"))
-    # A job published just before the kill is published again under its own jid: the minion runs it once.
+    # A job published just before the kill is republished under its own jid: the minion runs it once.
     jobs = {}
     for tag, data in bus("salt/job/"):
         if tag.endswith("/new") and data["fun"] == "test.arg":
@@ -418,7 +418,7 @@ def workers(live):
 
 def test_a_busy_master_that_answers_too_late_starts_a_runner_once(live, reactor, bus):
     tag = f"live/run/{uuid.uuid4().hex}"
-    busy, words = workers(live), "call got no answer, not repeating it"
+    busy, words = workers(live), "call got no response, not retrying it: see `saltcellar reactor history`"
     before = reactor.log_count(words)
     procs.signal_each(busy, signal.SIGSTOP, os.kill)
     try:
@@ -501,7 +501,7 @@ def test_reactions_wait_for_a_stopped_master(live, reactor):
     eventually("the event", lambda: reactor.events("--tag", tag))
     # The rule delays it for eight seconds; by then the master is down.
     live.kill("master")
-    eventually("the master to be unreachable", lambda: reactor.json("reactor", "list")["master_unreachable"])
+    eventually("the master to be unreachable", lambda: reactor.json("reactor", "rules")["master_unreachable"])
     assert not reactor.history(tag)
     # It survives a restart.
     reactor.kill()
@@ -510,7 +510,7 @@ def test_reactions_wait_for_a_stopped_master(live, reactor):
     row = reactor.reaction(tag)
     assert row["reaction"]["state"] == "done"
     eventually("the runner's event", lambda: times(reactor, f"passed/{tag}"))
-    assert reactor.json("reactor", "list")["master_unreachable"] is False
+    assert reactor.json("reactor", "rules")["master_unreachable"] is False
 
 
 # ------------------------------------------------------------------- minions
@@ -582,7 +582,7 @@ def test_a_masterless_minion_runs_reactions(live, place):
                             {"__beacons_return": "salt://r/beacon.sls"}])
     d = Reactor(f"{root}/sc", f"{live.lab['dir']}/alone/run", minion=f"{live.lab['dir']}/conf-alone/minion",
                 python=f"{live.lab['bin']}/python", options=[{"rule": "once/*", "at_most_once": True}])
-    with running(d):  # before the minion, which can happen at a machine's start
+    with running(d):  # before the minion, which can happen at a host's start
         live.start("alone")
         d.wait_for_bus()
         fired(live, "alone", {"name": "written"}, "go/1")
@@ -618,7 +618,7 @@ def test_a_masterless_minion_runs_reactions(live, place):
         # killed while a function runs: it runs again, or with `at_most_once` its outcome is unknown
         for tag, outcome, runs in (("slow/1", "ran", 2), ("once/1", "unknown", 1)):
             name = tag.replace("/", "-")
-            # It runs while this file exists: until the daemon is killed, independent of the machine's speed.
+            # It runs while this file exists: until the daemon is killed, independent of the system's speed.
             salt_lab.write(f"{root}/hold", "")
             fired(live, "alone", {"name": name}, tag)
             eventually("the function to run", lambda: os.path.exists(f"{root}/{name}"))

@@ -83,7 +83,7 @@ def test_loops_through_jobs_runners_and_orchestrations_never_stopped(loops):
     eventually("each loop to end", ended)
     times = {name: len(d.events("--tag", f"loop/{name}/next")) for name in LOOPS}
     assert times == dict.fromkeys(LOOPS, DEPTH_MAX + 1)
-    assert [one["verdict"] for one in d.doctor("reactor.loops")] == ["warning"]
+    assert [one["result"] for one in d.doctor("reactor.loops")] == ["warning"]
 
 
 def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
@@ -111,10 +111,10 @@ def test_the_reactor_waited_forever_for_a_master_with_another_transport(loops):
     lab.master()
 
     def refused():
-        rules = d.json("reactor", "list")["rules"]
-        return all(rule["acts"] == "nobody" and "`transport: tcp`" in rule["why"] for rule in rules)
+        rules = d.json("reactor", "rules")["rules"]
+        return all(rule["handled_by"] == "none" and "`transport: tcp`" in rule["why"] for rule in rules)
     eventually("each rule to show why no reactor acts on it", refused)
-    assert any("`transport: tcp`" in one["found"] for one in d.doctor("reactor"))
+    assert any("`transport: tcp`" in one["message"] for one in d.doctor("reactor"))
     assert d.log_count("`transport: tcp`")
     eventually("the daemon to read the bus again", lambda: os.path.exists(f"{lab.sock_dir}/master_event_pull.ipc"))
     d.wait_for_bus()

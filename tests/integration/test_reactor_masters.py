@@ -151,8 +151,8 @@ def args(reactor, tag):
 # ------------------------------------------------------------------- masters
 def test_a_master_on_ipv6_is_reached(live, reactor, address):
     if not address:
-        assert "CI" not in os.environ, "this machine has no ::1"  # a container may have none: then `ip -6` cannot help either
-        pytest.skip("this machine has no ::1")
+        assert "CI" not in os.environ, "this host has no ::1"  # a container may have none: then `ip -6` cannot help either
+        pytest.skip("this host has no ::1")
     tag = f"live/say/{uuid.uuid4().hex}"
     live.fire(tag, {"word": "six"})
     assert args(reactor, tag) == [["six", "base base"]]
@@ -180,8 +180,8 @@ def test_thorium_acts_independently_of_our_reactor(live, reactor):
     live.fire(tag, {"word": "both"})
     eventually("Thorium's own event", lambda: reactor.events("--tag", "live/by-thorium"))
     assert args(reactor, tag) == [["both", "base base"]]
-    listed = reactor.json("reactor", "list")
-    assert {rule["acts"] for rule in listed["rules"]} == {"saltcellar"}, listed
+    listed = reactor.json("reactor", "rules")
+    assert {rule["handled_by"] for rule in listed["rules"]} == {"saltcellar"}, listed
     assert not listed.get("foreign_call"), listed
 
 
@@ -216,7 +216,7 @@ def test_rules_added_during_a_configuration_reload_stay(live, reactor):
         pattern = f"added/{len(added)}/*"
         assert live.runner("reactor.add", pattern, "salt://r/say.sls")["status"] is True
         added.append(pattern)
-    assert [rule["rule"] for rule in reactor.json("reactor", "list")["rules"]][-len(added):] == added
+    assert [rule["rule"] for rule in reactor.json("reactor", "rules")["rules"]][-len(added):] == added
 
 
 # ------------------------------------------------------------------- bad input

@@ -1,4 +1,4 @@
-"""saltcellar in shadow beside a real master with Salt's own reactor: equal calls are reported as equal, others as differences."""
+"""saltcellar in shadow beside a real master with Salt's reactor: equal calls are reported as equal, others as differences."""
 import datetime
 import json
 
@@ -72,7 +72,7 @@ the new way:
       - locality: uk
 """,
 }
-# One event per rule, whose file has the event's name; each causes one call.
+# One event per rule, whose file contains the event's name; each causes one call.
 EVENTS = {"shadow/apply": {"id": "lab-1"}, "shadow/say": {"word": "hello"}, "shadow/orch": {"word": "from the event"},
           "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/absent": {}}
 
@@ -88,7 +88,7 @@ def rules_of(directory, **others):
 
 @pytest.fixture(scope="module")
 def lab_of_two_reactors(place):
-    """A master with Salt's own reactor, and a daemon in shadow that is its job cache."""
+    """A master with Salt's reactor, and a daemon in shadow that is its job cache."""
     lab_dir = f"{place}/lab"
     for name, text in FILES.items():
         salt_lab.write(f"{place}/r/{name}", text)
@@ -110,7 +110,7 @@ def lab_of_two_reactors(place):
 
 def shadow(d, *args):
     """The output of the comparison, and its exit code."""
-    p = d.cli("reactor", "shadow", "--output", "json", *args, check=False)
+    p = d.cli("reactor", "diff", "--exit-code", "--output", "json", *args, check=False)
     return json.loads(p.stdout), p.returncode
 
 
@@ -132,17 +132,17 @@ def seen(d, count):
 
 def test_both_reactors_make_the_same_calls(lab_of_two_reactors):
     lab, d = lab_of_two_reactors
-    listed = d.json("reactor", "list")
+    listed = d.json("reactor", "rules")
     assert listed["shadow"] and len(listed["rules"]) == len(EVENTS) + 1, listed
     since = now()
     fire_all(lab)
 
     def same():
         found, code = shadow(d, "--since", since)
-        return (found, code) if found["waiting"]["ours"] == 0 and sum(found["counts"].values()) else None
+        return (found, code) if found["waiting"]["saltcellar"] == 0 and sum(found["counts"].values()) else None
     found, code = eventually("the comparison", same)
     assert (found["counts"]["same"], found["differences"], code) == (len(EVENTS) - 1, [], 0), found
-    assert found["unseen"] == {}, "with the loads of jobs everything is visible"
+    assert found["not_comparable"] == {}, "with the loads of jobs everything is visible"
     assert all(rule["same"] == (rule["rule"] != "shadow/absent") for rule in found["rules"]), found
     assert not d.json("reactor", "history", "--tag", "shadow/old")["reactions"][0]["reaction"]["calls"][0]["tries"]
 
@@ -155,7 +155,7 @@ def test_equal_runners_were_reported_as_differences_while_salts_workers_were_bus
 
     def compared():
         found, _ = shadow(d, "--since", since)
-        return found if found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values()) >= BUSY else None
+        return found if found["waiting"] == {"saltcellar": 0, "salt": 0} and sum(found["counts"].values()) >= BUSY else None
     found = eventually("the comparison", compared)
     assert (found["counts"]["same"], found["differences"]) == (BUSY, []), found
     started = [event["time"] for event in d.events("--tag", "salt/run/*/new", "--since", since)
@@ -168,37 +168,37 @@ def test_each_difference_is_shown(lab_of_two_reactors, place):
     lab, d = lab_of_two_reactors
     before = d.status()["counters"]
     d.configure(rules=rules_of(f"{place}/r", say="say2.sls", old="old2.sls", orch=None))
-    eventually("it to take effect", lambda: "say2.sls" in json.dumps(d.json("reactor", "list")["rules"]))
+    eventually("it to take effect", lambda: "say2.sls" in json.dumps(d.json("reactor", "rules")["rules"]))
     since = now()
     fire_all(lab)
 
     def compared():
         found, code = shadow(d, "--since", since)
-        done = found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values())
+        done = found["waiting"] == {"saltcellar": 0, "salt": 0} and sum(found["counts"].values())
         return (found, code) if done else None
     found, code = eventually("the comparison", compared)
     assert code == 1
-    counts = {"same": 2, "differs": 1, "only_ours": 1, "only_salts": 2, "failed": 0, "unseen": 0}
+    counts = {"same": 2, "different": 1, "only_saltcellar": 1, "only_salt": 2, "saltcellar_failed": 0, "not_comparable": 0}
     assert found["counts"] == counts, found
     one = {d["what"]: d for d in found["differences"]}
-    fields = {f["field"]: (f["ours"], f["salts"]) for f in one["differs"]["fields"]}
+    fields = {f["field"]: (f["saltcellar"], f["salt"]) for f in one["different"]["fields"]}
     assert fields == {"arg[1]": (21, 20), "load.metadata.by": ("saltcellar", "reactor")}
-    assert one["differs"]["ours"]["rules"] == ["shadow/say"]
-    assert one["differs"]["salts"]["call"]["sls"] == f"{place}/r/say.sls"
-    assert one["only_ours"]["ours"]["call"]["fun"] == "test.metasyntactic"
-    alone = {d["salts"]["call"]["fun"] for d in found["differences"] if d["what"] == "only_salts"}
+    assert one["different"]["saltcellar"]["rules"] == ["shadow/say"]
+    assert one["different"]["salt"]["call"]["sls"] == f"{place}/r/say.sls"
+    assert one["only_saltcellar"]["saltcellar"]["call"]["fun"] == "test.metasyntactic"
+    alone = {d["salt"]["call"]["fun"] for d in found["differences"] if d["what"] == "only_salt"}
     assert alone == {"state.orchestrate", "test.arg"}
     # As text, and counted in the meantime.
-    printed = d.cli("reactor", "shadow", "--since", since, check=False).stdout
-    assert "differs: local.test.arg lab-*" in printed and "arg[1]: ours 21, Salt's 20" in printed, printed
+    printed = d.cli("reactor", "diff", "--since", since, check=False).stdout
+    assert "different: local.test.arg lab-*" in printed and "arg[1]: saltcellar 21, Salt 20" in printed, printed
 
     def counted():
         # The daemon compares at its own pace.
         counters = d.status()["counters"]
-        return counters if all(counters[f"shadow_{what}"] >= before[f"shadow_{what}"] + count for what, count in counts.items()
-                               if what not in ("failed", "unseen")) else None
+        return counters if all(counters[f"shadow_calls_{what}"] >= before[f"shadow_calls_{what}"] + count for what, count in counts.items()
+                               if what not in ("saltcellar_failed", "not_comparable")) else None
     counters = eventually("the daemon to have counted it", counted)
-    assert (counters["shadow_differs"], counters["shadow_only_ours"]) == (1, 1), counters
+    assert (counters["shadow_calls_different"], counters["shadow_calls_only_saltcellar"]) == (1, 1), counters
     # The log alone is the source of the comparison.
     d.kill()
     d.start()
@@ -211,11 +211,11 @@ def test_a_request_to_the_reactor_had_two_answers_in_shadow(lab_of_two_reactors)
 
     def answers():
         return d.events("--tag", "salt/reactors/manage/list-results")
-    eventually("Salt's own reactor to answer", answers)
+    eventually("Salt's reactor to answer", answers)
 
     def is_through():
         # By the time its record about the request is written, our reactor would have answered.
-        listed = d.json("reactor", "list")
+        listed = d.json("reactor", "rules")
         return not listed["behind"] and not listed["open"]
     eventually("ours to be through with it", is_through)
     lab.fire("after/the/answers", {})

@@ -87,7 +87,7 @@ def test_a_command_in_a_template_ran_as_root_where_salt_runs_it_as_its_user(user
     salt_lab.write(f"{place}/who.sls", SLS.replace("CACHE", f"'{place}/cache'"))
     d = Daemon(place, place)
     done = subprocess.run(
-        [d.bin, "reactor", "test", f"{place}/who.sls", "--tag", "a", "--master-config", f"{place}/master",
+        [d.bin, "reactor", "render", f"{place}/who.sls", "--tag", "a", "--salt-config", place,
          "--salt-python", sys.executable, "--output", "json"], capture_output=True, text=True, cwd=place)
     assert done.returncode == 0, (done.stdout, done.stderr)
     answer = json.loads(done.stdout)
@@ -160,5 +160,5 @@ def test_root_and_the_masters_user_can_run_its_reactor(user_s_master, place):
                                   "open sesame", "lab-1", "test.ping")
             assert salt_lab.documents(allowed.stdout) == [{"lab-1": True}], (allowed.stdout, allowed.stderr)
             assert lab.run("reactor.list")[0] == {"say/*": f"{place}/r/say.sls"}
-            found = d.cli("doctor", "--master-config", f"{lab.lab['dir']}/conf/master", check=False).stdout
+            found = d.cli("doctor", "--salt-config", f"{lab.lab['dir']}/conf", check=False).stdout
             assert "rejects the key" not in found, found

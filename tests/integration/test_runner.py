@@ -1,4 +1,4 @@
-"""The runner `saltcellar` on a real master, and jobs copied to Salt's own job cache and back."""
+"""The runner `saltcellar` on a real master, and jobs copied to Salt's job cache and back."""
 from conftest import eventually
 
 

@@ -34,7 +34,7 @@ def test_each_master_of_a_cluster_verifies_the_answers_of_its_own_minions(cluste
         jid = publisher.lab.detached("*", "test.echo", "hello")
         for site in cluster.values():
             # A job whose `new` event is still on its way to a peer has no expected minions there.
-            eventually(f"the answers at {site.name}",
+            eventually(f"the responses at {site.name}",
                        lambda site=site: site.daemon.returned(jid) == every and site.daemon.job(jid)["minions"] == every)
             job = site.daemon.job(jid)
             shown = {one["minion"]: (one["return"], one["verified"], one["master"]) for one in job["returns"]}

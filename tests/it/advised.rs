@@ -1,4 +1,4 @@
-//! Every command that a message, a finding, the page or an error advises exists, and does something on a machine where what it names exists.
+//! Every command that a message, a finding, the page or an error advises exists, and does something on a host where what it names exists.
 //!
 //! The commands are found in the source. Each is run as a process beside a daemon whose store has something of everything. The placeholders
 //! stand for names in that store, and [`RUNS`] says for each verb which names it takes.
@@ -20,7 +20,7 @@ use crate::sinks::{service, status};
 
 // Finding.
 
-/// The files with texts of the program.
+/// The files with strings of the program.
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -226,11 +226,12 @@ use Place::{Help, Live, Stopped};
 /// For each verb: where, the arguments instead of the advised ones (options only if they are not given, after the others), and the exit codes
 /// beside 0.
 const RUNS: &[(&str, Place, &str, &[i32])] = &[
-    ("check", Live, "", &[]),
     ("cluster init", Live, "--masters a,b,c", &[]),
     // Without a shared history.
     ("cluster join", Live, "{dir}/backup --peer m2", &[64]),
     ("completions", Live, "bash", &[]),
+    ("config check", Live, "", &[]),
+    ("config show", Live, "", &[]),
     ("consumers create", Live, "audit", &[]),
     ("consumers delete", Live, "{consumer}", &[]),
     ("consumers list", Live, "", &[]),
@@ -251,15 +252,14 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("jobs watch", Live, "{jid}", &[]),
     ("man", Live, "{dir}", &[]),
     ("page", Live, "", &[]),
-    // It finds the file that fails.
-    ("reactor check", Live, "", &[1]),
-    ("reactor conformance", Live, "{dir}/cases", &[]),
+    ("reactor diff", Live, "", &[]),
     ("reactor history", Live, "", &[]),
-    ("reactor list", Live, "", &[]),
+    // It finds the file that fails.
+    ("reactor lint", Live, "", &[1]),
+    ("reactor render", Live, "{dir}/good.sls --tag b/1", &[]),
     ("reactor replay", Live, "{seq}", &[]),
-    ("reactor shadow", Live, "", &[]),
+    ("reactor rules", Live, "", &[]),
     ("reactor show", Live, "{seq}", &[]),
-    ("reactor test", Live, "{dir}/good.sls --tag b/1", &[]),
     ("reactor why", Live, "b/1", &[]),
     (
         "serve",
@@ -267,7 +267,7 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
         "",
         &[],
     ),
-    // Something is missing on the machine of a test. That it is carried out is tested in `setup_system.rs`.
+    // Something is missing on the host of a test. That it is carried out is tested in `setup_system.rs`.
     ("setup", Live, "--salt-config {dir} --dry-run", &[1]),
     ("sinks dead-letters list", Live, "hook", &[]),
     ("sinks dead-letters retry", Live, "hook --all", &[]),
@@ -278,15 +278,17 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     // Nothing is lost. That a loss is accepted is tested in `told.rs`.
     ("store accept-loss", Live, "", &[1]),
     ("store backup", Live, "{dir}/backup", &[]),
-    ("store hold", Live, "{jid}", &[]),
+    ("store holds add", Live, "{jid}", &[]),
+    ("store holds list", Live, "", &[]),
+    ("store holds remove", Live, "{held}", &[]),
     ("store prune", Live, "", &[]),
     ("store rebuild", Stopped, "", &[]),
     ("store restore", Stopped, "{dir}/backup {dir}/{new}", &[]),
     ("store salvage", Stopped, "{dir}/stopped {dir}/{new}", &[]),
     ("store stats", Live, "", &[]),
     ("store verify", Live, "", &[]),
-    ("token create", Live, "{new} --scope read", &[]),
-    ("token list", Live, "", &[]),
+    ("tokens create", Live, "{new} --scope read", &[]),
+    ("tokens list", Live, "", &[]),
     ("top", Help("it needs a terminal"), "", &[]),
     ("version", Live, "", &[]),
 ];
@@ -352,7 +354,7 @@ impl Machine {
         let dir = self.cellar().dir.path().display().to_string();
         for line in [
             "consumers create audit".to_owned(),
-            "token create ci --scope read".to_owned(),
+            "tokens create ci --scope read".to_owned(),
             format!("export jsonl {dir}/salt.jsonl"),
             format!("store backup {dir}/backup"),
             format!("store restore {dir}/backup {dir}/stopped"),
@@ -369,15 +371,6 @@ impl Machine {
 
         // A systemd in which everything is in place.
         executable(self.cellar().dir.path(), "bin/systemctl", "#!/bin/sh\n");
-        // One case of Salt's is enough.
-        let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reactor-cases-own");
-        let case = "compile-own-globbed-order.json";
-        fs::create_dir(self.cellar().dir.path().join("cases")).unwrap();
-        fs::copy(
-            cases.join(case),
-            self.cellar().dir.path().join("cases").join(case),
-        )
-        .unwrap();
     }
 
     fn cellar(&self) -> &Cellar {
@@ -412,9 +405,14 @@ impl Machine {
             let create = ["consumers", "create", &new].map(str::to_owned);
             assert_eq!(self.run(&create, &Live).status.code(), Some(0));
         }
+        if arguments.contains("{held}") {
+            let hold = ["store", "holds", "add", JID].map(str::to_owned);
+            assert_eq!(self.run(&hold, &Live).status.code(), Some(0));
+        }
         let names = [
             ("{dir}", self.cellar().dir.path().display().to_string()),
             ("{jid}", JID.to_owned()),
+            ("{held}", JID.to_owned()),
             ("{earlier}", EARLIER.to_owned()),
             ("{seq}", self.seq.clone()),
             ("{consumer}", new.clone()),
@@ -424,7 +422,7 @@ impl Machine {
         let mut filled = Vec::new();
         let mut is_given = false;
         for word in arguments.split_whitespace() {
-            // The value of an option that is given is, too.
+            // The value of an option that is given is also given.
             is_given = if word.starts_with("--") {
                 given.iter().any(|option| option == word)
             } else {
@@ -508,9 +506,9 @@ fn a_command_that_does_not_exist_is_found() {
         ("saltcellar sinks dead-letters {name}", false),
         ("saltcellar sinks letters", false),
         ("saltcellar store verify --fast", false),
-        ("saltcellar token create", true),
-        ("saltcellar token create NAME", false),
-        ("saltcellar token create NAME --scope read", true),
+        ("saltcellar tokens create", true),
+        ("saltcellar tokens create NAME", false),
+        ("saltcellar tokens create NAME --scope read", true),
         ("saltcellar events list --tag 'salt/auth*' | head", true),
         ("sudo saltcellar page", true),
         (

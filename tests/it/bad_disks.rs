@@ -57,7 +57,7 @@ fn callers_get_errors_while_the_disk_is_full() {
     assert_eq!(
         (
             cellar.counter("frames_damaged"),
-            cellar.counter("tail_bytes_cut")
+            cellar.counter("tail_bytes_truncated")
         ),
         (0, 0)
     );

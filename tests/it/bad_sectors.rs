@@ -100,7 +100,7 @@ pub(crate) fn filled(dir: tempfile::TempDir) -> Made {
     wait_for("the bus", || {
         (cellar.counter("entries_stored") > 0).then_some(())
     });
-    let token = crate::http::token(&cellar, &["ci", "--scope", "read", "--minions", "web1"]);
+    let token = crate::http::token(&cellar, &["ci", "--scope", "read", "--minion", "web1"]);
     let keep = vec![("keep_jobs_seconds", (400 * 24 * 3600_u64).into())];
     cellar.ask("clean_old_jobs", keep);
     let event = map(vec![("tag", "dead/1".into()), ("data", map(vec![]))]);

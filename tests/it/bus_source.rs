@@ -194,7 +194,7 @@ fn garbage_on_the_bus_ends_the_connection_not_the_daemon() {
     let counted = [
         "bus_frames_malformed",
         "bus_framings_unknown",
-        "events_without_tag",
+        "events_dropped_without_tag",
         "bus_gaps",
     ];
     assert_eq!(counted.map(|name| cellar.counter(name)), [1, 1, 1, 1]);

@@ -166,7 +166,7 @@ fn jobs_are_listed_as_json_with_times_as_text() {
         "1",
         "--fun",
         "cmd.*",
-        "--find-job",
+        "--include-polling",
     ]);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["more"], true);
@@ -254,20 +254,20 @@ fn an_unknown_job_is_a_one_line_error() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "saltcellar: failed to show the job: unknown job 7\n"
+        "saltcellar: cannot show the job: unknown job 7\n"
     );
 }
 
 #[test]
-fn events_are_listed_newest_last_without_terminal_control_characters() {
-    let output = events(30).run(&["events", "list", "--limit", "2", "--data"]);
+fn events_are_listed_newest_first_without_terminal_control_characters() {
+    let output = events(30).run(&["events", "list", "--limit", "2", "--show-data"]);
     assert_eq!(
         stdout(&output),
         "\
 SEQ  TIME (UTC)               TAG                          MINION  FUN
- 29  2026-11-21 05:47:28.123  salt/job/29\\x1b]0;owned\\x07  web1
-    id: web1
  30  2026-11-21 05:47:28.123  salt/job/30\\x1b]0;owned\\x07  web1
+    id: web1
+ 29  2026-11-21 05:47:28.123  salt/job/29\\x1b]0;owned\\x07  web1
     id: web1
 "
     );
@@ -286,7 +286,7 @@ SEQ  TIME (UTC)               TAG                          MINION  FUN
 #[test]
 fn all_events_are_read_page_by_page_each_once() {
     let daemon = events(2_500);
-    let output = daemon.run(&["events", "list", "--all", "--output", "jsonl"]);
+    let output = daemon.run(&["events", "list", "--no-limit", "--output", "jsonl"]);
     let text = stdout(&output);
     let seqs = text
         .lines()
@@ -294,12 +294,12 @@ fn all_events_are_read_page_by_page_each_once() {
     assert!(seqs.flatten().eq((1..=2_500).rev()));
     assert_eq!(daemon.requests().len(), 3);
 
-    let output = daemon.run(&["events", "list", "--all", "--output", "json"]);
+    let output = daemon.run(&["events", "list", "--no-limit", "--output", "json"]);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["events"].as_array().unwrap().len(), 2_500);
     assert_eq!(document["more"], false);
     assert_eq!(
-        stdout(&daemon.run(&["events", "list", "--all"]))
+        stdout(&daemon.run(&["events", "list", "--no-limit"]))
             .lines()
             .count(),
         2_501
@@ -330,7 +330,7 @@ fn a_closed_pipe_ends_the_program_without_an_error() {
     let mut child = program()
         .arg("--socket")
         .arg(&daemon.socket)
-        .args(["events", "list", "--all"])
+        .args(["events", "list", "--no-limit"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -356,7 +356,7 @@ fn errors_of_the_daemon_map_to_exit_codes() {
         let output = daemon.run(&["status"]);
         assert_eq!(output.status.code(), Some(exit), "{code}");
         let expected = format!(
-            "saltcellar: failed to query the status: the daemon rejected the call: because\\x1b ({code})\n"
+            "saltcellar: cannot query the status: the daemon rejected the call: because\\x1b ({code})\n"
         );
         assert_eq!(stderr(&output), expected);
     }
@@ -466,7 +466,7 @@ fn bad_usage_is_64_and_help_is_0() {
     for verb in [
         &[][..],
         &["serve"],
-        &["check"],
+        &["config", "check"],
         &["jobs", "list"],
         &["jobs", "show"],
         &["events", "list"],
@@ -565,8 +565,8 @@ fn a_command_without_rows_rejects_csv_before_it_does_anything() {
     for args in [
         &["version"][..],
         &["sinks", "pause", "audit"],
-        &["store", "hold", "20261121054728123456"],
-        &["token", "create", "ci", "--scope", "read"],
+        &["store", "holds", "add", "20261121054728123456"],
+        &["tokens", "create", "ci", "--scope", "read"],
         &["jobs", "watch", "20261121054728123456"],
         &["setup", "--yes"],
     ] {
@@ -579,7 +579,7 @@ fn a_command_without_rows_rejects_csv_before_it_does_anything() {
         );
         assert_eq!(
             stderr(&output),
-            "saltcellar: failed to read --output: csv is for the rows of tables, and this command prints none; use table, json or jsonl\n"
+            "saltcellar: cannot read --output: csv is for the rows of tables, and this command prints none; use table, json or jsonl\n"
         );
     }
     assert_eq!(daemon.requests(), []);

@@ -1,4 +1,4 @@
-//! `saltcellar check` with valid and invalid configurations.
+//! `saltcellar config check` and `config show` with valid and invalid configurations.
 
 use std::path::Path;
 use std::process::Output;
@@ -7,13 +7,13 @@ use serde_json::Value as Json;
 
 use crate::fake_daemon::{FakeDaemon, map, program, stderr, stdout};
 
-fn check(dir: &Path, text: &str, args: &[&str]) -> Output {
+fn config(verb: &str, dir: &Path, text: &str, args: &[&str]) -> Output {
     let file = dir.join("c.yaml");
     std::fs::write(&file, text).unwrap();
     let mut command = program();
     command
         .env("HOME", "/home/u")
-        .arg("check")
+        .args(["config", verb])
         .arg("--config")
         .arg(&file)
         .args(args);
@@ -23,8 +23,9 @@ fn check(dir: &Path, text: &str, args: &[&str]) -> Output {
 /// The error for an invalid file, without the directory.
 fn problem(text: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let output = check(dir.path(), text, &[]);
+    let output = config("check", dir.path(), text, &[]);
     assert_eq!(output.status.code(), Some(64));
+    assert_eq!(stdout(&output), "");
     stderr(&output).replace(&format!("{}/", dir.path().display()), "")
 }
 
@@ -32,7 +33,7 @@ fn problem(text: &str) -> String {
 fn a_valid_file_is_shown_with_origins_and_can_be_checked_again() {
     let dir = tempfile::tempdir().unwrap();
     let text = "state_dir: /srv/cellar\nbus:\n  - /var/run/salt/master\nlog:\n  level: debug\n";
-    let output = check(dir.path(), text, &["--socket", "/srv/cellar.sock"]);
+    let output = config("show", dir.path(), text, &["--socket", "/srv/cellar.sock"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let shown = stdout(&output);
     let file = dir.path().join("c.yaml").display().to_string();
@@ -45,10 +46,16 @@ fn a_valid_file_is_shown_with_origins_and_can_be_checked_again() {
     ] {
         assert!(shown.lines().any(|l| l == line), "{line:?} in {shown}");
     }
-    let again = check(dir.path(), &shown, &[]);
+    let again = config("check", dir.path(), &shown, &[]);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
+    assert_eq!(stdout(&again), "configuration is valid\n");
 
-    let output = check(dir.path(), text, &["--output", "json", "--socket", "/s"]);
+    let again = config("check", dir.path(), &shown, &["--output", "json"]);
+    let document: Json = serde_json::from_str(&stdout(&again)).unwrap();
+    assert_eq!(document, serde_json::json!({"valid": true}));
+
+    let arguments = ["--output", "json", "--socket", "/s"];
+    let output = config("show", dir.path(), text, &arguments);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["config"]["bus"][0], "/var/run/salt/master");
     assert_eq!(document["origins"]["socket"], "--socket");
@@ -58,7 +65,7 @@ fn a_valid_file_is_shown_with_origins_and_can_be_checked_again() {
 fn an_unknown_key_is_refused_with_file_line_and_the_nearest_known_key() {
     assert_eq!(
         problem("state_dir: /s\nlog:\n  levle: info\n"),
-        "saltcellar: failed to read the configuration: c.yaml:3: log.levle: unknown key; \
+        "saltcellar: cannot read the configuration: c.yaml:3: log.levle: unknown key; \
          the nearest known key is log.level\n"
     );
 }
@@ -92,7 +99,7 @@ fn invalid_values_are_rejected_with_the_accepted_form() {
 #[test]
 fn a_named_file_must_exist() {
     let output = program()
-        .args(["check", "--config", "/no/such.yaml"])
+        .args(["config", "check", "--config", "/no/such.yaml"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(64));

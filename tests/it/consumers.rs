@@ -58,10 +58,7 @@ fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated()
     for round in 0..6_u64 {
         cellar.store_numbered(round * 20..round * 20 + 20);
         let batch = next(&cellar, 13, 0);
-        assert!(
-            batch[0].1 >= acked,
-            "an acknowledged event is delivered again"
-        );
+        assert!(batch[0].1 >= acked, "an acknowledged event is redelivered");
         for (seq, n, id) in batch {
             assert_eq!(
                 *ids.entry(n).or_insert_with(|| id.clone()),

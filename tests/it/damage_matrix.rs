@@ -61,7 +61,7 @@ struct Case {
 }
 
 impl Case {
-    /// Whether a text names one of the files, or for a segment its directory.
+    /// Whether a string names one of the files, or for a segment its directory.
     fn is_named_in(&self, text: &str) -> bool {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         self.names.iter().any(|path| {

@@ -11,7 +11,13 @@ fn checks(output: &std::process::Output) -> Vec<(String, String, String)> {
     let text = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap().to_owned();
     let checks = document["checks"].as_array().unwrap().iter();
     checks
-        .map(|one| (text(one, "check"), text(one, "verdict"), text(one, "found")))
+        .map(|one| {
+            (
+                text(one, "check"),
+                text(one, "result"),
+                text(one, "message"),
+            )
+        })
         .collect()
 }
 

@@ -9,7 +9,7 @@ use saltcellar::config::salt_master::python::found_by_a_service;
 
 use crate::fake_daemon::{program, stdout};
 
-/// A correctly configured machine with a Salt master and saltcellar. `DIR` in any text stands for its directory.
+/// A correctly configured host with a Salt master and saltcellar. `DIR` in any text stands for its directory.
 pub(crate) struct Shop {
     pub(crate) dir: tempfile::TempDir,
     salt_python: PathBuf,
@@ -101,10 +101,10 @@ impl Shop {
         let text = |one: &serde_json::Value, key: &str| one[key].as_str().map(str::to_owned);
         let one = |one: &serde_json::Value| Found {
             check: text(one, "check").unwrap(),
-            verdict: text(one, "verdict").unwrap(),
-            words: text(one, "found").unwrap(),
-            why: text(one, "why"),
-            write: text(one, "write"),
+            verdict: text(one, "result").unwrap(),
+            words: text(one, "message").unwrap(),
+            why: text(one, "reason"),
+            write: text(one, "remedy"),
         };
         document["checks"]
             .as_array()
@@ -114,7 +114,7 @@ impl Shop {
             .collect()
     }
 
-    /// All findings, except of the missing daemon and the machine's disk.
+    /// All findings, except of the missing daemon and the system's disk.
     fn findings(&self) -> Vec<Found> {
         let known = ["socket", "daemon", "disk", "inodes"];
         // Most tests have no bus.
@@ -172,7 +172,7 @@ fn a_disabled_reactor_without_replacement_is_a_problem() {
     shop.put("salt/master", &format!("{MASTER}{reactor}"));
     assert!(
         shop.findings().is_empty(),
-        "Salt's own acts: {:?}",
+        "Salt's acts: {:?}",
         shop.findings()
     );
     shop.put(
@@ -760,7 +760,7 @@ fn in_a_shared_history_a_master_of_a_cluster_has_its_own_name() {
 fn doctor_says_which_answers_a_master_of_a_cluster_has_not_verified() {
     let shop = Shop::new();
     let is_said = |shop: &Shop| {
-        let words = "answers from minions of the other masters are shown as not verified; ";
+        let words = "returns from minions of the other masters are shown as not verified; ";
         let found = shop.doctor();
         found.iter().any(|one| {
             (one.check.as_str(), one.verdict.as_str()) == ("cluster_id", "ok")
@@ -780,7 +780,7 @@ fn a_minion_with_several_masters_shows_that_each_needs_a_slot_of_job_ids() {
     for (minion, words) in [
         (
             "master: [a, b]",
-            "this host's minion has 2 masters; each needs a daemon, which has the jobs of its master only: a, b",
+            "this host's minion has 2 masters; each needs a daemon, which stores only the jobs of its master: a, b",
         ),
         (
             "master: [a, b]\nmaster_type: failover",
@@ -947,7 +947,7 @@ fn reason_and_fix_are_printed_below_a_finding() {
         .unwrap_or_else(|| panic!("{text}"));
     let after: Vec<&str> = text[at..].lines().skip(1).take(2).map(str::trim).collect();
     assert!(
-        after[0].starts_with("why ") && after[1] == "write  job_cache: True",
+        after[0].starts_with("reason ") && after[1] == "remedy  job_cache: True",
         "{text}"
     );
 }
@@ -955,8 +955,8 @@ fn reason_and_fix_are_printed_below_a_finding() {
 #[test]
 fn a_python_that_only_the_path_of_this_shell_finds_is_not_the_daemons() {
     if found_by_a_service().is_some() {
-        // Salt is installed on this machine, so the daemon finds its Python in any case.
-        return saltcellar_testkit::forbidden("a machine without a salt-master in /usr/bin");
+        // Salt is installed on this host, so the daemon finds its Python in any case.
+        return saltcellar_testkit::forbidden("a host without a salt-master in /usr/bin");
     }
     let shop = Shop::new();
     shop.put("c.yaml", "reactor: {master: DIR/salt/master}\n");
@@ -970,7 +970,7 @@ fn a_python_that_only_the_path_of_this_shell_finds_is_not_the_daemons() {
     let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
     let checks = document["checks"].as_array().unwrap();
     let python = checks.iter().find(|one| one["check"] == "reactor.python");
-    let found = python.unwrap()["found"].as_str().unwrap();
+    let found = python.unwrap()["message"].as_str().unwrap();
     assert!(
         found.contains("in the PATH of this shell only"),
         "{document}"

@@ -157,7 +157,12 @@ fn an_event_is_fired_in_the_framing_of_the_release() {
         assert_eq!(cellar.counter("events_fired"), 2);
         // Probes have a current time stamp.
         assert!(published == Len32 || probes() > 0);
-        assert_eq!(cellar.counter("event_clocks_off"), 0, "{}", cellar.log());
+        assert_eq!(
+            cellar.counter("event_timestamps_off"),
+            0,
+            "{}",
+            cellar.log()
+        );
         let other = if published == Len32 {
             (Plain, Plain)
         } else {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rmpv::Value;
 
-/// An answer, or the code and the message of an error.
+/// A response, or the code and the message of an error.
 type Answered = Result<Value, (&'static str, &'static str)>;
 /// Answers a call, given its name and its arguments.
 type Answer = Box<dyn Fn(&str, &Value) -> Answered + Send + Sync>;

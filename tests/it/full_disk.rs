@@ -275,7 +275,7 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     disk.fill();
 
     // Pruning frees space, and entries are stored again.
-    let printed = prune(&cellar, &["--class", "jobs", "--bytes", "4MiB"]);
+    let printed = prune(&cellar, &["--retention-class", "jobs", "--bytes", "4MiB"]);
     assert!(
         disk.free() > 100,
         "{} blocks are free\n{printed}",
@@ -308,7 +308,7 @@ fn on_a_full_ext4_space_can_be_freed_and_no_acknowledged_entry_is_lost() {
     disk.fill();
     let mut names = (0..10_000).map(|n| class_dir.join(format!("{n}.tmp")));
     assert!(names.any(|name| fs::File::create(name).is_err()));
-    let printed = prune(&cellar, &["--class", "jobs", "--bytes", "2MiB"]);
+    let printed = prune(&cellar, &["--retention-class", "jobs", "--bytes", "2MiB"]);
     assert!(
         disk.free() > 100,
         "{} blocks are free\n{printed}",

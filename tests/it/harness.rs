@@ -163,7 +163,7 @@ impl Cellar {
             .unwrap()
     }
 
-    /// Waits until a counter reaches `count`, and asserts that it is not exceeded. An answer may arrive before it is counted.
+    /// Waits until a counter reaches `count`, and asserts that it is not exceeded. A response may arrive before it is counted.
     pub(crate) fn counted(&self, name: &str, count: u64) {
         let what = format!("{name} to come to {count}");
         let found = wait_for(&what, || {

@@ -274,8 +274,8 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         grown < PEERS as u64 * 8,
         "{grown} KiB for {PEERS} connections"
     );
-    assert!(cellar.counter("peers") >= PEERS as u64);
-    assert_eq!(cellar.counter("peers_rejected"), 0);
+    assert!(cellar.counter("socket_connections") >= PEERS as u64);
+    assert_eq!(cellar.counter("socket_connections_closed_too_many"), 0);
     drop(peers);
     cellar.ask("status", vec![]);
 }
@@ -283,7 +283,7 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
 #[test]
 fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
     let cellar = Cellar::start();
-    // Four events of 4 MiB: an answer with all of them is as long as answers get.
+    // Four events of 4 MiB: a response with all of them is as long as answers get.
     for n in 0..4_u8 {
         let data = map(vec![("blob", Value::Binary(vec![n; 4 * 1024 * 1024]))]);
         let event = map(vec![("tag", "big".into()), ("data", data)]);
@@ -301,12 +301,12 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
             peer
         })
         .collect();
-    // The answers would need 7.5 GiB. Beyond the limit, requests are rejected.
+    // The responses would need 7.5 GiB. Beyond the limit, requests are rejected.
     wait_for("the limit on answers", || {
         (cellar.counter("calls_failed") > 0).then_some(())
     });
     let grown = rss_kb(&cellar).saturating_sub(before);
-    assert!(grown < 1_000_000, "{grown} KiB for unread answers");
+    assert!(grown < 1_000_000, "{grown} KiB for unread responses");
     let load = map(vec![
         ("jid", "20261121030955505683".into()),
         ("id", "web1".into()),
@@ -314,7 +314,7 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
     ]);
     cellar.ask("returner", vec![("load", load)]);
     drop(unread);
-    wait_for("the memory of the answers to be free", || {
+    wait_for("the memory of the responses to be free", || {
         cellar.call("events_list", vec![("limit", 1.into())]).ok()
     });
 }
@@ -384,7 +384,7 @@ fn a_search_whose_client_is_gone_ends() {
         peer
     };
 
-    // One that has only finished writing waits for its answer.
+    // One that has only finished writing waits for its response.
     let patient = || {
         let mut peer = connect();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
@@ -393,7 +393,7 @@ fn a_search_whose_client_is_gone_ends() {
     let before = processor_time(&cellar);
     patient();
     let cost = processor_time(&cellar) - before;
-    // What the daemon spent on searches that nobody has an answer of, and the last one: of those that were carried
+    // What the daemon spent on searches that nobody has a response of, and the last one: of those that were carried
     // out when their clients left, less than half.
     let assert_ended = |spent: u64, answered: usize, at_once: u64| {
         let answered = u64::try_from(answered).unwrap() + 1;
@@ -425,7 +425,7 @@ fn a_search_whose_client_is_gone_ends() {
     );
 
     // Over HTTP, with a token: `/metrics` is answered beside them.
-    let answers = "saltcellar_answer_duration_seconds_count";
+    let answers = "saltcellar_response_duration_seconds_count";
     let token = crate::http::token(&cellar, &["gone", "--scope", "read"]);
     let path = format!(
         "/api/v1/events?limit=5&where={}",

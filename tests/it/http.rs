@@ -13,7 +13,7 @@ use crate::harness::{Asks as _, Cellar, wait_for};
 
 pub(crate) const LISTENER: &str = "http: {listen: '127.0.0.1:0', unix: DIR/http.sock}\n";
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -48,7 +48,7 @@ pub(crate) fn address(cellar: &Cellar) -> String {
     })
 }
 
-/// Reads one answer.
+/// Reads one response.
 pub(crate) fn receive(stream: &mut impl Read) -> Answer {
     let mut bytes = Vec::new();
     let mut piece = vec![0; 64 * 1024];
@@ -84,7 +84,7 @@ pub(crate) fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Sends raw bytes over TCP, and reads one answer.
+/// Sends raw bytes over TCP, and reads one response.
 pub(crate) fn raw(address: &str, request: &[u8]) -> Answer {
     let mut stream = connect(address);
     stream.write_all(request).unwrap();
@@ -125,7 +125,7 @@ pub(crate) fn local(cellar: &Cellar, method: &str, path: &str, body: &[u8]) -> A
 /// The header line of a new token.
 pub(crate) fn token(cellar: &Cellar, args: &[&str]) -> String {
     let output = program()
-        .args(["token", "create"])
+        .args(["tokens", "create"])
         .args(args)
         .arg("--socket")
         .arg(cellar.socket())
@@ -182,7 +182,7 @@ fn health_needs_no_token_and_everything_else_does() {
         assert_eq!(get(&address, "/nowhere", wrong).status, 401, "{wrong}");
     }
     let revoked = program()
-        .args(["token", "revoke", "ci", "--socket"])
+        .args(["tokens", "revoke", "ci", "--socket"])
         .arg(cellar.socket())
         .output()
         .unwrap();
@@ -199,7 +199,7 @@ fn health_needs_no_token_and_everything_else_does() {
 fn the_log_has_who_reads_what_and_no_token() {
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
-    let line = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let line = token(&cellar, &["web", "--scope", "read", "--minion", "web*"]);
     let secret = line.trim().rsplit(' ').next().unwrap();
     let job = "/api/v1/jobs/20261121054728123456";
     assert_eq!(get(&address, job, &line).status, 404);
@@ -224,7 +224,7 @@ fn the_log_has_who_reads_what_and_no_token() {
 #[test]
 fn tokens_survive_a_restart_and_are_not_in_the_state_directory() {
     let mut cellar = Cellar::start_configured(LISTENER, &["--log-level", "error"]);
-    let line = token(&cellar, &["ci", "--scope", "write", "--minions", "web*"]);
+    let line = token(&cellar, &["ci", "--scope", "write", "--minion", "web*"]);
     let text = line.trim().rsplit(' ').next().unwrap().to_owned();
     assert!(cellar.terminate());
     let mut logs = 0;
@@ -240,7 +240,7 @@ fn tokens_survive_a_restart_and_are_not_in_the_state_directory() {
     cellar.restart();
     assert_eq!(get(&address(&cellar), "/nowhere", &line).status, 404);
     let listed = program()
-        .args(["token", "list", "--output", "json", "--socket"])
+        .args(["tokens", "list", "--output", "json", "--socket"])
         .arg(cellar.socket())
         .output()
         .unwrap();
@@ -320,7 +320,7 @@ fn requests_of_web_pages_are_rejected() {
         assert_eq!(answer.status, status, "{head}: {}", answer.text());
         assert_eq!(answer.header("access-control-allow-origin"), None);
     }
-    cellar.counted("http_cross_site", 4);
+    cellar.counted("http_rejected_cross_site", 4);
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn more_slow_readers_than_the_limit_are_answered_503_and_delay_no_one() {
     });
 }
 
-/// The head of an answer.
+/// The head of a response.
 fn raw_head(address: &str, head: &str) -> String {
     let mut stream = connect(address);
     stream.write_all(head.as_bytes()).unwrap();
@@ -225,7 +225,7 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
             "gitlab",
             "--scope",
             "write",
-            "--tags",
+            "--tag",
             "salt/engines/hook/gitlab/*",
         ],
     );
@@ -268,7 +268,7 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         in_body.as_bytes(),
     );
     assert!(
-        in_body.status == 400 && in_body.text().contains("has a valid token"),
+        in_body.status == 400 && in_body.text().contains("contains a valid token"),
         "{}",
         in_body.text()
     );
@@ -283,7 +283,7 @@ fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
         in_tag.status == 400
             && in_tag
                 .text()
-                .contains("the tag of the hook has a valid token"),
+                .contains("the tag of the hook contains a valid token"),
         "{}",
         in_tag.text()
     );

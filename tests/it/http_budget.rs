@@ -21,7 +21,7 @@ fn ask(stream: &mut TcpStream, path: &str, headers: &str) {
 fn one_token_holds_its_share_of_connections_and_none_after_its_revocation() {
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
-    let greedy = token(&cellar, &["greedy", "--scope", "read", "--minions", "none"]);
+    let greedy = token(&cellar, &["greedy", "--scope", "read", "--minion", "none"]);
     let other = token(&cellar, &["other", "--scope", "read"]);
     let path = "/api/v1/events?limit=1";
     let mut held: Vec<_> = (0..HTTP_PEERS_OF_ONE)
@@ -127,7 +127,7 @@ fn a_master_that_hangs_delays_neither_requests_nor_the_stop_of_the_daemon() {
     for fired in fired {
         let answer = fired.join().unwrap();
         assert!(
-            answer.status == 503 && answer.text().contains("does it hang?"),
+            answer.status == 503 && answer.text().contains("if it hangs"),
             "{}",
             answer.text()
         );
@@ -155,7 +155,7 @@ fn peak(cellar: &Cellar) -> u64 {
     kib / 1024
 }
 
-/// Whether the peer of a connection that does not read has had the begin of its answer, and the daemon has closed its end.
+/// Whether the peer of a connection that does not read has had the begin of its response, and the daemon has closed its end.
 fn is_cut_off(address: &str, stream: &TcpStream) -> bool {
     let mut head = [0; 12];
     if stream.peek(&mut head).is_err() || !head.ends_with(b" 200") {
@@ -179,7 +179,7 @@ fn is_cut_off(address: &str, stream: &TcpStream) -> bool {
     !is_open
 }
 
-/// Stores events; an answer with all of them is as long as answers get.
+/// Stores events; a response with all of them is as long as answers get.
 fn store_large(cellar: &Cellar) {
     for n in 0..4 {
         let text = "x".repeat(4 << 20);
@@ -189,7 +189,7 @@ fn store_large(cellar: &Cellar) {
     }
 }
 
-/// What a peer knows of its answer.
+/// What a peer knows of its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     /// Nothing has come.
@@ -202,7 +202,7 @@ enum Answer {
     Ended,
 }
 
-/// A peer that reads its answer slowly, or not at all.
+/// A peer that reads its response slowly, or not at all.
 struct SlowReader {
     stream: TcpStream,
     reads: bool,
@@ -221,7 +221,7 @@ impl SlowReader {
         }
     }
 
-    /// Looks for the begin of an answer, and then reads a small piece of it.
+    /// Looks for the begin of a response, and then reads a small piece of it.
     fn go_on(&mut self, address: &str) {
         match self.answer {
             Answer::Awaited => {
@@ -280,7 +280,7 @@ fn slow_readers_of_large_answers_do_not_delay_metrics_and_health() {
         (is_served(true) && is_served(false)).then_some(())
     });
 
-    // A request that waits for a slow reader is answered after one of them has ended. On a busy machine one can end beside a
+    // A request that waits for a slow reader is answered after one of them has ended. On a busy host one can end beside a
     // request that did not wait, but hardly beside each of five.
     let mut count_ended = || {
         for reader in &mut slow {
@@ -312,10 +312,10 @@ fn unread_answers_take_bounded_memory_and_their_readers_are_disconnected() {
         "/api/v1/events",
         "/api/v1/events/stream?since=2020-01-01T00:00:00Z",
     ];
-    /// What the daemon may take for all answers, in MiB.
+    /// What the daemon may take for all responses, in MiB.
     const GROWN_MAX: u64 = 700;
 
-    // Connections of each token: every other one reads a stream. A debug build takes most of the test's time to make the answers.
+    // Connections of each token: every other one reads a stream. A debug build takes most of the test's time to make the responses.
     let is_long = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
     let peers = if is_long { 40 } else { 16 };
     let unread_mib = READERS * peers * 16;
@@ -349,7 +349,7 @@ fn unread_answers_take_bounded_memory_and_their_readers_are_disconnected() {
     assert_eq!(get(&address, "/metrics", "").status, 200);
     assert_eq!(get(&address, "/api/v1/jobs", &other).status, 200);
 
-    // The answers do not fit into the buffers of the connections, and a peer must read.
+    // The responses do not fit into the buffers of the connections, and a peer must read.
     let slow = wait_for("the end of a slow reader", || {
         unread
             .iter()
@@ -358,17 +358,17 @@ fn unread_answers_take_bounded_memory_and_their_readers_are_disconnected() {
     let grown = peak(&cellar).saturating_sub(before);
     assert!(
         grown < GROWN_MAX,
-        "{grown} MiB for {unread_mib} MiB of unread answers"
+        "{grown} MiB for {unread_mib} MiB of unread responses"
     );
     let mut rest = Vec::new();
     unread[slow].set_nonblocking(false).unwrap();
     // The close may reset the connection.
     let _ = (&unread[slow]).read_to_end(&mut rest);
-    assert!(rest.len() < 16 << 20, "it got the whole answer");
+    assert!(rest.len() < 16 << 20, "it got the whole response");
 
     // Their room is free once they are gone.
     drop(unread);
-    wait_for("room for an answer", || {
+    wait_for("room for a response", || {
         let answer = get(&address, "/api/v1/events?limit=1", &other);
         (answer.status == 200).then_some(())
     });

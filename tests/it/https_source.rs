@@ -1,4 +1,4 @@
-//! The HTTPS source: authentic minions, and many kinds of invalid ones.
+//! The minion listener: authentic minions, and many kinds of invalid ones.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -173,7 +173,7 @@ pub(crate) fn call(name: &str, args: Vec<(&str, Value)>) -> Vec<u8> {
     request_frame(7, name, &bytes)
 }
 
-/// The first frame of an answer: its value, or the code and message of an error.
+/// The first frame of a response: its value, or the code and message of an error.
 fn first(answer: &HttpsAnswer) -> Result<Value, (String, String)> {
     let frame = rmpv::decode::read_value(&mut &answer.body[4..]).unwrap();
     if frame[1] == Value::from(true) {
@@ -259,7 +259,7 @@ fn a_signed_return_unreadable_to_salt_does_not_hide_others() {
         assert_eq!(answer, Ok(Value::Nil), "{words}");
     }
     assert_eq!(
-        server.counter("returns_mended"),
+        server.counter("returns_repaired"),
         crate::salt_codec::attacks().len() as u64
     );
     // The connection still accepts a valid return.
@@ -318,10 +318,10 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &b,
         now(),
         "signature",
-        "https_signatures_bad",
+        "https_rejected_bad_signature",
         &["the accepted key of minion a"],
     );
-    let unknown = "https_keys_not_accepted";
+    let unknown = "https_rejected_key_not_accepted";
     check(
         "unlisted",
         &a,
@@ -345,7 +345,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &a,
         now(),
         "unavailable",
-        "https_keys_unreadable",
+        "https_rejected_key_unreadable",
         &["broken", "see the daemon's log"],
     );
     let year = now().iso()[..4].to_owned();
@@ -354,7 +354,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &a,
         Micros(0),
         "clock",
-        "https_clocks_off",
+        "https_rejected_clock_skew",
         &["minion a shows 1970-", &year, "300 s"],
     );
     check(
@@ -362,7 +362,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &a,
         Micros(now().0 + HOUR),
         "clock",
-        "https_clocks_off",
+        "https_rejected_clock_skew",
         &["minion a shows"],
     );
     check(
@@ -370,7 +370,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &a,
         Micros(i64::MAX),
         "clock",
-        "https_clocks_off",
+        "https_rejected_clock_skew",
         &["9223372036854775807 microseconds"],
     );
     check(
@@ -378,7 +378,7 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         &a,
         now(),
         "protocol",
-        "https_malformed",
+        "https_rejected_malformed",
         &["a valid file name"],
     );
     assert_eq!(server.stored(), [""; 0]);
@@ -410,7 +410,7 @@ fn a_batch_is_valid_once_and_only_on_its_connection() {
         ("replayed", true),
         "{words}"
     );
-    assert_eq!(server.counter("https_replayed"), 2);
+    assert_eq!(server.counter("https_rejected_replayed"), 2);
     // Replay protection needs no state across a restart.
     assert!(server.cellar.terminate());
     server.cellar.restart();
@@ -472,7 +472,7 @@ fn a_batch_signed_for_another_certificate_is_refused() {
         ("signature", true),
         "{words}"
     );
-    assert_eq!(server.counter("https_signatures_bad"), 2);
+    assert_eq!(server.counter("https_rejected_bad_signature"), 2);
     assert_eq!(server.stored(), [""; 0]);
 }
 
@@ -547,7 +547,7 @@ fn a_minion_can_only_store_its_own_returns() {
         ("refused", true),
         "{words}"
     );
-    assert_eq!(server.counter("https_returns_of_others"), 1);
+    assert_eq!(server.counter("https_returns_other_minion"), 1);
     // Two ids in one map are rejected.
     let twice = map(vec![
         ("id", "a".into()),
@@ -761,7 +761,7 @@ fn returns_of_real_minions_are_stored_unchanged() {
 fn a_minion_cannot_forge_a_future_jid() {
     let mut server = Server::open("");
     let key = signer("minion-a.pem");
-    let refused = server.counter("calls_refused");
+    let refused = server.counter("calls_rejected");
     let far = [
         "99991231235959999999",
         "99999999999999999999",
@@ -781,7 +781,7 @@ fn a_minion_cannot_forge_a_future_jid() {
             "{words}"
         );
     }
-    assert_eq!(server.counter("calls_refused") - refused, 7);
+    assert_eq!(server.counter("calls_rejected") - refused, 7);
     // A clock may be a little ahead, and a jid may be any text that the master has published.
     let ahead = jid_at(now().0 + 240_000_000);
     assert_eq!(
@@ -1037,7 +1037,7 @@ fn the_http_listener_serves_minions_if_configured() {
         code == "refused" && words.contains("signed a return of b"),
         "{words}"
     );
-    // A batch is valid once here, too.
+    // A batch is also valid once here.
     let batch = connection
         .sealed("a", &key, now(), &returned("a", vec![]))
         .unwrap();
@@ -1068,7 +1068,7 @@ fn the_http_listener_serves_minions_if_configured() {
             "{path}"
         );
     }
-    assert_eq!(server.counter("https_malformed"), 2);
+    assert_eq!(server.counter("https_rejected_malformed"), 2);
     let status = server.cellar.ask("status", vec![]);
     assert_eq!(status["https"]["listen"], status["http"]["listen"]);
     assert!(status["https"]["certificate_until"].as_i64().is_some());
@@ -1085,7 +1085,7 @@ fn the_address_for_minions_has_no_other_routes_and_the_http_listener_none_of_min
             "{path}"
         );
     }
-    assert_eq!(server.counter("https_malformed"), 4);
+    assert_eq!(server.counter("https_rejected_malformed"), 4);
     for (method, path) in [("GET", "/v1/hello"), ("POST", "/v1/batch")] {
         assert_eq!(
             crate::http::local(&server.cellar, method, path, b"").status,
@@ -1124,7 +1124,7 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
     );
     let mut health = HttpsConnection::connect(&address).unwrap();
     assert_eq!(status(&mut health, "/healthz", "").unwrap(), 200);
-    // One minion has at most its number of connections here, too.
+    // One minion has at most its number of connections, also here.
     let open = || {
         let mut connection = HttpsConnection::open(&address).unwrap();
         assert_eq!(
@@ -1143,7 +1143,7 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
     assert!(minion[1].request("GET", "/v1/hello", b"").is_ok());
     let mut flood = Vec::new();
     wait_for("the limit", || {
-        // On a slow machine the first ones are closed for their missing handshake before the last ones are accepted.
+        // On a slow host the first ones are closed for their missing handshake before the last ones are accepted.
         flood.retain(|peer: &TcpStream| {
             peer.peek(&mut [0])
                 .is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
@@ -1153,7 +1153,7 @@ fn a_full_http_listener_closes_connections_without_authentication_first() {
             peer.set_nonblocking(true).unwrap();
             flood.push(peer);
         }
-        (server.counter("http_peers_evicted") > 0).then_some(())
+        (server.counter("http_connections_evicted") > 0).then_some(())
     });
     let mut other = HttpsConnection::open(&address).unwrap();
     let b = signer("minion-b.pem");
@@ -1261,7 +1261,7 @@ fn invalid_batches_are_rejected_with_an_error() {
             "{method} {path}: {words}"
         );
     }
-    assert_eq!(server.counter("https_malformed"), 6);
+    assert_eq!(server.counter("https_rejected_malformed"), 6);
     // Signed, but not requests.
     for payload in [
         &b"\xc1\xc1\xc1\xc1\xc1\xc1"[..],
@@ -1297,7 +1297,7 @@ fn invalid_batches_are_rejected_with_an_error() {
             .1
             .contains("continues after")
     );
-    assert_eq!(server.counter("https_malformed"), 12);
+    assert_eq!(server.counter("https_rejected_malformed"), 12);
     // A single entry that is too large, and a batch with too large a length: rejected before it is sent.
     let big = returned("a", vec![("x", Value::from("x".repeat(10)))]);
     assert_eq!(post(&mut server.connect(), "a", &key, &big), Ok(Value::Nil));
@@ -1331,7 +1331,7 @@ fn invalid_batches_are_rejected_with_an_error() {
         (answer.status, first(&answer).unwrap_err().0.as_str()),
         (413, "too_large")
     );
-    assert_eq!(server.counter("https_too_large"), 1);
+    assert_eq!(server.counter("https_rejected_too_large"), 1);
 }
 
 #[test]
@@ -1349,7 +1349,7 @@ fn peers_without_tls_get_an_error_and_half_open_ones_do_not_block_others() {
         printed.starts_with("HTTP/1.1 400 ") && printed.contains("https://"),
         "{printed}"
     );
-    assert_eq!(server.counter("https_without_tls"), 1);
+    assert_eq!(server.counter("https_rejected_without_tls"), 1);
     let mut held = Vec::new();
     // No bytes, the start of a handshake, and an invalid one.
     for words in [&b""[..], b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00"] {
@@ -1403,7 +1403,7 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
         Some(server.state()).filter(|state| state.contains("previous certificate"))
     });
     assert!(
-        state.contains("tls.pem") && server.counter("https_certificates_bad") > 0,
+        state.contains("tls.pem") && server.counter("https_certificates_unusable") > 0,
         "{state}"
     );
     assert_eq!(*server.connect().certificate(), shown);
@@ -1446,7 +1446,7 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
     wait_for("the mismatch in the status", || {
         server.state().contains("do not match").then_some(())
     });
-    assert!(server.counter("https_certificates_bad") > 0);
+    assert!(server.counter("https_certificates_unusable") > 0);
     let mut server = server;
     assert!(server.cellar.terminate());
     server.cellar.restart();
@@ -1460,7 +1460,7 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
         TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap();
     let _ = stream.read(&mut [0]);
     wait_for("the peer to be counted", || {
-        (server.counter("https_peers_rejected") > 0).then_some(())
+        (server.counter("https_connections_rejected") > 0).then_some(())
     });
     put_certificate(server.cellar.dir.path(), "server");
     wait_for("the source", || (server.state() == "open").then_some(()));
@@ -1528,7 +1528,7 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
             .map(|t| {
                 let (address, key) = (&address, &key);
                 let work = move || {
-                    // Each stays open. It posts immediately: a busy machine may take longer to open all than a peer may be silent.
+                    // Each stays open. It posts immediately: a busy host may take longer to open all than a peer may be silent.
                     let connected = |n| {
                         let id = format!("minion-{n}");
                         let mut connection = HttpsConnection::open(address).unwrap();
@@ -1557,7 +1557,7 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
         drop(connections);
     });
     assert_eq!(server.stored().len(), MINIONS);
-    assert_eq!(server.counter("https_peers_rejected"), 0);
+    assert_eq!(server.counter("https_connections_rejected"), 0);
 }
 
 #[test]
@@ -1569,7 +1569,7 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
     let mut honest = server.connect();
     let large = returned("a", vec![]);
     assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
-    // An answer of 4 MiB, many times larger than its request.
+    // A response of 4 MiB, many times larger than its request.
     let other = "20261121031733650864";
     let load = map(vec![
         ("id", "a".into()),
@@ -1608,16 +1608,16 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
                 "POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
                 batch.len()
             );
-            // Beyond the limit of unread answers, a peer gets `unavailable` and is disconnected.
+            // Beyond the limit of unread responses, a peer gets `unavailable` and is disconnected.
             if peer.send(&[head.as_bytes(), &batch].concat()).is_err() {
                 break;
             }
         }
         unread.push(peer);
     }
-    // The answers need 3 GB, 768 MB of it at once. Answers up to the limit are sent, and not read.
+    // The responses need 3 GB, 768 MB of it at once. Answers up to the limit are sent, and not read.
     wait_for("the limit on answers", || {
-        (server.counter("https_overloaded") > 0).then_some(())
+        (server.counter("https_rejected_overloaded") > 0).then_some(())
     });
     let mut most = 0;
     for n in 0..20 {
@@ -1632,8 +1632,8 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
         most = most.max(rss());
     }
     let grown = most.saturating_sub(before);
-    assert!(grown < 400 * 1024, "{grown} kB for unread answers");
-    println!("{grown} kB more for unread answers");
+    assert!(grown < 400 * 1024, "{grown} kB for unread responses");
+    println!("{grown} kB more for unread responses");
     assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
     drop(unread);
     assert_eq!(server.stored(), ["a", "b"]);

@@ -39,7 +39,7 @@ fn every_acknowledged_return_survives_kill_9() {
                 .unwrap();
             acknowledged += 1;
         }
-        // One more without waiting for its answer: it is stored completely or not at all.
+        // One more without waiting for its response: it is stored completely or not at all.
         let _ = std::os::unix::net::UnixStream::connect(cellar.socket());
         cellar.kill();
         cellar.restart();
@@ -177,7 +177,7 @@ fn sighup_names_changed_keys_that_need_a_restart() {
         ("socket_peers: everything\n", "c.yaml:1: socket_peers"),
         (
             "socket_peers: read\nreactor: {master: /etc/salt/master}\n",
-            "some changed keys take effect after a restart changed=\"none\" needs_restart=\"socket_peers, reactor.master\"",
+            "some changed keys take effect after `systemctl restart saltcellar` changed=\"none\" needs_restart=\"socket_peers, reactor.master\"",
         ),
     ] {
         fs::write(&file, text).unwrap();
@@ -306,7 +306,7 @@ fn a_directory_created_for_the_socket_is_closed_to_others() {
         .arg("--socket")
         .arg(&socket);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    // The mode is set between the begin of listening and the first answer; until then only the daemon's user may connect.
+    // The mode is set between the begin of listening and the first response; until then only the daemon's user may connect.
     wait_for("the daemon", || {
         let mut client = saltcellar::api::client::Client::connect(&socket).ok()?;
         client.call("status", crate::harness::map(vec![])).ok()

@@ -84,7 +84,7 @@ fn a_closed_pipe_ends_a_list_without_an_error() {
     for verb in [
         &["jobs", "list", "--limit", "2000"][..],
         &["completions", "bash"],
-        &["check"],
+        &["config", "show"],
         &["--help"],
     ] {
         let mut child = program()

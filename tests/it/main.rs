@@ -21,7 +21,7 @@ mod configuration;
 /// Start, stop, kill, and a second daemon.
 mod lifecycle;
 
-/// Syncs of the real file system before an answer.
+/// Syncs of the real file system before a response.
 mod sync_order;
 
 /// The daemon on a disk that is full, slow or failing.
@@ -61,7 +61,7 @@ mod rights;
 /// Peers that violate the protocol, stall, or send wrong sizes.
 mod hostile_peers;
 
-/// The HTTPS source: signed batches, and all kinds of invalid ones.
+/// The minion listener: signed batches, and all kinds of invalid ones.
 mod https_source;
 
 /// The bus source against recorded buses of three releases.
@@ -118,7 +118,7 @@ mod store_tools;
 /// Filters and redaction, by every source of entries; masters' keys.
 mod policy;
 
-/// Import and export: Salt's own job cache, JSON lines.
+/// Import and export: Salt's job cache, JSON lines.
 mod moving;
 
 /// Patterns, compared with Python's own `fnmatch`.
@@ -133,7 +133,7 @@ mod reactor_conformance;
 /// The reactor: changes of configuration, acting reactors, shadow mode.
 mod reactor_changes;
 
-/// `saltcellar reactor test`, `check`, `conformance`.
+/// `saltcellar reactor render`, `lint`.
 mod reactor_verbs;
 
 /// The HTTP listener: access, health, metrics, hooks, API.

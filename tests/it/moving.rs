@@ -37,7 +37,7 @@ fn imported_old_jobs_are_not_the_last_jobs() {
     tree.put_job(JID, &["db1", "web1"]);
     let output = run(
         &cellar,
-        &["import", "local_cache", tree.0.to_str().unwrap()],
+        &["import", "local-cache", tree.0.to_str().unwrap()],
     );
     assert_eq!(sums(&output), [3, 0, 0], "{}", stderr(&output));
     let last = map(vec![("db1", JID.into()), ("web1", live.into())]);
@@ -57,7 +57,7 @@ fn a_killed_import_resumes_without_storing_anything_twice() {
     for n in 0..JOBS {
         tree.put_job(&format!("2026110112{n:010}"), &["web1", "web2"]);
     }
-    let args = ["import", "local_cache", tree.0.to_str().unwrap()];
+    let args = ["import", "local-cache", tree.0.to_str().unwrap()];
     for upto in [200, 1000] {
         let mut command = program();
         command

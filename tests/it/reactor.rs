@@ -370,7 +370,8 @@ fn a_master_that_answers_bad_load_is_retried_and_nothing_is_lost() {
         "{}",
         call("worse/1")
     );
-    lab.cellar.logged("call failed, retrying");
+    lab.cellar
+        .logged("call failed, retrying: is salt-master running?");
     assert_eq!(lab.cellar.counter("reactor_calls_dead"), 1);
     lab.cellar.ask(
         "reactor_replay",
@@ -550,7 +551,7 @@ fn rejected_calls_are_dead_lettered_and_replayed_from_the_command_line() {
     assert!(shown.contains("does not permit local test.arg"), "{shown}");
     let (why, _) = run(&["reactor", "why", "a/1"]);
     assert!(why.contains("matched by a/*"), "{why}");
-    let (list, _) = run(&["reactor", "list"]);
+    let (list, _) = run(&["reactor", "rules"]);
     assert!(list.contains("active;") && list.contains("a.sls"), "{list}");
     let (replayed, code) = run(&["reactor", "replay", &number]);
     assert_eq!(
@@ -589,7 +590,7 @@ fn a_master_with_its_own_rules_causes_shadow_mode() {
         });
     };
     shadow(&lab, true);
-    lab.cellar.logged("Salt's own reactor runs on this master");
+    lab.cellar.logged("Salt's reactor runs on this master");
     lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(
@@ -599,7 +600,7 @@ fn a_master_with_its_own_rules_causes_shadow_mode() {
     // An unreadable file changes nothing.
     std::fs::write(&conf, "reactor: [\n").unwrap();
     lab.cellar
-        .logged("changed reactor configuration is invalid, keeping the previous one");
+        .logged("changed reactor configuration invalid, keeping the previous one: correct the master's configuration (`saltcellar reactor list` shows the error)");
     std::fs::write(&conf, plain).unwrap();
     shadow(&lab, false);
     lab.fire_one("a/2", "web1");

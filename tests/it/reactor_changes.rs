@@ -74,10 +74,10 @@ fn sighup_applies_a_new_configuration_completely_or_not_at_all() {
         refused.contains("c.yaml") && refused.contains("depth_max"),
         "{refused}"
     );
-    lab.cellar.counted("reactor_reloads_refused", 1);
+    lab.cellar.counted("reactor_reloads_rejected", 1);
     assert_eq!(rule(&lab), "a/*");
-    lab.cellar.logged("is invalid, keeping the previous one");
-    let (printed, _) = run(&lab, &["reactor", "list"]);
+    lab.cellar.logged("invalid, keeping the previous one");
+    let (printed, _) = run(&lab, &["reactor", "rules"]);
     assert!(
         printed.contains("new configuration invalid since ") && printed.contains("a/*"),
         "{printed}"
@@ -92,7 +92,7 @@ fn sighup_applies_a_new_configuration_completely_or_not_at_all() {
     assert!(lab.cellar.ask("reactor_list", vec![])["refused"].is_nil());
     // The master cannot be changed at run time.
     change(&lab, "c.yaml", "/master\n", "/other\n");
-    lab.cellar.counted("reactor_reloads_refused", 2);
+    lab.cellar.counted("reactor_reloads_rejected", 2);
     let why = lab.cellar.ask("reactor_list", vec![])["refused"]["why"].to_string();
     assert!(
         why.contains("restart the daemon to apply the change"),
@@ -182,8 +182,8 @@ fn doctor(lab: &Lab) -> Vec<(String, String)> {
         .filter(|one| one["check"] == "reactor")
         .map(|one| {
             (
-                text(one, "verdict"),
-                format!("{} ({})", text(one, "found"), text(one, "write")),
+                text(one, "result"),
+                format!("{} ({})", text(one, "message"), text(one, "remedy")),
             )
         })
         .collect()
@@ -199,7 +199,7 @@ fn doctor_and_the_log_report_the_acting_reactor() {
         matches!(&found[..], [(verdict, words)] if verdict == "ok" && words.contains("1 rules")),
         "{found:?}"
     );
-    // Salt's own reactor is enabled while the daemon's is active.
+    // Salt's reactor is enabled while the daemon's is active.
     let own = "reactor:\n  - 'a/*': /a.sls\n";
     let plain = fs::read_to_string(path(&lab, "master")).unwrap();
     fs::write(path(&lab, "master"), plain.clone() + own).unwrap();
@@ -227,7 +227,7 @@ fn doctor_and_the_log_report_the_acting_reactor() {
     lab.cellar.kill();
     fs::write(path(&lab, "log"), "").unwrap();
     lab.restart();
-    lab.cellar.logged("Salt's own reactor runs on this master");
+    lab.cellar.logged("Salt's reactor runs on this master");
     lab.fire_one("a/1", "web1");
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(
@@ -245,7 +245,7 @@ fn doctor_and_the_log_report_the_acting_reactor() {
     // An invalid configuration is.
     fs::write(path(&lab, "master"), "reactor: [\n").unwrap();
     wait_for("the refusal", || {
-        (lab.cellar.counter("reactor_reloads_refused") > 0).then_some(())
+        (lab.cellar.counter("reactor_reloads_rejected") > 0).then_some(())
     });
     let found = doctor(&lab);
     assert!(
@@ -336,16 +336,16 @@ fn uses_of_salts_own_renderers_are_counted() {
         (
             count("helper_starts"),
             count("helper_renders"),
-            count("helper_requests_broken")
+            count("helper_requests_failed_broken")
         ),
         (4, 3, 3)
     );
-    assert_eq!(count("helper_requests_repeated"), 2);
-    assert!(count("helper_requests") >= 3 && count("helper_requests_too_long") == 0);
+    assert_eq!(count("helper_requests_retried"), 2);
+    assert!(count("helper_requests") >= 3 && count("helper_requests_failed_timeout") == 0);
 }
 
 fn shadow(lab: &Lab) -> (Json, Option<i32>) {
-    let (text, code) = run(lab, &["reactor", "shadow", "--output", "json"]);
+    let (text, code) = run(lab, &["reactor", "diff", "--exit-code", "--output", "json"]);
     (
         serde_json::from_str(text.lines().next().unwrap_or_default()).unwrap_or_else(|_| {
             // The error follows the document.
@@ -400,27 +400,30 @@ fn shadow_lists_the_differences_from_salts_reactor() {
     lab.fire(&[salts("3", "once/1", 1), salts("4", "once/2", 1)]);
     let (found, code) = wait_for("the verdicts", || {
         let (found, code) = shadow(&lab);
-        (found["waiting"]["ours"] == 0).then_some((found, code))
+        (found["waiting"]["saltcellar"] == 0).then_some((found, code))
     });
     assert_eq!(code, Some(1), "{found}");
     let counts = &found["counts"];
     assert_eq!(
-        (counts["same"].as_u64(), counts["differs"].as_u64()),
+        (counts["same"].as_u64(), counts["different"].as_u64()),
         (Some(2), Some(1)),
         "{found}"
     );
     assert_eq!(
-        counts["only_ours"].as_u64(),
+        counts["only_saltcellar"].as_u64(),
         Some(0),
         "a job without a target leaves no trace: {found}"
     );
     let one = &found["differences"][0];
     assert_eq!(
         one["fields"][0],
-        serde_json::json!({"field": "kwarg.n", "ours": 1, "salts": 2})
+        serde_json::json!({"field": "kwarg.n", "saltcellar": 1, "salt": 2})
     );
     assert_eq!(
-        (one["ours"]["tag"].as_str(), one["salts"]["jid"].as_str()),
+        (
+            one["saltcellar"]["tag"].as_str(),
+            one["salt"]["jid"].as_str()
+        ),
         (Some("a/differs"), Some("2"))
     );
     // Salt has no throttles; calls prevented by ours are reported with the rule.
@@ -430,10 +433,10 @@ fn shadow_lists_the_differences_from_salts_reactor() {
         "{found}"
     );
     let left = &found["differences"][1];
-    let (why, ours) = (&left["blocked"]["why"], &left["blocked"]["ours"]);
+    let (why, ours) = (&left["blocked"]["why"], &left["blocked"]["saltcellar"]);
     assert_eq!(
-        (left["what"].as_str(), left["salts"]["jid"].as_str()),
-        (Some("only_salts"), Some("4"))
+        (left["what"].as_str(), left["salt"]["jid"].as_str()),
+        (Some("only_salt"), Some("4"))
     );
     assert_eq!(
         (&left["blocked"]["throttle"], &ours["rules"][0]),
@@ -447,25 +450,25 @@ fn shadow_lists_the_differences_from_salts_reactor() {
         .find(|row| row["rule"] == "once/*")
         .unwrap();
     assert_eq!(
-        (of_rule["same"].as_u64(), of_rule["only_salts"].as_u64()),
+        (of_rule["same"].as_u64(), of_rule["only_salt"].as_u64()),
         (Some(1), Some(1))
     );
-    let (printed, _) = run(&lab, &["reactor", "shadow"]);
+    let (printed, _) = run(&lab, &["reactor", "diff"]);
     for words in [
-        "differs: runner.test.arg",
-        "kwarg.n: ours 1, Salt's 2",
+        "different: runner.test.arg",
+        "kwarg.n: saltcellar 1, Salt 2",
         "rule a/*",
         "Salt's job 2 of",
-        "UNSEEN",
-        "ours was prevented: `once_per` of once/*: only the first of the minion's events counts",
-        "1 only Salt's because `once_per` of our rule prevented ours",
+        "NOT COMPARABLE",
+        "saltcellar's call was prevented: `once_per` of once/*: only the first of the minion's events counts",
+        "1 only Salt, because `once_per` of the rule prevented saltcellar's call",
     ] {
         assert!(printed.contains(words), "{words}: {printed}");
     }
-    let (_, code) = run(&lab, &["reactor", "shadow", "--until", "1h"]);
+    let (_, code) = run(&lab, &["reactor", "diff", "--exit-code", "--until", "1h"]);
     assert_eq!(code, Some(0), "before it there was nothing");
-    lab.cellar.counted("shadow_differs", 1);
-    lab.cellar.counted("shadow_same", 2);
+    lab.cellar.counted("shadow_calls_different", 1);
+    lab.cellar.counted("shadow_calls_same", 2);
 }
 
 #[test]

@@ -57,7 +57,8 @@ fn each_event_of_a_cluster_of_three_gets_one_reaction_in_total() {
     let mut all = Vec::new();
     for ((n, lab), master) in labs.iter().enumerate().zip(&asked_of) {
         let own = if n == 0 { 334 } else { 333 };
-        lab.cellar.counted("reactor_events_of_peers", 1000 - own);
+        lab.cellar
+            .counted("reactor_events_ignored_other_master", 1000 - own);
         master.wait(usize::try_from(own).unwrap());
         settled(lab);
         assert_eq!(lab.cellar.counter("reactor_events"), own);
@@ -79,11 +80,11 @@ fn a_changed_cluster_id_takes_effect_while_the_daemon_runs_and_is_told() {
     lab.fire(&[event("a/1", "m2")]);
     master.wait(1);
     settled(&lab);
-    assert!(!told(&lab, &["reactor", "list"]).contains("acts only"));
+    assert!(!told(&lab, &["reactor", "rules"]).contains("acts only"));
     // A minion of this master has fired it, and the mark is its own.
-    assert_eq!(lab.cellar.counter("event_peers_ignored"), 1);
+    assert_eq!(lab.cellar.counter("event_peer_ids_ignored"), 1);
     let screen = told(&lab, &["status"]);
-    assert!(screen.contains("event_peers_ignored is 1"), "{screen}");
+    assert!(screen.contains("event_peer_ids_ignored is 1"), "{screen}");
 
     let path = lab.cellar.dir.path().join("master");
     let before = std::fs::read_to_string(&path).unwrap();
@@ -101,7 +102,7 @@ fn a_changed_cluster_id_takes_effect_while_the_daemon_runs_and_is_told() {
         .collect();
     assert_eq!(tags, ["a/1", "a/3"]);
 
-    let list = told(&lab, &["reactor", "list"]);
+    let list = told(&lab, &["reactor", "rules"]);
     assert!(
         list.contains("acts only on events that this master fired, because cluster_id is c; 1 of other masters"),
         "{list}"
@@ -124,5 +125,5 @@ fn a_changed_cluster_id_takes_effect_while_the_daemon_runs_and_is_told() {
     lab.fire(&[event("a/4", "m2")]);
     master.wait(3);
     settled(&lab);
-    assert_eq!(lab.cellar.counter("event_peers_ignored"), 2);
+    assert_eq!(lab.cellar.counter("event_peer_ids_ignored"), 2);
 }

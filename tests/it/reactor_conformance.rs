@@ -79,8 +79,32 @@ fn every_case_matches_salt() {
     let need_salt = report.failing().count();
     assert!(
         need_salt <= 84,
-        "{need_salt} cases need Salt's own Python; most must not"
+        "{need_salt} cases need Salt's Python; most must not"
     );
+}
+
+#[test]
+fn a_failing_case_is_named_and_missing_cases_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(data().join("reactor-cases/seed-sync-grains.json")).unwrap();
+    std::fs::write(dir.path().join("seed-sync-grains.json"), &text).unwrap();
+
+    let mut case: Json = serde_json::from_str(&text).unwrap();
+    case["expect"]["events"][0]["calls"] = Json::Array(Vec::new());
+    case["id"] = "mine".into();
+    std::fs::write(dir.path().join("mine.json"), case.to_string()).unwrap();
+
+    let options = ConformanceOptions::default();
+    let report = run(&[dir.path().to_owned()], &options, |_| {}).unwrap();
+    assert_eq!(report.summary(), "2 cases: 1 passed, 1 failed");
+    let failing: Vec<String> = report.failing().map(ToString::to_string).collect();
+    assert!(
+        failing[0].starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"),
+        "{failing:?}"
+    );
+
+    let none = run(&["/no/such".into()], &options, |_| {}).unwrap_err();
+    assert!(none.to_string().contains("/no/such"), "{none}");
 }
 
 const CHECKED: [(&str, &str, &str, &str); 11] = [
@@ -147,8 +171,8 @@ fn a_check_finds_errors_that_need_no_event_and_runs_nothing_of_the_site() {
 
     let check = || {
         let output = crate::fake_daemon::program()
-            .args(["--output", "json", "reactor", "check", "--master-config"])
-            .arg(&master)
+            .args(["--output", "json", "reactor", "lint", "--salt-config"])
+            .arg(dir.path())
             .arg("--salt-python")
             .arg(&python)
             .output()

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use crate::fake_daemon::{program, stderr, stdout};
 use saltcellar_testkit::{missing, python3};
 
+/// The configuration of a master in this directory.
 fn master(dir: &Path) -> String {
     let root = dir.display();
     let reactor = format!(
@@ -23,7 +24,7 @@ fn master(dir: &Path) -> String {
         "start:\n  local.state.apply:\n    - tgt: {{ data['id'] }}\n    - expr_form: glob\n",
     )
     .unwrap();
-    dir.join("master").display().to_string()
+    dir.display().to_string()
 }
 
 #[test]
@@ -35,14 +36,14 @@ fn a_file_is_tested_without_a_master() {
         program()
             .args([
                 "reactor",
-                "test",
+                "render",
                 &file,
                 "--tag",
                 "salt/minion/web1/start",
                 "--data",
                 r#"{"id": "web1"}"#,
             ])
-            .args(["--master-config", &master])
+            .args(["--salt-config", &master])
             .args(more)
             .output()
             .unwrap()
@@ -65,11 +66,11 @@ fn a_file_is_tested_without_a_master() {
     let missing = program()
         .args([
             "reactor",
-            "test",
+            "render",
             "/no.sls",
             "--tag",
             "a",
-            "--master-config",
+            "--salt-config",
             &master,
         ])
         .output()
@@ -82,7 +83,7 @@ fn a_file_is_tested_without_a_master() {
     assert_eq!(missing.status.code(), Some(1), "{}", stderr(&missing));
     assert!(test(&[]).status.success());
     let bad = program()
-        .args(["reactor", "test", "/no.sls", "--tag", "a", "--data", "{"])
+        .args(["reactor", "render", "/no.sls", "--tag", "a", "--data", "{"])
         .output()
         .unwrap();
     assert!(
@@ -98,7 +99,7 @@ fn rules_and_files_are_checked() {
     let master = master(dir.path());
     let check = |more: &[&str]| {
         program()
-            .args(["reactor", "check", "--master-config", &master])
+            .args(["reactor", "lint", "--salt-config", &master])
             .args(more)
             .output()
             .unwrap()
@@ -113,7 +114,7 @@ fn rules_and_files_are_checked() {
         .map(|row| row["state"].as_str().unwrap())
         .collect();
     assert_eq!(states, ["ok", "broken", "not native", "broken"]);
-    // With a Python of Salt on the machine it says as well how far the file was checked.
+    // With a Python of Salt on the host it says as well how far the file was checked.
     let why = json["files"][2]["why"].as_str().unwrap();
     assert!(why.starts_with("renderer \"py\""), "{why}");
     assert_eq!(
@@ -134,12 +135,12 @@ fn check_uses_the_master_of_the_configuration() {
     let check = |yaml: &str| {
         std::fs::write(&config, yaml).unwrap();
         program()
-            .args(["reactor", "check", "--config"])
+            .args(["reactor", "lint", "--config"])
             .arg(&config)
             .output()
             .unwrap()
     };
-    let done = check(&format!("reactor:\n  master: {master}\n"));
+    let done = check(&format!("reactor:\n  master: {master}/master\n"));
     assert!(
         stdout(&done).ends_with("2 rules, 4 files, 2 faults\n"),
         "{}{}",
@@ -147,7 +148,7 @@ fn check_uses_the_master_of_the_configuration() {
         stderr(&done)
     );
     let done = check(&format!(
-        "reactor:\n  master: {master}\n  rules: [{{a: [/no/such.sls]}}]\n"
+        "reactor:\n  master: {master}/master\n  rules: [{{a: [/no/such.sls]}}]\n"
     ));
     assert!(
         stdout(&done).ends_with("1 rules, 1 files, 1 faults\n"),
@@ -201,11 +202,11 @@ fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
     let done = program()
         .args([
             "reactor",
-            "test",
+            "render",
             "../salt/py.sls",
             "--tag",
             "a",
-            "--master-config",
+            "--salt-config",
             &master,
         ])
         .args(["--salt-python", python.to_str().unwrap()])
@@ -218,7 +219,7 @@ fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
         .unwrap();
     assert!(done.status.success(), "{} {}", stdout(&done), stderr(&done));
     assert!(
-        stdout(&done).contains("rendered by Salt's own Python"),
+        stdout(&done).contains("rendered by Salt's Python"),
         "{}",
         stdout(&done)
     );
@@ -227,54 +228,4 @@ fn the_helper_runs_no_python_from_the_current_directory_or_the_environment() {
         .map(|mark| mark.unwrap().file_name())
         .collect();
     assert!(run.is_empty(), "these were run: {run:?}");
-}
-
-#[test]
-fn conformance_names_the_failing_case() {
-    let dir = tempfile::tempdir().unwrap();
-    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reactor-cases");
-    let text = fs::read_to_string(cases.join("seed-sync-grains.json")).unwrap();
-    fs::write(dir.path().join("seed-sync-grains.json"), &text).unwrap();
-    let conformance = |more: &[&str]| {
-        program()
-            .args(["reactor", "conformance"])
-            .arg(dir.path())
-            .args(more)
-            .output()
-            .unwrap()
-    };
-    let done = conformance(&[]);
-    assert_eq!(
-        (stdout(&done).as_str(), done.status.code()),
-        ("1 cases: 1 passed, 0 failed\n", Some(0))
-    );
-    let mut case: Json = serde_json::from_str(&text).unwrap();
-    case["expect"]["events"][0]["calls"] = Json::Array(Vec::new());
-    case["id"] = "mine".into();
-    fs::write(dir.path().join("mine.json"), case.to_string()).unwrap();
-    let done = conformance(&["--output", "json"]);
-    assert_eq!(done.status.code(), Some(1));
-    let json: Json = serde_json::from_str(&stdout(&done)).unwrap();
-    assert_eq!(
-        (
-            json["passed"].as_u64(),
-            json["failed"].as_u64(),
-            &json["ids"]
-        ),
-        (Some(1), Some(1), &serde_json::json!(["mine"]))
-    );
-    let printed = stdout(&conformance(&[]));
-    assert!(
-        printed.starts_with("FAIL mine: event 1: calls: expected 0 items, got 1"),
-        "{printed}"
-    );
-    let none = program()
-        .args(["reactor", "conformance", "/no/such"])
-        .output()
-        .unwrap();
-    assert!(
-        stderr(&none).contains("failed to read the cases: /no/such"),
-        "{}",
-        stderr(&none)
-    );
 }

@@ -105,7 +105,7 @@ fn a_return_of_an_unknown_job_is_listed_once_in_each_order_of_its_calls() {
     use Delivery::{Event, Returner, SaveLoad};
     let mut cellar = Cellar::start();
     let at = saltcellar::base::clock::Clock::real().now().0 - 3_600_000_000;
-    // The load of its job waits behind it, or in the same batch: then `save_load` stores the return, too.
+    // The load of its job waits behind it, or in the same batch: then `save_load` also stores the return.
     let orders = [
         [Event, SaveLoad, Returner],
         [SaveLoad, Event, Returner],

@@ -1,4 +1,4 @@
-//! Values that Salt's codec cannot read: replaced in returns, rejected elsewhere by every source, and replaced in answers if already
+//! Values that Salt's codec cannot read: replaced in returns, rejected elsewhere by every source, and replaced in responses if already
 //! stored.
 
 use std::path::Path;
@@ -121,8 +121,11 @@ fn a_value_unreadable_to_salt_is_replaced_in_a_return_and_rejected_elsewhere() {
             rejected += 2;
         }
     }
-    assert_eq!(cellar.counter("entries_unreadable"), rejected);
-    assert_eq!(cellar.counter("returns_mended"), 2 * attacks().len() as u64);
+    assert_eq!(cellar.counter("entries_rejected_unreadable"), rejected);
+    assert_eq!(
+        cellar.counter("returns_repaired"),
+        2 * attacks().len() as u64
+    );
     let job = cellar.ask("get_jid", vec![("jid", JID.into())]);
     assert_eq!(job.as_map().unwrap().len(), 2, "{job}");
     assert_eq!(job["bad"]["return"]["even"].as_str(), Some("kept"));
@@ -130,7 +133,7 @@ fn a_value_unreadable_to_salt_is_replaced_in_a_return_and_rejected_elsewhere() {
     assert!(marked.contains("<unreadable: ext -1"), "{marked}");
     assert_eq!(cellar.ask("get_jids", vec![]).as_map().unwrap().len(), 1);
     assert_eq!(cellar.ask("load_reg", vec![]), Value::Nil);
-    cellar.logged("entry rejected: Salt's codec cannot read its data");
+    cellar.logged("entry rejected and not stored, Salt's codec cannot read its data");
 }
 
 #[test]
@@ -157,8 +160,8 @@ fn a_return_on_a_bus_that_is_unreadable_to_salt_in_part_is_stored_and_counted() 
         (job["good"] != Value::Nil).then_some(job)
     });
     assert_eq!(job["bad"]["return"]["even"].as_str(), Some("kept"), "{job}");
-    assert_eq!(cellar.counter("returns_mended"), attacks().len() as u64);
-    assert_eq!(cellar.counter("entries_unreadable"), 0);
+    assert_eq!(cellar.counter("returns_repaired"), attacks().len() as u64);
+    assert_eq!(cellar.counter("entries_rejected_unreadable"), 0);
     assert_eq!(cellar.counter("bus_events_lost"), 0);
 }
 
@@ -380,8 +383,8 @@ fn only_a_stored_value_unreadable_to_salt_is_replaced() {
     for verb in [
         &["jobs", "show", JID][..],
         &["jobs", "list"],
-        &["jobs", "show", JID, "--output", "nested"],
-        &["jobs", "show", JID, "--output", "highstate"],
+        &["jobs", "show", JID, "--format", "salt"],
+        &["jobs", "show", JID, "--format", "highstate"],
         &["jobs", "show", JID, "--output", "json"],
         &["events", "list", "--output", "jsonl"],
     ] {

@@ -22,8 +22,8 @@ fn setup(shop: &Shop, flags: &[&str]) -> Output {
         .arg(shop.path("salt"));
     if !flags.contains(&"--minion") {
         command.arg("--master-only");
-        if !flags.contains(&"--extension") {
-            command.args(["--install", "none"]);
+        if !flags.contains(&"--extension-dir") {
+            command.args(["--extension", "manual"]);
         }
     }
     command.args(flags).output().unwrap()
@@ -33,7 +33,7 @@ fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
-/// A machine without any configuration for saltcellar.
+/// A host without any configuration for saltcellar.
 fn shop() -> Shop {
     let shop = Shop::new();
     shop.put("salt/master", "root_dir: DIR\n");
@@ -78,7 +78,7 @@ fn the_plan_says_what_several_masters_need() {
     for words in [
         "note      the daemon has no slot of job ids: one of the 3 masters of the cluster c (",
         "each needs a daemon: 10.0.0.2, 10.0.0.3: `cluster: {slot: K/3}` in the configuration",
-        "note      answers from minions of the other masters are shown as not verified; ",
+        "note      returns from minions of the other masters are shown as not verified; ",
     ] {
         assert!(plan.contains(words), "{words}: {plan}");
     }
@@ -103,7 +103,7 @@ fn the_plan_counts_what_salts_time_would_delete() {
     shop.put("c.yaml", class);
     let says = "this master's keep_jobs_seconds is 2h, and store.classes has `age: salt`: older jobs will be deleted: ";
     let unknown = stdout(&setup(&shop, &["--dry-run"]));
-    let expected = format!("{says}how many is unknown while the daemon does not answer\n");
+    let expected = format!("{says}how many is unknown while the daemon does not respond\n");
     assert!(unknown.contains(&expected), "{unknown}");
 
     let segment = |entries: u64, outcome: &'static str| {
@@ -274,7 +274,7 @@ fn options_overridden_by_a_later_file_are_an_error_before_anything_is_written() 
         assert_eq!(code(&output), 1);
         let dir = shop.path("salt/master.d");
         let expected = format!(
-            "saltcellar: failed to change the master's configuration: {0}/saltcellar.conf would have no effect, because {0}/zz.conf is read \
+            "saltcellar: cannot change the master's configuration: {0}/saltcellar.conf would have no effect, because {0}/zz.conf is read \
              later and overrides master_job_cache: saltcellar; remove it there\n",
             dir.display()
         );
@@ -291,7 +291,7 @@ fn the_extension_is_loaded_from_its_directory_and_checked_before() {
     let share = shop.path("share");
     let python = shop.path("python");
     let flags = [
-        "--extension",
+        "--extension-dir",
         share.to_str().unwrap(),
         "--salt-python",
         python.to_str().unwrap(),
@@ -300,7 +300,7 @@ fn the_extension_is_loaded_from_its_directory_and_checked_before() {
     let output = setup(&shop, &flags);
     assert_eq!(code(&output), 1, "{}", stdout(&output));
     let expected = format!(
-        "saltcellar: failed to load the extension in Salt's Python, {}: exit status: 3: it printed nothing\n",
+        "saltcellar: cannot load the extension in Salt's Python, {}: exit status: 3: it printed nothing\n",
         python.display()
     );
     assert_eq!(stderr(&output), expected);
@@ -362,7 +362,7 @@ fn the_reactor_is_handed_over_beside_other_engines_and_back() {
     let output = setup(&shop, &["--remove", "--yes"]);
     assert_eq!(code(&output), 1);
     let expected = format!(
-        "saltcellar: failed to hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {} keeps Salt's own \
+        "saltcellar: cannot hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {} keeps Salt's own \
          off; remove the item that names saltcellar's reactor there\n",
         shop.path("salt/master.d/own.conf").display()
     );
@@ -395,7 +395,7 @@ fn a_reactor_whose_files_would_fail_is_not_handed_over() {
         assert_eq!(code(&output), 1, "{}", stdout(&output));
         let text = stderr(&output);
         assert!(
-            text.starts_with("saltcellar: failed to hand the reactor over: reactions would fail;"),
+            text.starts_with("saltcellar: cannot hand the reactor over: reactions would fail;"),
             "{text}"
         );
         for (file, is_named) in [("none.sls", true), ("b.sls", true), ("a.sls", false)] {
@@ -454,7 +454,7 @@ fn root_runs_no_interpreter_that_another_user_made_it_find() {
     let shop = shop();
     shop.put("share/returners/saltcellar.py", "");
     let share = shop.path("share");
-    let flags = ["--extension", share.to_str().unwrap(), "--yes"];
+    let flags = ["--extension-dir", share.to_str().unwrap(), "--yes"];
     setup(&shop, &flags);
     let salt = shop.path("salt");
     let doctor = ["doctor", "--salt-config", salt.to_str().unwrap()];

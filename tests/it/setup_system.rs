@@ -52,7 +52,7 @@ for unit; do
 done
 "#;
 
-/// A machine with systemd, the units of the package, and a running master.
+/// A host with systemd, the units of the package, and a running master.
 struct Machine {
     shop: Shop,
     _bus: FakeBus,
@@ -142,8 +142,8 @@ impl Machine {
             .arg(self.shop.path("salt"))
             .arg("--root")
             .arg(self.shop.dir.path());
-        if !flags.contains(&"--extension") {
-            command.arg("--extension").arg(self.shop.path("share"));
+        if !flags.contains(&"--extension-dir") {
+            command.arg("--extension-dir").arg(self.shop.path("share"));
         }
         command
             .arg("--salt-python")
@@ -181,7 +181,7 @@ fn setup_installs_everything_once_and_removes_it() {
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(
         text.contains("done      saltcellar.service runs\n")
-            && text.contains("done      salt-master.service answers with it\n"),
+            && text.contains("done      salt-master.service responds with it\n"),
         "{text}"
     );
     assert!(
@@ -252,7 +252,7 @@ fn setup_installs_everything_once_and_removes_it() {
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     let left = format!(
         "done      20 bytes of entries are left in {} (the daemon accepts none of them: `saltcellar doctor`): they are delivered if \
-         saltcellar is set up again\n",
+         saltcellar is set up later\n",
         machine
             .shop
             .path("var/cache/salt/master/saltcellar")
@@ -308,7 +308,7 @@ fn a_master_that_does_not_answer_with_the_new_options_gets_its_old_ones_back() {
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let printed = stderr(&output);
     assert!(
-        printed.contains("its previous configuration is restored: wait for salt-master.service (`journalctl -u salt-master.service` has the cause)"),
+        printed.contains("its previous configuration is restored: wait for salt-master.service (see `journalctl -u salt-master.service`)"),
         "{printed}"
     );
     assert!(
@@ -319,7 +319,7 @@ fn a_master_that_does_not_answer_with_the_new_options_gets_its_old_ones_back() {
 #[test]
 fn a_passive_setup_leaves_the_master_alone_and_a_later_one_keeps_the_page() {
     let machine = Machine::new();
-    // The page's usual address may be in use on the machine of the test.
+    // The page's usual address may be in use on the host of the test.
     machine.shop.put("c.yaml", "http.listen: \"127.0.0.1:0\"\n");
     let output = machine.setup(&["--passive", "--yes"]);
     let text = stdout(&output);
@@ -408,7 +408,7 @@ fn examples_of_the_packaged_configuration_work_after_setup() {
         let output = program()
             .arg("--config")
             .arg(dir.path().join("c.yaml"))
-            .arg("check")
+            .args(["config", "check"])
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(0), "{main}{}", stderr(&output));
@@ -425,13 +425,13 @@ fn a_failed_step_leaves_nothing_behind() {
     for (fails, message) in [
         (
             "restart saltcellar.service",
-            "saltcellar: failed to restart saltcellar.service (`journalctl -u saltcellar.service` has the cause): run `systemctl restart \
+            "saltcellar: cannot restart saltcellar.service (see `journalctl -u saltcellar.service`): run `systemctl restart \
              saltcellar.service`: exit status: 1: Job for saltcellar.service failed.\n",
         ),
         (
             "start salt-master.service",
-            "saltcellar: failed to restart the master; its previous configuration is restored: start salt-master.service (`journalctl -u \
-             salt-master.service` has the cause): run `systemctl start salt-master.service`: exit status: 1: Job for \
+            "saltcellar: cannot restart the master; its previous configuration is restored: start salt-master.service (see `journalctl -u \
+             salt-master.service`): run `systemctl start salt-master.service`: exit status: 1: Job for \
              salt-master.service failed.\n",
         ),
     ] {
@@ -527,7 +527,7 @@ fn without_a_package_the_units_come_from_its_directory() {
     let output = machine.setup(&["--yes"]);
     assert_eq!(output.status.code(), Some(1));
     let expected = format!(
-        "saltcellar: failed to install saltcellar.service: systemd has no such unit, and {} does not have it; install the package\n",
+        "saltcellar: cannot install saltcellar.service: systemd knows no such unit, and {} does not contain it; install the package\n",
         machine.shop.path("share/systemd").display()
     );
     assert_eq!(stderr(&output), expected);
@@ -552,7 +552,7 @@ fn without_a_package_the_units_come_from_its_directory() {
     let output = machine.setup(&["--yes"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("failed to daemon-reload: run `systemctl daemon-reload`"),
+        stderr(&output).contains("cannot daemon-reload: run `systemctl daemon-reload`"),
         "{}",
         stderr(&output)
     );
@@ -598,17 +598,17 @@ fn without_a_package_the_units_come_from_its_directory() {
 fn missing_files_and_programs_are_named_with_the_remedy() {
     let machine = Machine::new();
     let none = machine.shop.path("none");
-    let output = machine.setup(&["--yes", "--extension", none.to_str().unwrap()]);
+    let output = machine.setup(&["--yes", "--extension-dir", none.to_str().unwrap()]);
     let expected = format!(
-        "saltcellar: failed to find the extension: there is no returners/saltcellar.py in {}; install the package saltcellar, or name its \
-         directory with --extension\n",
+        "saltcellar: cannot find the extension: there is no returners/saltcellar.py in {}; install the package saltcellar, or name its \
+         directory with --extension-dir\n",
         none.display()
     );
     assert_eq!((output.status.code(), stderr(&output)), (Some(1), expected));
-    let output = machine.setup(&["--yes", "--install", "package"]);
+    let output = machine.setup(&["--yes", "--extension", "pip"]);
     let expected = format!(
-        "saltcellar: failed to find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its \
-         directory with --extension; `--install file` needs no wheel\n",
+        "saltcellar: cannot find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its \
+         directory with --extension-dir; `--extension module-dirs` needs no wheel\n",
         machine.shop.path("share").display()
     );
     assert_eq!((output.status.code(), stderr(&output)), (Some(1), expected));
@@ -624,7 +624,7 @@ fn missing_files_and_programs_are_named_with_the_remedy() {
         .arg("--salt-config")
         .arg(machine.shop.path("salt"));
     command
-        .arg("--extension")
+        .arg("--extension-dir")
         .arg(machine.shop.path("share"))
         .arg("--salt-python")
         .arg(machine.shop.path("python"));

@@ -88,7 +88,7 @@ fn reload(cellar: &Cellar, yaml: &str) {
     kill_process(pid, Signal::HUP).unwrap();
 }
 
-/// An HTTP service that answers the `n`-th request by `answer(n, body)`; an empty answer closes the connection.
+/// An HTTP service that answers the `n`-th request by `answer(n, body)`; an empty response closes the connection.
 pub(crate) fn service(
     answer: impl Fn(usize, &str) -> String + Send + Sync + 'static,
 ) -> (u16, Arc<AtomicUsize>) {
@@ -235,7 +235,7 @@ fn a_destination_that_fails_in_every_way_gets_each_event() {
         &["sinks", "dead-letters", "retry", "hook", "--all"],
     );
     assert!(
-        retried.starts_with("1 dead letters of hook are delivered again"),
+        retried.starts_with("1 dead letters of hook are redelivered"),
         "{retried}"
     );
     wait_for("the second rejection", || {
@@ -252,7 +252,7 @@ fn a_destination_that_fails_in_every_way_gets_each_event() {
         stdout(&doctor)
     );
     assert!(
-        stdout(&doctor).contains("answers (status "),
+        stdout(&doctor).contains("responds (status "),
         "{}",
         stdout(&doctor)
     );
@@ -330,9 +330,9 @@ fn an_invalid_sink_ends_the_start_with_line_and_key() {
         "sinks:\n  audit:\n    encoder: json\n    transport: {file: {path: relative}}\n",
     )
     .unwrap();
-    for name in ["serve", "check"] {
+    for name in [&["serve"][..], &["config", "check"]] {
         let output = program()
-            .arg(name)
+            .args(name)
             .arg("--config")
             .arg(&path)
             .output()
@@ -340,7 +340,7 @@ fn an_invalid_sink_ends_the_start_with_line_and_key() {
         assert_eq!(
             output.status.code(),
             Some(64),
-            "{name}: {}",
+            "{name:?}: {}",
             stderr(&output)
         );
         let expected = "c.yaml:4: sinks.audit.transport.file.path: \"relative\" is not accepted; give an absolute path";
@@ -392,7 +392,7 @@ fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
     let test = done(&cellar, &["sinks", "test", "hook"]);
     assert!(test.contains("authorization: Bearer [redacted]"), "{test}");
     let check = program()
-        .args(["check", "--config"])
+        .args(["config", "show", "--config"])
         .arg(config)
         .output()
         .unwrap();
@@ -406,13 +406,13 @@ fn secrets_are_shown_nowhere_and_redacted_values_are_not_delivered() {
         assert_eq!(answer.status, 200, "{path}");
         answer.text()
     };
-    let view = page("/engines/hook");
+    let view = page("/sinks/hook");
     assert!(view.contains("400 Bad Request"), "{view}");
     let shown = [
         test,
         letters,
         view,
-        page("/engines"),
+        page("/sinks"),
         page("/"),
         page("/api/v1/sinks/hook"),
         page("/api/v1/sinks/hook/dead-letters"),

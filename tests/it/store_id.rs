@@ -1,4 +1,4 @@
-//! The store id, with which a sender could put valid frames into bodies, is in no answer.
+//! The store id, with which a sender could put valid frames into bodies, is in no response.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -128,7 +128,7 @@ fn no_answer_contains_the_store_id() {
         .filter(|(path, methods)| methods.get("get").is_some() && !path.ends_with("/stream"));
     let asked: Vec<String> = reading
         .flat_map(|(path, _)| paths(path))
-        .chain(["/api/v1/events?limit=1", "/metrics", "/engines/hook"].map(str::to_owned))
+        .chain(["/api/v1/events?limit=1", "/metrics", "/sinks/hook"].map(str::to_owned))
         .chain(views())
         .collect();
     assert!(asked.len() > 60, "{asked:?}");

@@ -546,7 +546,7 @@ fn a_reported_keep_jobs_seconds_deleted_the_jobs_of_a_daemon_that_had_only_read_
     };
     let status = run(&["status"]);
     assert!(
-        status.contains("keeps    jobs 400d")
+        status.contains("keeps    jobs 400 days")
             && status.contains("class jobs: Salt's keep_jobs_seconds became shorter"),
         "{status}"
     );

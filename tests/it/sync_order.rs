@@ -1,6 +1,6 @@
-//! System calls before an answer, recorded by a library between the daemon and the C library.
+//! System calls before a response, recorded by a library between the daemon and the C library.
 //!
-//! All other tests of power cuts replace the file system. This one shows that acknowledged entries are synced to the real one.
+//! All other tests of power losses replace the file system. This one shows that acknowledged entries are synced to the real one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

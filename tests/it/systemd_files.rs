@@ -42,7 +42,7 @@ fn the_units_pass_systemd_analyze_verify() {
         }
     };
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    // systemd may warn about units of the machine as well; warnings about ours contain its name.
+    // systemd may warn about units of the host as well; warnings about ours contain its name.
     let ours: Vec<_> = printed
         .lines()
         .filter(|line| line.contains("saltcellar"))

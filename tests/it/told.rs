@@ -25,7 +25,7 @@ fn reasons(cellar: &Cellar) -> Vec<[String; 3]> {
         .collect()
 }
 
-/// Waits for a reason whose level and part are these, and whose message contains `words`; `doctor` has it, too.
+/// Waits for a reason whose level and part are these, and whose message contains `words`; `doctor` also reports it.
 pub(crate) fn assert_told(cellar: &Cellar, level: &str, part: &str, words: &str) {
     wait_for(words, || {
         let found = reasons(cellar);
@@ -57,7 +57,7 @@ fn findings(output: &Output) -> Vec<[String; 3]> {
     let document: Json = serde_json::from_str(&stdout(output))
         .unwrap_or_else(|error| panic!("{error}: {}{}", stdout(output), stderr(output)));
     let rows = document["checks"].as_array().unwrap().iter();
-    rows.map(|row| ["check", "verdict", "found"].map(|key| row[key].as_str().unwrap().to_owned()))
+    rows.map(|row| ["check", "result", "message"].map(|key| row[key].as_str().unwrap().to_owned()))
         .collect()
 }
 
@@ -186,7 +186,7 @@ fn a_reload_that_left_a_restart_pending_was_all_well_and_hidden_in_the_log() {
         &cellar,
         "warning",
         "configuration",
-        "the last reload was rejected, the previous configuration is in use",
+        "the last reload was rejected, the previous configuration stays in use",
     );
     // Back to what the daemon runs with: nothing is pending.
     fs::write(&file, "socket_peers: write\n").unwrap();
@@ -260,8 +260,8 @@ fn client_commands_refused_while_the_configuration_had_an_error() {
         &["store", "stats"],
         &["consumers", "list"],
         &["sinks", "list"],
-        &["reactor", "list"],
-        &["token", "list"],
+        &["reactor", "rules"],
+        &["tokens", "list"],
     ] {
         let output = program()
             .args(words)
@@ -272,14 +272,14 @@ fn client_commands_refused_while_the_configuration_had_an_error() {
         let problem = stderr(&output);
         assert_eq!(output.status.code(), Some(0), "{words:?}: {problem}");
         assert!(
-            problem.starts_with("saltcellar: warning: the configuration has an error, only its key `socket` is used: ")
+            problem.starts_with("saltcellar: warning: the configuration contains an error, only its key `socket` is used: ")
                 && problem.contains("broken.yaml:"),
             "{words:?}: {problem}"
         );
     }
     // A restart would fail: that is no client command.
     let output = program()
-        .arg("check")
+        .args(["config", "check"])
         .arg("--config")
         .arg(&file)
         .output()

@@ -106,7 +106,7 @@ fn a_peer_aborts_a_process_with_the_crates_req_socket() {
         assert!(n > 0, "the child sends its request");
         received.extend_from_slice(&bytes[..n]);
     }
-    // A header only: the length exceeds the address space of any machine, so that the result depends on no allocator.
+    // A header only: the length exceeds the address space of any host, so that the result depends on no allocator.
     stream
         .write_all(&[&[2][..], &(1_u64 << 62).to_be_bytes()].concat())
         .unwrap();

@@ -192,7 +192,7 @@ class Daemon:
         wait_for("the reactions", lambda: len(json.loads(self.call("reactor", "history", "--output", "json"))["reactions"]) >= 2)
 
     def token(self, name, *args):
-        return TOKEN.search(self.call("token", "create", name, "--scope", "admin", *args))[0]
+        return TOKEN.search(self.call("tokens", "create", name, "--scope", "admin", *args))[0]
 
     def letters(self, sink):
         """How many dead letters a sink has."""
@@ -259,7 +259,8 @@ def views(jid, seq):
         "minions": "/minions",
         "minion": "/minions/web2.example.net",
         "reactor": "/reactor",
-        "engines": "/engines",
-        "sink": "/engines/splunk",
+        "engines": "/sinks",
+        "consumers": "/consumers",
+        "sink": "/sinks/splunk",
         "sign-in": "/sign-in",
     }

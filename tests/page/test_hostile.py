@@ -44,7 +44,7 @@ def hostile(tmp_path_factory):
         paths += [f"/minions/{quoted(text)}", f"/jobs?minion={quoted(text)}", f"/find?q={quoted(text)}"]
     for text in (sample.HOSTILE, sample.LONG_WORD[:900], "\u202eturned\x1b[31m"):
         paths += [f"/jobs?fun={quoted(text)}&user={quoted(text)}&arg={quoted(text)}", f"/events?tag={quoted(text)}", f"/jobs/{quoted(text)}?cause={quoted(text)}"]
-        paths += [f"/find?q={quoted(text)}", f"/reactor?why={quoted(text)}&tag={quoted(text)}", f"/sign-in?next={quoted(text)}", f"/engines/{quoted(text)}"]
+        paths += [f"/find?q={quoted(text)}", f"/reactor?why={quoted(text)}&tag={quoted(text)}", f"/sign-in?next={quoted(text)}", f"/sinks/{quoted(text)}"]
     yield daemon, [*conftest.views(runs[0], daemon.newest()).values(), *paths], runs
     daemon.stop()
 

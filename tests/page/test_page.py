@@ -213,7 +213,7 @@ def test_an_open_page_reports_the_end_of_its_session_and_a_revoked_token(daemon,
     tab.wait(f"{live} === 'live'")
     daemon.bus.fire("live/1", id="web1")
     tab.wait("document.querySelectorAll('#events tr').length === 1")
-    daemon.call("token", "revoke", "operator")
+    daemon.call("tokens", "revoke", "operator")
     tab.wait(f"{live}.startsWith('signed out')")
 
 

@@ -118,7 +118,7 @@ def a_sink_is_stuck(walk, small):
 
 def compare_two_highstates(walk, small):
     walk.click("#failed ~ table tbody th a")
-    walk.click("main a", "Compare with the run before")
+    walk.click("main a", "Compare with previous run")
     assert walk.path == f"/jobs/{small.nightly}/diff"
     assert "newly failed" in walk.text
     equal = sum(1 for change in small.changed.values() if change == "nginx")

@@ -18,7 +18,7 @@ import pytest
 from saltext.saltcellar.utils import calls, settings
 
 
-#: After Salt's own packages, which must not be replaced.
+#: After Salt's packages, which must not be replaced.
 LIBS = os.environ.get("SINKS_LIBS", "")
 if LIBS:
     sys.path.append(LIBS)

@@ -138,7 +138,7 @@ def test_postgres(backlog, place, postgres):  # noqa: F811
 
 
 class Load(threading.Thread):
-    """Stores 5,000 events/s in batches of 50, and notes the time of each answer."""
+    """Stores 5,000 events/s in batches of 50, and notes the time of each response."""
 
     def __init__(self, daemon, seconds, rate=5000):
         super().__init__()
@@ -236,7 +236,7 @@ def test_tail(run, place):
     """The time from the call that stores an event to its line, idle and beside 5,000 events/s."""
     port = free_port()
     daemon = Cellar(run, place, {}, http={"listen": f"127.0.0.1:{port}"})
-    token = daemon.verb("token", "create", "reader", "--scope", "read").split()[-1]
+    token = daemon.verb("tokens", "create", "reader", "--scope", "read").split()[-1]
     tail = [daemon.program, "events", "tail", "--tag", "probe/*", "--output", "jsonl", "--socket", daemon.socket]
     stream = ["curl", "-fsSN", "-G", "--data-urlencode", 'match=[{"tag": "probe/*"}]', "-H", f"Authorization: Bearer {token}",
               f"http://127.0.0.1:{port}/api/v1/events/stream"]

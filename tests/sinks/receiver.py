@@ -6,7 +6,7 @@ import threading
 
 
 class Receiver:
-    """``answer(n, body)`` returns status, headers and body for the n-th request; ``None`` closes the connection without an answer."""
+    """``answer(n, body)`` returns status, headers and body for the n-th request; ``None`` closes the connection without a response."""
 
     def __init__(self, answer=lambda n, body: (200, {}, b""), certificate=None):
         self.requests, lock = [], threading.Lock()

@@ -113,7 +113,7 @@ class Client:
             with contextlib.suppress(NobodyAnswers):
                 return self.ask(subject, body)
 
-        return eventually(f"an answer of {subject}", answer, 20)
+        return eventually(f"a response of {subject}", answer, 20)
 
     def ask(self, subject, body):
         self.count += 1
@@ -241,7 +241,7 @@ def test_a_master_can_neither_be_another_one_nor_change_the_stream(setting):
         denied(lambda subject=subject: m1.publish(subject, b"forged"))
     for call in ["STREAM.DELETE", "STREAM.UPDATE", "STREAM.PURGE", "STREAM.MSG.DELETE", "STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.LEADER.STEPDOWN"]:
         denied(lambda call=call: m1.publish(f"$JS.API.{call}.{STREAM}", b"{}"))
-    # Of another master: its consumer, and the answers to its requests.
+    # Of another master: its consumer, and the responses to its requests.
     for call in ["CREATE", "DELETE", "MSG.NEXT"]:
         denied(lambda call=call: m1.publish(f"$JS.API.CONSUMER.{call}.{STREAM}.m2", b"{}"))
     denied(lambda: m1.subscribe("_INBOX_m2.>"))
@@ -253,7 +253,7 @@ def test_a_master_can_neither_be_another_one_nor_change_the_stream(setting):
 
 
 def test_no_request_puts_a_chosen_message_under_the_subject_of_another_master(setting):
-    """Whoever asks a server names the subject of the answer, for which no right is needed."""
+    """Whoever asks a server names the subject of the response, for which no right is needed."""
     m1, admin = setting.master("m1"), setting.admin()
     bucket = f"KV_{STREAM}-leases"
     made = m1.api(f"STREAM.CREATE.{bucket}", name=bucket, subjects=[f"$KV.{STREAM}-leases.>"], storage="file", num_replicas=3, allow_direct=True)
@@ -298,7 +298,7 @@ def doctor(setting, section, password, **more):
         [setting.saltcellar, "doctor", "--no-master", "--output", "json", *paths], capture_output=True, text=True, timeout=120
     )
     checks = [one for one in json.loads(done.stdout)["checks"] if one["check"].startswith("cluster.")]
-    return [(one["check"], one["verdict"]) for one in checks], "\n".join(one["found"] for one in checks)
+    return [(one["check"], one["result"]) for one in checks], "\n".join(one["message"] for one in checks)
 
 
 def test_doctor_connects_as_the_daemon_does_and_finds_what_is_wrong(setting):
@@ -325,7 +325,7 @@ def test_doctor_connects_as_the_daemon_does_and_finds_what_is_wrong(setting):
     # Whoever may do everything may be every master.
     verdicts, said = doctor(setting, section.replace('user: "m1"', "user: nats-admin"), "nats-admin")
     assert ("cluster.user", "problem") in verdicts and ("cluster.user", "warning") in verdicts, said
-    # The user of another master gets no answers.
+    # The user of another master gets no responses.
     verdicts, said = doctor(setting, section.replace('user: "m1"', 'user: "m2"'), "master-m2")
     assert ("cluster.stream", "problem") in verdicts and 'Permissions Violation for Subscription to "_INBOX_m1.' in said, said
 

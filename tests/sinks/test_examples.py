@@ -112,7 +112,7 @@ def aws(place, run):
 
 
 def received(sqs, queue, count):
-    """The texts of this many messages of a queue."""
+    """The strings of this many messages of a queue."""
     texts = []
 
     def look():

@@ -60,7 +60,7 @@ def test_a_hostile_receiver_gets_each_event_and_its_poison_record_is_the_only_de
     (letter,) = daemon.letters("hook")
     assert (letter["reason"], json.loads(letter["data"])["n"]) == ("400 Bad Request: poison", 13)
     assert sorted(set(numbers(accepted))) == [n for n in range(20) if n != 13]
-    assert len(numbers(accepted)) == 19, "what it accepted is not sent again"
+    assert len(numbers(accepted)) == 19, "what it accepted is not resent"
     assert numbers(accepted) == sorted(numbers(accepted)), "in order"
 
 
@@ -125,7 +125,7 @@ def test_a_template_that_fails_on_one_event_makes_only_it_a_dead_letter(cellar, 
     daemon.delivered("log")
     assert log.read_text().split() == ["10", "5", "3", "2", "2"]
     (letter,) = daemon.letters("log")
-    assert letter["reason"].startswith("the template failed: line 1: "), letter
+    assert letter["reason"].startswith("the template of the sink failed: line 1: "), letter
 
 
 def test_a_program_that_writes_garbage_or_forks_is_replaced(cellar, place):

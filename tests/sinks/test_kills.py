@@ -20,7 +20,7 @@ RECEIVER = pathlib.Path(__file__).with_name("durable_receiver.py")
 
 
 class Sender(threading.Thread):
-    """Stores numbered events until it is stopped. Those of a failed call are sent again, under new numbers."""
+    """Stores numbered events until it is stopped. Those of a failed call are resent, under new numbers."""
 
     def __init__(self, daemon):
         super().__init__(daemon=True)

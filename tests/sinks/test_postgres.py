@@ -95,10 +95,10 @@ def test_events_returns_and_jobs_are_rows_as_salt_writes_them(cellar, place, pos
     assert row == "test.ping|0|web1|true|t"
     assert postgres.sql("SELECT data->>'id' FROM salt_events WHERE tag = 'salt/auth'") == ["web1"]
     assert json.loads(postgres.sql("SELECT load FROM jids ORDER BY jid LIMIT 1")[0])["minions"] == ["web1"]
-    # Salt's own rows beside ours.
+    # Salt's rows beside ours.
     postgres.sql("INSERT INTO salt_events (tag, data, master_id) VALUES ('own', '{}', 'm')")
     found, shown = daemon.checked("pg")
-    assert found.endswith("has the tables jids, salt_returns, salt_events")
+    assert found.endswith("contains the tables jids, salt_returns, salt_events")
     assert "inserted: 0 in salt_events" in shown, f"the newest event is there: {shown}"
 
 

@@ -130,7 +130,7 @@ def terminate(port, target, certificates):
 
 
 def test_entries_of_the_journal(cellar, place):
-    """Against a real journald, which a machine without systemd does not have."""
+    """Against a real journald, which a host without systemd does not have."""
     if not os.path.exists("/run/systemd/journal/socket"):
         pytest.skip("missing: a running systemd-journald")
     daemon = cellar(journal={"encoder": "json", "transport": {"journald": {"identifier": f"salt-{os.getpid()}"}}})

@@ -1,4 +1,4 @@
-"""One machine for the whole session, with a Salt master, a minion, and saltcellar under its own units.
+"""One host for the whole session, with a Salt master, a minion, and saltcellar under its own units.
 
 Needs root, systemd-nspawn, $SALTCELLAR_BIN and Salt with the extension in this Python; `make test-systemd` provides the last two.
 """
@@ -16,7 +16,7 @@ from machine import Machine
 from procs import eventually
 from salted import REPO, SALT, UNIT, Salted, wait_for_minion
 
-#: The default of the machine's saltcellar.
+#: The default of the system's saltcellar.
 CONFIG = {"bus": ["/var/run/salt/master"], "reactor": {"master": "/etc/salt/master"}}
 MASTER = {
     **salted.MASTER, "master_job_cache": "saltcellar", "engines": ["saltcellar-reactor"], "fileserver_backend": ["roots", "minionfs"],
@@ -78,7 +78,7 @@ class Unit:
         return json.loads(self.cli(*args, "--output", "json").stdout)
 
     def wait_for_bus(self):
-        """A connected daemon reads everything published from then on."""
+        """A connected daemon reads everything published afterwards."""
         eventually("the daemon reads the bus", lambda: all(bus["connected"] for bus in self.json("status")["bus"]))
 
     def cursor(self):
@@ -114,7 +114,7 @@ class Unit:
 
 
 def boot(make):
-    """The machine that `make` makes; skips the tests where there can be none."""
+    """The host that `make` makes; skips the tests where there can be none."""
     obstacle = machine.obstacle()
     if obstacle:
         missing(obstacle)
@@ -171,7 +171,7 @@ def rpms(package_dir, package_files, tmp_path_factory):
 
 @pytest.fixture
 def fresh(package_dir):
-    """A new machine with the packages in /packages, none of them installed."""
+    """A new host with the packages in /packages, none of them installed."""
     fresh = boot(lambda: Salted(package_dir))
     yield fresh
     # pytest shows it for a failed test.
@@ -181,7 +181,7 @@ def fresh(package_dir):
 
 @pytest.fixture
 def installed(fresh):
-    """A new machine with the Debian package."""
+    """A new host with the Debian package."""
     fresh.sh("dpkg -i /packages/1.deb")
     return fresh
 
@@ -213,7 +213,7 @@ def install(host):
     host.sh("systemctl daemon-reload; systemctl start --no-block salt-master salt-minion")
 
 
-#: Reactor files. `job` needs a function of Salt's Python; `probe` writes its answers where Salt's Python may write.
+#: Reactor files. `job` needs a function of Salt's Python; `probe` writes its responses where Salt's Python may write.
 FILES = {
     "probe.sls": """#!py
 import ctypes, json, os, socket, subprocess, tempfile

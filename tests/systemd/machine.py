@@ -1,11 +1,11 @@
-"""A machine with a real systemd, in a container over this machine's own file system. Nothing outside is changed.
+"""A host with a real systemd, in a container over this host's own file system. Nothing outside is changed.
 
 systemd-nspawn refuses `/` as its root, so the tree is an overlay whose upper layer is in memory, in a mount namespace of its own. It
 survives a reboot of the machine. `--register=no --keep-unit` and the empty /run replace the system bus, which a container or a
-build machine may lack. The machine's only network is its own `lo`. Its default target starts nothing but what the tests add to it.
+build host may lack. The host's only network is its own `lo`. Its default target starts nothing but what the tests add to it.
 
-`--keep-unit` also leaves the machine in the control group of its caller, where units of two machines have the same groups: the systemd
-of one removes the empty group of a unit that the other one is starting (status=219/CGROUP). So each machine has groups of its own.
+`--keep-unit` also leaves the host in the control group of its caller, where units of two hosts have the same groups: the systemd
+of one removes the empty group of a unit that the other one is starting (status=219/CGROUP). Therefore each host has groups of its own.
 """
 import errno
 import os
@@ -18,7 +18,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lab"))
 from procs import WAIT_MAX, eventually  # noqa: E402
 
-#: The commands that a test machine needs, with Debian's packages.
+#: The commands that a test host needs, with Debian's packages.
 NEEDS = {"systemd-nspawn": "systemd-container", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux",
          "ip": "iproute2", "useradd": "passwd", "gpg": "gpg", "gpg-agent": "gpg-agent"}
 
@@ -50,7 +50,7 @@ exit $code
 
 
 def obstacle():
-    """Why there can be no machine here; None if there can."""
+    """Why there can be no host here; None if there can."""
     if os.geteuid() != 0:
         return "only root can start a container"
     missing = sorted({package for command, package in NEEDS.items() if not shutil.which(command)})
@@ -58,7 +58,7 @@ def obstacle():
 
 
 def control_groups(name):
-    """Groups of that name below those of this process, in each hierarchy that a machine's systemd uses."""
+    """Groups of that name below those of this process, in each hierarchy that a host's systemd uses."""
     with open("/proc/self/cgroup") as lines:
         for _, controllers, path in (line.rstrip("\n").split(":", 2) for line in lines):
             mount = {"": "/sys/fs/cgroup/unified" if os.path.isdir("/sys/fs/cgroup/unified") else "/sys/fs/cgroup",
@@ -68,7 +68,7 @@ def control_groups(name):
 
 
 class Machine:
-    """`binds` are files and directories of this machine by their paths in the new one, where they are read-only."""
+    """`binds` are files and directories of this host by their paths in the new one, where they are read-only."""
 
     def __init__(self, binds):
         self.dir = tempfile.mkdtemp(prefix="sc-machine-")
@@ -102,10 +102,10 @@ class Machine:
                 return False
             state = self.sh("systemctl is-system-running", check=False).stdout.strip()
             return state in ("running", "degraded")
-        eventually("the machine has booted", booted)
+        eventually("the host has booted", booted)
 
     def _first_process(self):
-        """The machine's systemd, a child of systemd-nspawn; None before it runs."""
+        """The host's systemd, a child of systemd-nspawn; None before it runs."""
         pid = self.nspawn.pid
         for _ in range(2):
             try:
@@ -119,7 +119,7 @@ class Machine:
         return None
 
     def sh(self, command, check=True, stdin="", timeout=120):
-        """Runs a shell command as root in the machine, outside of all units."""
+        """Runs a shell command as root in the host, outside of all units."""
         done = subprocess.run(
             ["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "env", "-i", "LC_ALL=C.UTF-8",
              "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "bash", "-c", command],
@@ -151,7 +151,7 @@ class Machine:
 
 
 def removed(group):
-    """Removes a control group and those below it, unless a process of the machine has not quite ended."""
+    """Removes a control group and those below it, unless a process of the host has not quite ended."""
     for path, _, _ in os.walk(group, topdown=False):
         try:
             os.rmdir(path)

@@ -1,4 +1,4 @@
-"""A Salt master and a minion for a machine, and a machine with nothing but these."""
+"""A Salt master and a minion for a host, and a host with nothing but these."""
 import json
 import os
 import shlex
@@ -60,7 +60,7 @@ def let_users_read_python(host):
 
 
 class Salted(Machine):
-    """A machine before saltcellar: `packages` is a directory of packages, Salt has no extension, and its files can be changed.
+    """A host before saltcellar: `packages` is a directory of packages, Salt has no extension, and its files can be changed.
 
     `prefixes` are environments of Salt's releases: the first is installed.
     """
@@ -116,10 +116,10 @@ class Salted(Machine):
     def findings(self, check):
         """The findings of doctor about one thing: results and messages."""
         found = json.loads(self.cli("doctor", "--output", "json", check=False).stdout)
-        return [(each["verdict"], each["found"]) for each in found["checks"] if each["check"] == check]
+        return [(each["result"], each["message"]) for each in found["checks"] if each["check"] == check]
 
     def salt(self, program, *args):
-        """The answer of `salt`, `salt-run` or `salt-call`."""
+        """The response of `salt`, `salt-run` or `salt-call`."""
         done = self.sh(f"{SALT}/bin/python3 -W ignore {SALT}/bin/{program} {shlex.join(args)} --out=json --out-indent=-1")
         return json.loads(done.stdout)
 

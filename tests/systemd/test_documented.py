@@ -1,4 +1,4 @@
-"""What the documentation tells an operator to run, as it stands there, on a machine with a real systemd and a real master."""
+"""What the documentation tells an operator to run, as it stands there, on a host with a real systemd and a real master."""
 import json
 import os
 import re
@@ -69,7 +69,7 @@ def test_the_formula_installs_configures_and_starts_it(fresh):
     fresh.sh("sed -i s/365d/400d/ /srv/pillar/saltcellar.sls")
     assert apply() == ["saltcellar configuration", "saltcellar service"]
     assert fresh.show("MainPID", "salt-master.service") == before[1]
-    assert "400d" in fresh.cli("check").stdout
+    assert "400d" in fresh.cli("config", "show").stdout
 
     # The daemon would not start with this setting, so it is not written.
     fresh.sh("sed -i s/400d/forty/ /srv/pillar/saltcellar.sls")

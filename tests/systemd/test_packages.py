@@ -49,14 +49,14 @@ def check_files(host):
     # nothing runs before `saltcellar setup`
     for unit in ("saltcellar.service", "saltcellar.socket", "saltcellar-minion.service"):
         assert (host.show("ActiveState", unit), host.show("UnitFileState", unit)) == ("inactive", "disabled")
-    host.cli("check")
+    host.cli("config", "check")
     host.sh("systemctl start saltcellar")
     host.cli("status")
 
 
 def test_the_debian_package_installs_all_files_and_starts_nothing(fresh):
     installation = fresh.sh("dpkg -i /packages/1.deb").stdout
-    assert "saltcellar: run `saltcellar setup` to connect it to this machine's Salt master\n" in installation, installation
+    assert "saltcellar: run `saltcellar setup` to connect it to this host's Salt master\n" in installation, installation
     check_files(fresh)
     assert fresh.sh("dpkg-query -Wf '${Conffiles}' saltcellar").stdout.split()[0] == "/etc/saltcellar/saltcellar.yaml"
     assert fresh.sh("dpkg -V saltcellar").stdout == ""
@@ -109,7 +109,7 @@ def test_setup_upgrade_removal_and_purge(installed):
 
 def test_removal_while_salt_has_the_extension_elsewhere_warns(installed):
     installed.write("/etc/salt/master", "user: root\n")
-    installed.cli("setup", "--master-only", "--install", "none", "--events", "none", "--yes")
+    installed.cli("setup", "--master-only", "--extension", "manual", "--events", "none", "--yes")
     removal = installed.sh("dpkg -r saltcellar")
     warning = (
         "saltcellar: warning: the Salt master is still configured for saltcellar, by /etc/salt/master.d/saltcellar.conf\n"
@@ -166,7 +166,7 @@ def test_a_daemon_of_another_user_keeps_its_directories(installed):
     assert installed.sh(owners).stdout == before
     installed.reboot()
     assert installed.sh("stat -c '%U %a %n' /run/saltcellar").stdout == "root 750 /run/saltcellar\n"
-    # The machine's target wants no services.
+    # The host's target wants no services.
     installed.sh("systemctl start saltcellar")
     assert installed.sh(owners).stdout == before
 
@@ -175,7 +175,7 @@ def test_the_rpm_package(rpms, fresh):
     # Debian's rpm has an empty database, without the packages that others need.
     rpm = "rpm --nodeps"
     installation = fresh.sh(f"{rpm} -i /packages/1.rpm").stdout
-    assert installation == "saltcellar: run `saltcellar setup` to connect it to this machine's Salt master\n", installation
+    assert installation == "saltcellar: run `saltcellar setup` to connect it to this host's Salt master\n", installation
     check_files(fresh)
     fresh.sh("echo 'socket_peers: read' >> /etc/saltcellar/saltcellar.yaml")
     before, since = fresh.show("MainPID"), cursor(fresh)

@@ -15,7 +15,7 @@ def probe(host):
 
 
 def inside_and_outside(daemon, tag):
-    """The answers of Salt's Python in the unit, and the names of those that differ outside."""
+    """The responses of Salt's Python in the unit, and the names of those that differ outside."""
     # An agent that runs would decrypt for both.
     end_agent = "gpgconf --homedir /etc/salt/gpgkeys --kill gpg-agent"
     daemon.sh(end_agent)
@@ -25,7 +25,7 @@ def inside_and_outside(daemon, tag):
     daemon.sh(end_agent)
     # Group and PATH as in the unit, no sandbox
     daemon.sh(f"export $(tr '\\0' '\\n' < /proc/{daemon.pid}/environ | grep ^PATH=); setpriv --regid saltcellar --keep-groups"
-              f" saltcellar reactor test /srv/reactor/probe.sls --tag {tag} --config {daemon.config_file}")
+              f" saltcellar reactor render /srv/reactor/probe.sls --tag {tag} --config {daemon.config_file}")
     outside = probe(daemon.host)
     assert inside.keys() == outside.keys()
     differing = {name for name in inside if inside[name] != outside[name]} - VARIES
@@ -80,7 +80,7 @@ def published(daemon, tag):
     jid = reaction["calls"][0]["jid"]
     job = eventually(f"the return of {jid}", lambda: daemon.json("jobs", "show", jid)["returns"])
     assert [one["minion"] for one in job] == ["web1"]
-    assert len(daemon.json("events", "list", "--all", "--tag", f"salt/job/{jid}/new")["events"]) == 1
+    assert len(daemon.json("events", "list", "--no-limit", "--tag", f"salt/job/{jid}/new")["events"]) == 1
     return job[0]["return"]
 
 
@@ -110,7 +110,7 @@ def test_a_killed_process_of_salt_s_python_is_replaced(daemon, salt):
     daemon.sh(f"kill -9 {' '.join(daemon.helpers())}")
     finish(daemon)
     assert published(daemon, "slow/killed")["args"] == ["slow/killed"]
-    assert "process of Salt's Python died, repeating its request" in daemon.log(cursor)
+    assert "Salt's Python process died, retrying its request" in daemon.log(cursor)
     assert (daemon.pid, daemon.show("NRestarts")) == before
 
 
@@ -138,7 +138,7 @@ def test_the_daemon_continues_when_the_kernel_kills_salt_s_python_for_memory(dae
         daemon.fire("eat/1")
         assert published(daemon, "eat/1")["args"] == ["eat/1"]
         log = daemon.log(cursor)
-        assert "process of Salt's Python died, repeating its request" in log, log
+        assert "Salt's Python process died, retrying its request" in log, log
         assert "it was killed by signal 9 (SIGKILL), as the kernel does when memory runs out" in log, log
         assert (daemon.pid, daemon.show("NRestarts")) == before
         assert (daemon.show("OOMPolicy"), daemon.show("Result")) == ("continue", "success")
@@ -149,7 +149,7 @@ def test_reactions_wait_for_a_network_that_is_down(daemon, salt):
     daemon.sh("ip link set lo down")
     try:
         daemon.fire("job/network")
-        eventually("an open reaction", lambda: daemon.json("reactor", "list")["open"])
+        eventually("an open reaction", lambda: daemon.json("reactor", "rules")["open"])
         assert not daemon.history("job/network")
     finally:
         daemon.sh("ip link set lo up")

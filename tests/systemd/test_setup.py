@@ -1,4 +1,4 @@
-"""`saltcellar setup` and its removal on a machine with the package, under a real systemd and with a real master."""
+"""`saltcellar setup` and its removal on a host with the package, under a real systemd and with a real master."""
 import json
 import os
 import re
@@ -61,7 +61,7 @@ def test_setup_makes_every_change_once(installed):
     release = installed.salt_release()
     assert made.startswith(PLAN), made
     for line in (f"done      Salt {release} loads it", "done      /etc/saltcellar/conf.d/setup.yaml is written", "done      saltcellar.service runs",
-                 "done      salt-master.service answers with it"):
+                 "done      salt-master.service responds with it"):
         assert f"\n{line}\n" in made, made
     jid = installed.job("test.arg", "kept")
     assert jid in installed.jids()
@@ -75,7 +75,7 @@ def test_setup_makes_every_change_once(installed):
     installed.cli("setup", "--check")
     assert installed.show("UnitFileState", "saltcellar.socket") == "disabled"
     installed.reboot()
-    # The machine's target wants no services.
+    # The host's target wants no services.
     installed.sh("systemctl start saltcellar")
     assert jid in installed.jids()
 
@@ -145,14 +145,14 @@ def test_the_reactor_is_handed_over_and_back(installed):
     installed.write("/etc/salt/master.d/z.conf", "engines: [saltcellar_reactor]\n")
     refused = installed.cli("setup", "--remove", "--yes", check=False)
     assert refused.returncode == 1 and refused.stderr == (
-        "saltcellar: failed to hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in "
+        "saltcellar: cannot hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in "
         "/etc/salt/master.d/z.conf keeps Salt's own off; remove the item that names saltcellar's reactor there\n"), refused
     assert installed.sh("test -e /etc/salt/master.d/saltcellar.conf; systemctl is-active saltcellar").stdout == "active\n"
     installed.sh("rm /etc/salt/master.d/z.conf")
 
     removed = installed.cli("setup", "--remove", "--yes").stdout
     assert "note      Salt uses its own job cache (local_cache) and reactor again\n" in removed, removed
-    assert "done      salt-master.service answers with it\n" in removed, removed
+    assert "done      salt-master.service responds with it\n" in removed, removed
     wait_for_minion(installed)
     fire("salt-again")
 
@@ -168,7 +168,7 @@ def test_a_master_of_user_salt_uses_the_daemon_of_root(installed):
     made = installed.cli("setup", "--yes").stdout
     assert made.startswith(plan_for_user_salt()), made
     found = json.loads(installed.cli("doctor", "--output", "json").stdout)["checks"]
-    assert {each["verdict"] for each in found} == {"ok"}, found
+    assert {each["result"] for each in found} == {"ok"}, found
     jid = installed.job("test.arg", "kept")
     assert jid in installed.jids()
     assert installed.salt("salt-run", "jobs.lookup_jid", jid)["web1"]["args"] == ["kept"]
@@ -176,7 +176,7 @@ def test_a_master_of_user_salt_uses_the_daemon_of_root(installed):
     assert installed.cli("setup", "--yes").stdout.endswith("\neverything is in place, nothing was changed\n")
 
     removed = installed.cli("setup", "--remove", "--yes").stdout
-    assert "done      salt-master.service answers with it\n" in removed, removed
+    assert "done      salt-master.service responds with it\n" in removed, removed
     assert "next      salt stays in the group saltcellar; to remove it: gpasswd -d salt saltcellar\n" in removed, removed
     again = installed.job("test.arg", "without")
     assert installed.salt("salt-run", "jobs.lookup_jid", again)["web1"]["args"] == ["without"]
@@ -215,7 +215,7 @@ def test_pip_installs_the_wheel_without_a_network_and_runs_nothing_of_the_curren
     installed.configure_salt()
     for name in ("pip", "json", "salt"):
         installed.write(f"/home/u/{name}.py", f"open('/root/imported', 'a').write('{name} ')\n")
-    made = installed.sh("cd /home/u && PYTHONPATH=/home/u saltcellar setup --yes --install package").stdout
+    made = installed.sh("cd /home/u && PYTHONPATH=/home/u saltcellar setup --yes --extension pip").stdout
     wheel = installed.sh("ls /usr/share/saltcellar/*.whl").stdout.strip()
     assert made.startswith(f"will      install {wheel} into Salt's Python, {PYTHON}\n"), made
     assert installed.sh("cat /root/imported", check=False).stdout == ""
@@ -223,7 +223,7 @@ def test_pip_installs_the_wheel_without_a_network_and_runs_nothing_of_the_curren
     installed.start_salt()
     assert installed.findings("extension") == [("ok", f"version {VERSION}")]
     assert installed.job("test.arg", "kept") in installed.jids()
-    again = installed.cli("setup", "--yes", "--install", "package").stdout
+    again = installed.cli("setup", "--yes", "--extension", "pip").stdout
     assert again.endswith("\neverything is in place, nothing was changed\n"), again
 
 
@@ -270,7 +270,7 @@ def test_root_runs_no_python_that_another_user_made_it_find(installed):
     installed.cli("setup", "--yes", check=False)
     installed.cli("doctor", check=False)
     assert installed.sh("test -e /root/owned", check=False).returncode
-    refused = installed.cli("setup", "--yes", "--salt-python", "/home/u/python3", "--install", "package", check=False)
+    refused = installed.cli("setup", "--yes", "--salt-python", "/home/u/python3", "--extension", "pip", check=False)
     assert "/home/u/python3 is not used, because others than root can replace it" in refused.stderr, refused
     assert installed.sh("test -e /root/owned", check=False).returncode
 
@@ -282,22 +282,22 @@ def test_pip_that_fails_leaves_nothing_behind(installed):
     configuration = installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout
 
     def fails(message, *flags):
-        failed = installed.cli("setup", "--yes", "--install", "package", *flags, check=False)
-        assert (failed.returncode, failed.stderr) == (1, f"saltcellar: failed to {message}\n"), failed
+        failed = installed.cli("setup", "--yes", "--extension", "pip", *flags, check=False)
+        assert (failed.returncode, failed.stderr) == (1, f"saltcellar: cannot {message}\n"), failed
         # pip leaves the empty directory of the name space.
         assert not installed.sh(f"find {site} -type f -ipath '*saltext*'").stdout
         assert installed.sh("cat /etc/saltcellar/saltcellar.yaml; ls -A /etc/saltcellar/conf.d /etc/salt/master.d", check=False).stdout == configuration
         assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("inactive", "disabled")
 
-    run = f"run `{PYTHON} -m pip install --no-index --no-deps --force-reinstall {{}}`: exit status: 1: {{}}; `--install file` needs no pip"
+    run = f"run `{PYTHON} -m pip install --no-index --no-deps --force-reinstall {{}}`: exit status: 1: {{}}; `--extension module-dirs` needs no pip"
     fails("find the extension: there is no saltext_saltcellar-*.whl in /root; install the package saltcellar, or name its directory with "
-          "--extension; `--install file` needs no wheel", "--extension", "/root")
-    fails("install the extension, which is uninstalled again: load the extension in Salt's Python, "
+          "--extension-dir; `--extension module-dirs` needs no wheel", "--extension-dir", "/root")
+    fails("install the extension, which was uninstalled: load the extension in Salt's Python, "
           f"{PYTHON}: exit status: 1: 'saltcellar.prep_jid' is not available.")
     installed.write("/etc/salt/master", "user: root\n")
     broken = f"/root/share/{wheel.split('/')[-1]}"
     installed.sh(f"mkdir /root/share; head -c 999 {wheel} > {broken}")
-    fails(run.format(broken, f"ERROR: Wheel 'saltext-saltcellar' located at {broken} is invalid."), "--extension", "/root/share")
+    fails(run.format(broken, f"ERROR: Wheel 'saltext-saltcellar' located at {broken} is invalid."), "--extension-dir", "/root/share")
     installed.sh(f"rm -r {site}/pip {site}/pip-*")
     fails(run.format(wheel, f"{PYTHON}: No module named pip"))
-    installed.cli("setup", "--yes", "--install", "file", "--master-only", "--events", "none")
+    installed.cli("setup", "--yes", "--extension", "module-dirs", "--master-only", "--events", "none")

@@ -13,7 +13,7 @@ PYTHON = f"{SALT}/bin/python3"
 
 @pytest.fixture
 def changed(package_dir):
-    """A machine with the older of two releases, and their numbers: the oldest one, and that of this test run or else the newest."""
+    """A host with the older of two releases, and their numbers: the oldest one, and that of this test run or else the newest."""
     own, oldest = importlib.metadata.version("salt"), salt_lab.RELEASES[-1]
     releases = [oldest, own if own != oldest else salt_lab.RELEASES[0]]
     try:
@@ -49,7 +49,7 @@ def test_a_change_of_release_loses_a_package_of_salt_pip_and_no_file_of_ours(cha
     extras = f"{SALT}/extras-{version}"
     host.sh(f"{PYTHON} -m pip install -q --no-index --no-deps --target {extras} /usr/share/saltcellar/*.whl; echo {extras} > {site}/extras.pth")
     host.start_salt()
-    host.cli("setup", "--yes", "--install", "none")
+    host.cli("setup", "--yes", "--extension", "manual")
     assert host.salt_release() == releases[0]
     module = f"{extras}/saltext/saltcellar/returners/saltcellar.py"
     found = host.findings("extension")
@@ -63,8 +63,8 @@ def test_a_change_of_release_loses_a_package_of_salt_pip_and_no_file_of_ours(cha
     assert not publishes(host)
     # Setup keeps the choice of the first run, but does not claim that all is well with it.
     refused = host.cli("setup", "--yes", check=False)
-    assert refused.returncode == 1 and "let `saltcellar setup --install file` do it" in refused.stderr, refused
-    host.cli("setup", "--yes", "--install", "file")
+    assert refused.returncode == 1 and "let `saltcellar setup --extension module-dirs` do it" in refused.stderr, refused
+    host.cli("setup", "--yes", "--extension", "module-dirs")
     wait_for_minion(host)
     # The directory of the package is not below Salt's.
     host.sh(f"rm -rf {extras}")

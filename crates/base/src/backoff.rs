@@ -67,7 +67,7 @@ impl Backoff {
     }
 }
 
-/// When something that failed may be tried again, for a loop that has other work meanwhile.
+/// When something that failed may be retried, for a loop that has other work meanwhile.
 #[derive(Debug)]
 pub struct Retry {
     backoff: Backoff,

@@ -47,7 +47,7 @@ pub const JSON_DEPTH_MAX: usize = MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX + 4;
 /// [`RMPV_DEPTH_MAX`] of a whole response.
 pub const RMPV_ANSWER_DEPTH_MAX: usize = RMPV_DEPTH_MAX + 2 * (ENVELOPE_DEPTH_MAX + 1);
 
-/// Unreadable values (for Salt's codec) in one response that are replaced by a text with the
+/// Unreadable values (for Salt's codec) in one response that are replaced by a string with the
 /// reason. Further ones become nil, so that many small ones do not enlarge the response.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
@@ -71,7 +71,7 @@ pub const CLUSTER_STREAM_BYTES_MAX: usize = 32;
 /// Most replicas of a stream, a limit of NATS.
 pub const CLUSTER_REPLICAS_MAX: u32 = 5;
 
-/// In this time NATS recognises a message that is published again.
+/// In this time NATS recognises a message that is republished.
 pub const CLUSTER_DUPLICATES: Duration = Duration::from_secs(120);
 
 /// Shortest time for which a stream keeps messages: NATS accepts none below [`CLUSTER_DUPLICATES`].
@@ -89,13 +89,13 @@ pub const SALT_CONFIG_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Files of Salt's configuration that are read, each counted as often as it is included. A file that
 /// includes its own directory multiplies with each level.
 pub const SALT_CONFIG_FILES_MAX: usize = 10_000;
-/// Files in the directory `conf.d` beside the configuration file.
+/// Files in the directory `conf.d` next to the configuration file.
 pub const CONFIG_FILES_MAX: usize = 1000;
 
 /// Nesting depth of a configuration file; the deepest known key has two levels.
 pub const CONFIG_DEPTH_MAX: usize = 16;
 
-/// Rows that the command line requests in one call; the page size of `--all`.
+/// Rows that the command line requests in one call; the page size of `--no-limit`.
 pub const CLI_PAGE_ROWS: usize = 1_000;
 
 /// Timeout of the command line for a response of the daemon.
@@ -138,7 +138,7 @@ pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
 pub const SOCKET_CALLS_MAX: usize = 16;
 /// See [`SOCKET_CALLS_MAX`].
 pub const SOCKET_CALLS_OF_ONE: usize = 12;
-/// Time that a reading call waits for its turn. Salt's own timeouts are shorter.
+/// Time that a reading call waits for its turn. Salt's timeouts are shorter.
 pub const SOCKET_CALL_WAIT: Duration = Duration::from_secs(120);
 
 /// Longest wait for a listener at the path of the daemon's socket. A listener that hangs longer is
@@ -343,7 +343,7 @@ pub const JID_RUNS_MAX: usize = 384;
 /// Bits of a segment's Bloom filter for free-form jids; with four bits each, 2,000 jids give one false positive in 50.
 pub const JID_FILTER_BITS: usize = 16 * 1024;
 
-/// Distinct tag templates in a segment's summaries, and their bytes. Salt's own tags have some thirty templates.
+/// Distinct tag templates in a segment's summaries, and their bytes. Salt's tags have some thirty templates.
 pub const TAG_TEMPLATES_MAX: u32 = 1_024;
 /// See [`TAG_TEMPLATES_MAX`].
 pub const TAG_TEMPLATE_BYTES_MAX: usize = 64 * 1024;
@@ -368,14 +368,14 @@ pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 /// Problems that `store verify` lists; further ones are only counted.
 pub const VERIFY_PROBLEMS_MAX: usize = 10_000;
 
-/// Concurrent connections of an address for minions alone. An idle one takes about 40 KB.
+/// Concurrent connections of a separate minion listener. An idle one takes about 40 KB.
 pub const HTTPS_PEERS_MAX: usize = 4096;
 
 /// Connections of one minion. Each returning job on a minion has one, for the lifetime of its
 /// process.
 pub const HTTPS_PEERS_OF_ONE: usize = 32;
 
-/// Timeout of a new connection to an address for minions alone for its first batch with a valid signature.
+/// Timeout of a new connection to a separate minion listener for its first batch with a valid signature.
 pub const HTTPS_AUTH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Timeout of a TLS handshake.
@@ -445,7 +445,7 @@ pub const ZMTP_FRAMES_MAX: usize = 8;
 /// Memory of the process of a ZeroMQ socket. It holds a few copies of the largest event; a peer that makes it use more ends it.
 pub const ZMQ_CHILD_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// Pause before the process of a ZeroMQ socket is started again; doubled each time that it ends soon after a start.
+/// Pause before the process of a ZeroMQ socket is restarted; doubled each time that it ends soon after a start.
 pub const ZMQ_RESTART_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
 pub const ZMQ_RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -460,7 +460,7 @@ pub const ZMQ_BATCH_BYTES: usize = 512 * 1024;
 /// Pause before the ZeroMQ PULL sends its events to a daemon with a full disk again.
 pub const ZMQ_RETRY: Duration = Duration::from_millis(500);
 
-/// Time for the daemon to store a batch of the ZeroMQ PULL. Longer than any disk hangs: a batch that is sent again may be stored twice.
+/// Time for the daemon to store a batch of the ZeroMQ PULL. Longer than any disk hangs: a batch that is resent may be stored twice.
 pub const ZMQ_ANSWER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Time without a message after which a stopping ZeroMQ socket has handled all that was written to it.
@@ -495,7 +495,7 @@ pub const IMPORT_CHUNK_BYTES: usize = 4 * 1024 * 1024;
 /// them only those of the current jobs. Entries of a job are close together in all import formats.
 pub const IMPORT_FACTS_REMEMBERED: usize = 100_000;
 
-/// Jobs that `import local_cache` sorts at once, about 110 bytes each. A larger tree is walked once
+/// Jobs that `import local-cache` sorts at once, about 110 bytes each. A larger tree is walked once
 /// per this many jobs.
 pub const IMPORT_JOBS_SORTED: usize = 256 * 1024;
 
@@ -552,7 +552,7 @@ pub const CAUSES_PER_RETURN_MAX: usize = 50;
 pub const CAUSE_MESSAGE_MAX: usize = 200;
 /// Characters of the line that is an example of a cause.
 pub const CAUSE_EXAMPLE_MAX: usize = 400;
-/// Causes in one answer.
+/// Causes in one response.
 pub const CAUSES_SHOWN_MAX: usize = 1_000;
 /// Minions that are named for one cause.
 pub const CAUSE_MINIONS_SHOWN: usize = 100;
@@ -568,9 +568,9 @@ pub const STRIP_MINIONS: usize = 100;
 pub const MINION_RESULT_DAYS: i64 = 30;
 /// Days of a minion's changes.
 pub const MINION_CHANGE_DAYS: i64 = 7;
-/// Runs of a minion in one answer.
+/// Runs of a minion in one response.
 pub const MINION_RESULTS_SHOWN: usize = 1_000;
-/// Changes of a minion in one answer.
+/// Changes of a minion in one response.
 pub const MINION_CHANGES_SHOWN: usize = 200;
 /// Characters of the line that tells what a state changed.
 pub const CHANGE_SUMMARY_MAX: usize = 200;
@@ -578,7 +578,7 @@ pub const CHANGE_SUMMARY_MAX: usize = 200;
 pub const PAGE_CAUSES: usize = 25;
 /// Latest events that are counted by kinds of tags.
 pub const RATE_EVENTS_SEEN: usize = 5_000;
-/// Kinds of tags in one answer.
+/// Kinds of tags in one response.
 pub const RATE_TAGS_SHOWN: usize = 10;
 /// Causes of which metrics show the number of minions.
 pub const METRICS_CAUSES: usize = 10;
@@ -617,7 +617,7 @@ pub const POLL_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Changes of a job within this time after the first one are reported together with it.
 pub const WATCH_GATHER: Duration = Duration::from_millis(50);
 
-/// Cached templates of reactor files. One more evicts the oldest, which is read again when it is next needed.
+/// Cached templates of reactor files. One more evicts the oldest, which is reread when it is next needed.
 pub const REACTOR_TEMPLATES_MAX: usize = 4096;
 
 /// Bytes of a reactor file. Real ones have some hundred.
@@ -637,7 +637,7 @@ pub const REACTOR_RENDERERS_WAIT: Duration = Duration::from_secs(15);
 /// Time between questions for Salt's list of renderers while its Python does not start.
 pub const REACTOR_RENDERERS_RETRY: Duration = Duration::from_secs(60);
 
-/// Timeout of Salt's own renderer for one file, or for one function call, by default (`reactor.helper_timeout`), after which its
+/// Timeout of Salt's renderer for one file, or for one function call, by default (`reactor.helper_timeout`), after which its
 /// process is killed and restarted.
 pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);
 
@@ -654,21 +654,21 @@ pub const REACTOR_HELPER_TIME_MIN: Duration = Duration::from_secs(1);
 /// The maximum of `reactor.helper_timeout`: each of the few helper processes is busy for that long.
 pub const REACTOR_HELPER_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// Attempts of a request to Salt's own renderer whose process dies each time.
+/// Attempts of a request to Salt's renderer whose process dies each time.
 pub const REACTOR_HELPER_TRIES: u32 = 3;
 
-/// Bytes of data of one process of Salt's own renderer, by default (`reactor.helper_memory`). With
+/// Bytes of data of one process of Salt's renderer, by default (`reactor.helper_memory`). With
 /// all of Salt loaded it has about 150 MiB.
 pub const REACTOR_HELPER_MEMORY: u64 = 1024 * 1024 * 1024;
 
 /// The minimum of `reactor.helper_memory`: Salt has to fit.
 pub const REACTOR_HELPER_MEMORY_MIN: u64 = 256 * 1024 * 1024;
 
-/// Time for a process of Salt's own renderer to exit after its socket is closed, before it is killed.
+/// Time for a process of Salt's renderer to exit after its socket is closed, before it is killed.
 pub const REACTOR_HELPER_EXIT_TIME: Duration = Duration::from_secs(2);
 
-/// Timeout for the start of Salt's own renderer, which loads all of Salt.
+/// Timeout for the start of Salt's renderer, which loads all of Salt.
 pub const REACTOR_HELPER_START_TIME: Duration = Duration::from_secs(60);
 
-/// Bytes of one response of Salt's own renderer. Grains and options together have some 100 KiB.
+/// Bytes of one response of Salt's renderer. Grains and options together take about 100 KiB.
 pub const REACTOR_HELPER_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;

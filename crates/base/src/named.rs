@@ -1,4 +1,4 @@
-//! Enumerations whose variants have names in answers and tables.
+//! Enumerations whose variants have names in responses and tables.
 
 /// An enumeration whose variants have names.
 pub trait Named: Sized + Copy + 'static {
@@ -14,7 +14,7 @@ pub trait Named: Sized + Copy + 'static {
 macro_rules! named {
     ($($type:ty { $($variant:ident: $text:literal,)+ })+) => {$(
         impl $type {
-            /// The name in answers and tables.
+            /// The name in responses and tables.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+

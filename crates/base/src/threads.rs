@@ -20,7 +20,10 @@ pub fn spawn_critical(
 ) -> io::Result<JoinHandle<()>> {
     spawn(name, move || {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            tracing::error!(thread = name, "critical thread panicked, exiting");
+            tracing::error!(
+                thread = name,
+                "critical thread panicked, the daemon exits and systemd restarts it; please report the backtrace above"
+            );
             // `EX_SOFTWARE` of sysexits.h.
             std::process::exit(70);
         }
@@ -31,7 +34,10 @@ pub fn spawn_critical(
 pub fn join(handle: JoinHandle<()>) {
     let name = handle.thread().name().unwrap_or("sc-?").to_owned();
     if handle.join().is_err() {
-        tracing::error!(thread = name, "thread panicked");
+        tracing::error!(
+            thread = name,
+            "thread panicked, its part of the daemon no longer works: restart the daemon and report the backtrace above"
+        );
     }
 }
 

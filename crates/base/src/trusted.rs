@@ -1,4 +1,4 @@
-//! Programs and files that were *found*, in `PATH`, in the command line of a process, in a unit or beside a program, and that this process
+//! Programs and files that were *found*, in `PATH`, in the command line of a process, in a unit or next to a program, and that this process
 //! may run or hand to root all the same: nobody but root and the user who runs them can replace them.
 //!
 //! # Invariant

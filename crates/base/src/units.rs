@@ -1,4 +1,4 @@
-//! Bytes, durations, rates and texts in few characters.
+//! Bytes, durations, rates and strings in few characters.
 
 use std::borrow::Cow;
 
@@ -42,7 +42,7 @@ pub fn rate(per_1000_s: u64) -> String {
     format!("{}.{}", per_1000_s / 1000, per_1000_s % 1000 / 100)
 }
 
-/// The first `max` characters of a text, with `…` if there are more.
+/// The first `max` characters of a string, with `…` if there are more.
 pub fn cut(text: &str, max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(max) {
         Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),

@@ -29,7 +29,7 @@ impl User {
         Self::find(&read("/etc/passwd"), |user| user.uid == uid)
     }
 
-    /// The first such user in a text of the format of `/etc/passwd`. Malformed lines are skipped.
+    /// The first such user in a string of the format of `/etc/passwd`. Malformed lines are skipped.
     pub fn find(passwd: &str, wanted: impl Fn(&Self) -> bool) -> Option<Self> {
         passwd
             .lines()

@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
     /// The client is gone.
-    #[error("nobody waits for the answer any more")]
+    #[error("the client has disconnected, the search was abandoned")]
     Abandoned,
     /// It took more processor time than a request may take.
     #[error(

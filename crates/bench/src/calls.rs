@@ -15,20 +15,20 @@ use serde_json::{Value as Json, json};
 pub(crate) struct Daemon(Client);
 
 impl Daemon {
-    /// Connects; each answer may take `timeout`.
+    /// Connects; each response may take `timeout`.
     pub(crate) fn connect(socket: &Path, timeout: Duration) -> anyhow::Result<Self> {
         let client = Client::connect_within(socket, timeout);
         Ok(Self(client.context("connect to the daemon")?))
     }
 
-    /// Makes a call, and returns its answer as msgpack: decoding a large one can take longer than the call.
+    /// Makes a call, and returns its response as msgpack: decoding a large one can take longer than the call.
     pub(crate) fn ask(&mut self, call: &str, args: &Json) -> anyhow::Result<Vec<u8>> {
         let args = encode(args).with_context(|| format!("encode the arguments of {call}"))?;
         let answer = self.0.ask_packed(call, &args);
         answer.with_context(|| format!("ask for {call}"))
     }
 
-    /// Makes a call, and reads its answer.
+    /// Makes a call, and reads its response.
     pub(crate) fn read<T: DeserializeOwned>(
         &mut self,
         call: &str,
@@ -42,9 +42,9 @@ impl Daemon {
     }
 }
 
-/// Reads the answer of a call.
+/// Reads the response of a call.
 pub(crate) fn read<T: DeserializeOwned>(call: &str, answer: &[u8]) -> anyhow::Result<T> {
-    decode(answer).with_context(|| format!("read the answer of {call}"))
+    decode(answer).with_context(|| format!("read the response of {call}"))
 }
 
 /// What is read of `status`.
@@ -92,7 +92,7 @@ pub(crate) struct Event {
     pub(crate) time: i64,
 }
 
-/// How many rows an answer has: a function of the call's name and its answer.
+/// How many rows a response has: a function of the call's name and its response.
 pub(crate) type Rows = fn(&str, &[u8]) -> anyhow::Result<usize>;
 
 pub(crate) fn jobs(call: &str, answer: &[u8]) -> anyhow::Result<usize> {

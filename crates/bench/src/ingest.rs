@@ -23,14 +23,14 @@ file and calls fdatasync before it answers. It receives the same load over the s
   of_baseline, cpu_of_baseline, ack_p99_of_baseline
                         entries_per_s, cpu_s_per_million and ack_p99_ms of saltcellar in relation to the baseline's of
                         the same run; absent with --no-baseline, null if the baseline's is 0
-  entries_per_s         answered entries per second, from the first one sent to the last answer
+  entries_per_s         answered entries per second, from the first one sent to the last response
   cpu_s_per_million     user and system time of the process, from its start of service to its exit, including sealing
   raw_bytes_per_entry   tag and body as sent
   disk_bytes_per_entry  disk blocks of the directory after a graceful stop, as counted by du
-  ack_p50_ms, ack_p99_ms  latency of a batch from its due time to its answer; without --rate it grows with
+  ack_p50_ms, ack_p99_ms  latency of a batch from its due time to its response; without --rate it grows with
                         --in-flight and --connections
   rss_peak_mb           peak resident memory
-  generator_cpu_s_per_million  CPU time of the load generator, on the same machine
+  generator_cpu_s_per_million  CPU time of the load generator, on the same host
 
 Examples:
   saltcellar-bench ingest

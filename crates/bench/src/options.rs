@@ -11,7 +11,7 @@ use crate::child;
 /// Options of every benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The saltcellar to measure [default: the one beside this program]
+    /// The saltcellar to measure [default: the one next to this program]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
     /// Configuration file of the daemon [default: defaults]

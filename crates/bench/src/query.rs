@@ -121,7 +121,7 @@ impl QueryBench<'_> {
             .push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
     }
 
-    /// Measures a call whose arguments depend on the run. Its answer must have this number of rows; without
+    /// Measures a call whose arguments depend on the run. Its response must have this number of rows; without
     /// `rows` it is not looked at.
     fn ask(
         &mut self,
@@ -143,7 +143,7 @@ impl QueryBench<'_> {
                 let found = count(call, &answer)?;
                 ensure!(
                     found == rows,
-                    "check the answer of {call}: {found} rows, expected {rows}"
+                    "check the response of {call}: {found} rows, expected {rows}"
                 );
             }
 
@@ -448,7 +448,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     let limited = of_limited.rows(limited)?;
 
     let limited_note = if limited.is_empty() {
-        "the configuration has no `http.listen`: searches by limited tokens were not measured"
+        "the configuration contains no `http.listen`: searches by limited tokens were not measured"
     } else {
         MEANING_OF_LIMITED
     };

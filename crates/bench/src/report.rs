@@ -37,7 +37,7 @@ impl Row {
         self
     }
 
-    /// A text of both.
+    /// A string of both.
     pub(crate) fn text(self, title: &'static str, key: &str, text: &str) -> Self {
         self.label(title, text).json(key, text)
     }

@@ -28,7 +28,7 @@ fn run(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The answer of a benchmark.
+/// The response of a benchmark.
 fn bench(args: &[&str]) -> Json {
     serde_json::from_str(&run(args)).unwrap()
 }
@@ -235,7 +235,7 @@ fn a_program_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(
         words.starts_with(
-            "saltcellar-bench: failed to find the program to measure: /absent/saltcellar is no file"
+            "saltcellar-bench: cannot find the program to measure: /absent/saltcellar is no file"
         ),
         "{words}"
     );

@@ -124,7 +124,7 @@ impl Source {
     }
 
     /// Whether this is a returner call. Salt's master makes it for a return with an authenticated sender, and a
-    /// minion on another machine signs its own. A call that mirrors the event of a peer confirms nothing ([`Entry::confirms`]).
+    /// minion on another host signs its own. A call that mirrors the event of a peer confirms nothing ([`Entry::confirms`]).
     pub fn confirms(self) -> bool {
         matches!(self, Source::Returner | Source::SpooledReturner)
     }
@@ -182,7 +182,7 @@ impl Flags {
     /// The event contained the key of the reactor's master, which was verified and redacted on arrival.
     pub const MASTER_KEY: Flags = Flags(32);
     /// A return that did not come from a returner call, so it is not authenticated by a signature or session key. A
-    /// later call with the same return is stored as a separate entry. So is one that came from a call which mirrors the event of
+    /// later call with the same return is stored as a separate entry. The same holds for one that came from a call which mirrors the event of
     /// a peer; and minions of a job that came from such a call have it.
     pub const UNCONFIRMED: Flags = Flags(64);
     /// A return of a whole highstate that was applied: it shows the state of its minion.
@@ -282,7 +282,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The texts of an entry besides its body, for one that is changed on its way.
+/// The strings of an entry besides its body, for one that is changed on its way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     /// The tag of an event.
@@ -323,7 +323,7 @@ impl Names {
 pub struct Replaced {
     /// The new body.
     pub body: Option<Vec<u8>>,
-    /// The new texts; boxed, because nearly every entry keeps its own.
+    /// The new strings; boxed, because nearly every entry keeps its own.
     pub names: Option<Box<Names>>,
 }
 

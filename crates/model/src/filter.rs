@@ -12,8 +12,8 @@ pub struct EventFilter {
     pub tag: Option<Glob>,
     /// Job id, exactly.
     pub jid: Option<String>,
-    /// Minion id, exactly.
-    pub minion: Option<String>,
+    /// Pattern for the minion id. There is an index for one without wildcards.
+    pub minion: Option<Glob>,
     /// [`Entry::origin`](crate::Entry::origin), one of these exactly; any if there are none.
     pub origins: Vec<String>,
     /// Arrival at or after this time.
@@ -33,8 +33,13 @@ impl EventFilter {
             Flags::ON_BUS
         }) && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
-            && self.minion.as_deref().is_none_or(|wanted| wanted == minion)
+            && self.minion.as_ref().is_none_or(|glob| glob.matches(minion))
             && (self.origins.is_empty() || self.origins.iter().any(|wanted| wanted == origin))
+    }
+
+    /// The only minion id that may match, of a pattern without wildcards.
+    pub fn only_minion(&self) -> Option<String> {
+        self.minion.as_ref().and_then(Glob::as_literal)
     }
 
     /// Whether any entry that arrived between these times may match.
@@ -53,7 +58,7 @@ mod tests {
         let filter = EventFilter {
             since: Some(Micros(10)),
             until: Some(Micros(20)),
-            minion: Some("web1".into()),
+            minion: Some(Glob::new("web1")),
             ..Default::default()
         };
         let of_masters = EventFilter {

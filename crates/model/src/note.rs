@@ -1,4 +1,4 @@
-//! Log lines in Salt's words: those that Salt's own reactor or configuration loader would write, to be
+//! Log lines in Salt's words: those that Salt's reactor or configuration loader would write, to be
 //! compared, shown or counted.
 
 use std::fmt;

@@ -27,7 +27,7 @@ impl Throttle {
     }
 
     /// Reserves turns for this many items and returns the time of the last one. A changed rate
-    /// begins anew.
+    /// restarts.
     pub fn queue(&mut self, rate: Rate, now: Micros, items: usize) -> Micros {
         // A quarter of the range at most: the sums below must fit.
         let per = micros(rate.per).clamp(1, i64::MAX / 4);

@@ -1,6 +1,6 @@
 //! Native versions of simple execution functions that templates use often: `salt['pillar.get']('a')`.
 //!
-//! None has an effect, so that a template which proves not to be native can be rendered again, by Salt.
+//! None has an effect, so that a template which proves not to be native can be rerendered, by Salt.
 
 use std::sync::Arc;
 

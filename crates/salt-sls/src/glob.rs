@@ -166,6 +166,19 @@ impl Glob {
         &self.text
     }
 
+    /// The pattern that only this text matches.
+    pub fn literal(text: &str) -> Self {
+        let mut pattern = String::with_capacity(text.len());
+        for c in text.chars() {
+            if matches!(c, '*' | '?' | '[') {
+                pattern.extend(['[', c, ']']);
+            } else {
+                pattern.push(c);
+            }
+        }
+        Self::new(&pattern)
+    }
+
     /// The only text that matches, of a pattern without wildcards.
     pub fn as_literal(&self) -> Option<String> {
         let char = |token: &Token| {
@@ -261,7 +274,7 @@ impl Glob {
         let (first, last) = self.stars.unwrap_or((self.tokens.len(), self.tokens.len()));
         let part = |range: std::ops::Range<usize>| self.tokens.get(range).unwrap_or_default();
 
-        // What is before the first star and behind the last one has one place each: most texts end here.
+        // What is before the first star and behind the last one has one place each: most strings end here.
         for token in part(0..first) {
             step()?;
             if !rest.next().is_some_and(|c| token.accepts(c)) {

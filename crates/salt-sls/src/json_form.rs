@@ -38,7 +38,7 @@ pub mod tag {
     pub const SET: &str = "$set";
     /// What is known of an object of another type.
     pub const OBJECT: &str = "$object";
-    /// msgpack: bytes, in base64, of a text that is not UTF-8.
+    /// msgpack: bytes, in base64, of a string that is not UTF-8.
     pub const BAD_STR: &str = "$badstr";
     /// msgpack: the ext of a date in Salt's format, as ISO 8601.
     pub const DATETIME: &str = "$datetime";

@@ -4,7 +4,7 @@
 //! An SLS file is a Jinja template that renders to YAML. Neither is what other implementations read: Salt's templates work on
 //! Python's values and methods, and its YAML is that of libyaml and PyYAML with changes of its own. The rules here were written
 //! down from the sources of Salt 3008.3, Jinja2 3.1, PyYAML 6.0 and libyaml 0.2.5, and are compared with what those do
-//! (`tests/data`, some 4,000 recordings).
+//! (`tests/data`, about 4,000 recordings).
 //!
 //! ```text
 //! template, event --jinja--> text --yaml--> Value --compile--> high data of a file --> low chunks of an event

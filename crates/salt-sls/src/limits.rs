@@ -3,7 +3,7 @@
 /// Bytes of a rendered SLS file, and of text that a template parses as YAML or JSON. Salt has no limit and parses a megabyte in some ten seconds.
 pub const SLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Nesting depth in YAML and JSON; each level uses stack. Salt's own recursion fails below 500, when it copies a chunk; real files
+/// Nesting depth in YAML and JSON; each level uses stack. Salt's recursion fails below 500, when it copies a chunk; real files
 /// have ten levels.
 pub const SLS_DEPTH_MAX: usize = 200;
 
@@ -21,7 +21,7 @@ pub const INTEGER_DIGITS_MAX: usize = 4300;
 pub const REQUISITES_MAX: usize = 1_000_000;
 
 /// Steps of one rendering of a template: expressions, loop iterations, traversed members of values. A million take
-/// some 50 ms.
+/// about 50 ms.
 pub const JINJA_STEPS_MAX: u64 = 2_000_000;
 
 /// Bytes allocated for values during one rendering, freed or not, and its output.
@@ -30,7 +30,7 @@ pub const JINJA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Nesting depth of values that native templates traverse. Salt's renderer gets templates with deeper values.
 pub const JINJA_DEPTH_MAX: usize = 120;
 
-/// Bytes of a text that one operation of a native template produces. Salt's renderer gets templates with longer texts.
+/// Bytes of a string that one operation of a native template produces. Salt's renderer gets templates with longer strings.
 pub const JINJA_VALUE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Depth of the syntax tree of one expression of a template or filter, by the measure of [`bounded`](crate::jinja::bounded). minijinja recurses along it.

@@ -236,7 +236,7 @@ impl Classes {
         let room = self.rows.len() < usize::from(u8::MAX);
 
         if room {
-            // An overflow keeps what its class keeps, also after that has lost its limits.
+            // An overflow keeps what its class keeps, even after that has lost its limits.
             let of = name.strip_suffix(OVERFLOW).and_then(|of| self.find(of));
             self.rows.push(Row {
                 name: name.into(),

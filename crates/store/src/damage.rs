@@ -68,7 +68,7 @@ impl DamageList {
         self.metrics.entries_damaged.add(entries.unwrap_or(0));
         tracing::error!(
             path = %path.display(), offset, bytes, what, entries,
-            "damaged range of a log skipped, `saltcellar store verify` shows the loss"
+            "damaged range of a log skipped, its entries are lost: run `saltcellar store verify` and check the disk"
         );
         known.insert(place, damage);
     }
@@ -131,7 +131,7 @@ impl FileFaults {
     pub(crate) fn report_missing_log(&self, class_name: &str, first_seq: SeqNo) {
         // `offset` as in other reports of damage, so that one search finds all of them.
         let path = segment_dir(self.dir.path(), class_name, first_seq).join("log");
-        tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost");
+        tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost: put the file back, or run `saltcellar store rebuild` to remove it from the catalog");
         self.metrics.segments_missing.add(1);
         let problem = "log of a segment missing: its entries are lost, a backup may have them";
         self.report_log(class_name, first_seq, problem);

@@ -56,7 +56,7 @@ pub enum StoreError {
         expected: u32,
     },
     /// Bytes on disk fail their checksum or are malformed.
-    #[error("{}: damaged at byte {offset}: {what}", path.display())]
+    #[error("{}: damaged at byte {offset}: {what}; run `saltcellar store verify` and check the disk", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum StoreError {
         what: String,
     },
     /// Derived data is damaged, or belongs to another log. It can be rebuilt from the log.
-    #[error("index {}: {what}", path.display())]
+    #[error("index {}: {what}; a restart rebuilds it from the log", path.display())]
     Index {
         /// The table, or the directory of the state database.
         path: PathBuf,
@@ -88,10 +88,10 @@ pub enum StoreError {
     #[error(transparent)]
     Ended(#[from] saltcellar_base::work::Ended),
     /// The daemon is stopping and accepts no new entries.
-    #[error("the daemon is stopping")]
+    #[error("the daemon is stopping: retry after its restart")]
     Stopping,
     /// A bug: data to be written is inconsistent or exceeds a format limit. Nothing was written.
-    #[error("internal error, nothing was written: {0}")]
+    #[error("internal error, nothing was written: {0}; please report it")]
     Broken(&'static str),
     /// An earlier commit failed and this handle cannot recover from it.
     #[error("store operation failed: {0}")]

@@ -70,13 +70,13 @@ pub(crate) fn name_of(path: &Path) -> &str {
 /// The content of a small file; `None` if it does not exist. Unreadable parts are logged, and read
 /// as zero bytes.
 pub(crate) fn read_small(fs: &dyn Fs, path: &Path) -> Result<Option<Content>, StoreError> {
-    // An error to try again is returned; only what the disk cannot read is replaced.
+    // An error to retry is returned; only what the disk cannot read is replaced.
     let content = read_whole(fs, path).map_err(io_at("read", path))?;
 
     for range in content.iter().flat_map(|content| &content.unreadable) {
         tracing::error!(
             path = %path.display(), offset = range.start, bytes = range.end - range.start,
-            "the disk cannot read a part of a file"
+            "the disk cannot read part of a file, using zero bytes in its place: check the disk and run `saltcellar store verify`"
         );
     }
     Ok(content)
@@ -91,7 +91,7 @@ pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
 }
 
 /// Removes derived data in one step: a crash leaves all or none of it. A half-removed database
-/// would count as damaged, and be kept beside the new one. On a full disk, where the directory may
+/// would count as damaged, and be kept next to the new one. On a full disk, where the directory may
 /// have no room for another name, it is removed in place.
 pub(crate) fn discard(fs: &dyn Fs, derived: &Path) -> Result<(), StoreError> {
     // Nothing to do; also makes a repeated call harmless.
@@ -257,7 +257,7 @@ fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an
-/// existing directory is synced, too: its creator may have died before the sync, or the sync
+/// existing directory is also synced: its creator may have died before the sync, or the sync
 /// failed.
 pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     // The root always exists.
@@ -298,7 +298,7 @@ pub(crate) fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
 }
 
 /// An exclusive lock on the state directory, held until all clones are dropped: on an open handle of
-/// `FORMAT`. Without that file there is no store, so nobody opens one beside the holder if it is
+/// `FORMAT`. Without that file there is no store, so nobody opens a second one while the holder runs if it is
 /// removed.
 #[derive(Debug, Clone)]
 pub(crate) struct Lock {
@@ -460,7 +460,7 @@ fn holder_of(state_dir: &Path) -> String {
 
 const SUM_WORD: &str = "sum ";
 
-/// A text with its checksum as the last line: `sum`, space, xxh3-64 of everything before, 16
+/// A string with its checksum as the last line: `sum`, space, xxh3-64 of everything before, 16
 /// hexadecimal digits.
 pub(crate) fn with_sum(text: &str) -> String {
     format!("{text}{SUM_WORD}{:016x}\n", xxh3_64(text.as_bytes()))
@@ -499,7 +499,7 @@ fn store_id_line(store_id: u64) -> String {
     )
 }
 
-/// Why a file `FORMAT` tells no store id. The texts describe the format that was found.
+/// Why a file `FORMAT` tells no store id. The strings describe the format that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoStoreId {
     /// The file is damaged.
@@ -569,7 +569,7 @@ pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreE
         FoundId::Stored(store_id) => Ok(store_id),
         FoundId::InLogs(store_id) => {
             let path = state_dir.join(FORMAT);
-            tracing::error!(path = %path.display(), "file damaged, written again with the store id in the headers of the logs");
+            tracing::error!(path = %path.display(), "file damaged, rewritten with the store id from the log headers: run `saltcellar store verify` and check the disk");
             // In place: the lock is on this file. If it is interrupted, the file is as damaged as
             // before.
             let text = format_text(store_id);

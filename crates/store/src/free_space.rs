@@ -131,9 +131,9 @@ impl FreeSpaceGuard {
                 self.free.store(space.available, Ordering::Relaxed);
                 self.total.store(space.total, Ordering::Relaxed);
             }
-            // Keep the level: if the file system fails, writes fail, too.
+            // Keep the level: if the file system fails, writes also fail.
             Err(error) => {
-                tracing::warn!(dir = %self.dir.display(), %error, "cannot query free space");
+                tracing::warn!(dir = %self.dir.display(), %error, "cannot query free space, using the last known value");
                 return self.last();
             }
         }
@@ -169,13 +169,13 @@ impl FreeSpaceGuard {
 
         match (before, room) {
             (_, SpaceLevel::Full) => {
-                tracing::error!(%dir, free, min, "disk full, new entries are rejected");
+                tracing::error!(%dir, free, min, "disk full, new entries are rejected: free some space, or run `saltcellar store prune`");
             }
             (_, SpaceLevel::Low) => {
-                tracing::warn!(%dir, free, low, "free space low, dropping the oldest segments early");
+                tracing::warn!(%dir, free, low, "free space low, deleting the oldest segments early: enlarge the disk or lower `keep` in `store.classes`");
             }
             (_, SpaceLevel::Ample) => {
-                tracing::info!(%dir, free, low, "free space sufficient again");
+                tracing::info!(%dir, free, low, "free space is sufficient");
             }
         }
         SpaceStatus { room, ..status }

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `state_dir::StateDir` | the directory and its lock |
 //! | `segment::list::Segments` | the segments of each class |
-//! | `segment::open_indexes::OpenIndexes` | which indexes are open, and which must be written again |
+//! | `segment::open_indexes::OpenIndexes` | which indexes are open, and which must be rewritten |
 //! | `segment::catalogue::Catalogue` | the state database |
 //! | `read::blocks::BlockReader` | blocks, and the cache of them |
 //! | `read::allowed::AllowedCache` | what limits leave of blocks |
@@ -332,8 +332,8 @@ impl Store {
         self.0.retention.release(jid)
     }
 
-    /// Takes changes of holds from elsewhere that are later than the own ones. Durable on return.
-    /// `own` is the name of the own master.
+    /// Takes changes of holds from elsewhere that are later than the local ones. Durable on return.
+    /// `own` is the name of this daemon's master.
     pub fn merge_holds(&self, own: &str, changes: Vec<HoldChange>) -> Result<Merged, StoreError> {
         self.0.retention.merge_holds(own, changes)
     }
@@ -384,7 +384,7 @@ impl StoreReader {
     }
 
     /// The latest change of each job that is held, or was released not long ago. Sorted by jid. `own` is
-    /// the name of the own master.
+    /// the name of this daemon's master.
     pub fn hold_changes(&self, own: &str) -> Vec<HoldChange> {
         self.retention.hold_changes(own)
     }

@@ -1,6 +1,6 @@
 //! String interning: each byte string is stored once and has a number; and its hash table.
 //!
-//! The names of a segment ([`Names`]), and the texts of a block, whose table its builder keeps ([`intern`]).
+//! The names of a segment ([`Names`]), and the strings of a block, whose table its builder keeps ([`intern`]).
 //!
 //! Names come from outside, so the hash has a secret seed against collision attacks.
 
@@ -27,7 +27,7 @@ const HASH_BITS: u64 = 0xffff_ffff_0000_0000;
 impl Table {
     /// The number with this hash for which `is` returns true.
     pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
-        // An empty table has no slot at all, so the first access below ends the search.
+        // An empty table contains no slot at all, so the first access below ends the search.
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = home(hash, mask);
         loop {
@@ -113,7 +113,12 @@ pub(crate) struct Texts {
 impl Texts {
     #[inline]
     pub(crate) fn get(&self, number: u32) -> &[u8] {
-        let end = |n: u32| *self.ends.get(n as usize).expect("a number of these texts") as usize;
+        let end = |n: u32| {
+            *self
+                .ends
+                .get(n as usize)
+                .expect("a number of these strings") as usize
+        };
         let from = number.checked_sub(1).map_or(0, end);
         self.bytes.get(from..end(number)).expect("ends ascend")
     }
@@ -127,7 +132,7 @@ impl Texts {
         self.bytes.clear();
     }
 
-    /// Appends a text and returns its number. Fails if the texts exceed 4 GiB.
+    /// Appends a string and returns its number. Fails if the strings exceed 4 GiB.
     fn push(&mut self, text: &[u8]) -> Result<u32, StoreError> {
         let number = self.len();
         let end = fits(
@@ -145,7 +150,7 @@ impl Texts {
     }
 }
 
-/// The number of a text, which is added if it is new. Fails if the texts exceed 4 GiB.
+/// The number of a string, which is added if it is new. Fails if the strings exceed 4 GiB.
 #[inline]
 pub(crate) fn intern(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<u32, StoreError> {
     intern_hashed(table, texts, (text, hash(text)))

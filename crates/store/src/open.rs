@@ -485,7 +485,7 @@ impl Recovery<'_> {
         }
 
         for path in layout::foreign(self.dir.path())? {
-            tracing::warn!(path = %path.display(), "unknown file in the state directory, left alone");
+            tracing::warn!(path = %path.display(), "unknown file in the state directory, ignored");
         }
 
         for class in self.log.classes.all() {
@@ -493,7 +493,7 @@ impl Recovery<'_> {
         }
         let lost = self.report_lost();
 
-        // Active logs have no row in the catalogue. Their ends are known only from the last stop.
+        // Active logs contain no row in the catalogue. Their ends are known only from the last stop.
         let missing = stopped.report_missing((&self.log.classes, &self.log.segments), self.faults);
         self.options.metrics.entries_missing_at_start.add(missing);
 
@@ -508,7 +508,7 @@ impl Recovery<'_> {
         if !lost.is_empty() {
             match catalogue.forget_last_jobs(&lost) {
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "no space to forget the last jobs of lost segments, the next start retries");
+                    tracing::warn!(%error, "no space to delete the index entries of lost segments, the next start retries");
                 }
                 forgotten => forgotten?,
             }
@@ -543,7 +543,7 @@ impl Recovery<'_> {
                 // Left alone: only an administrator knows where it belongs. Entries of this
                 // store that it has are missing, and reported below.
                 Err(error @ StoreError::Misplaced { .. }) => {
-                    tracing::error!(%error, "directory of another segment, reading around it");
+                    tracing::error!(%error, "segment directory renamed or copied, its entries are skipped: run `saltcellar store verify`");
                     let root = self.dir.path();
                     let path = generation.dir.strip_prefix(root).unwrap_or(&generation.dir);
                     let problem = format!("{error} Its entries are not read");
@@ -551,7 +551,7 @@ impl Recovery<'_> {
                 }
                 // Its directory stays: a later start may read it.
                 Err(error) if error.is_damage() => {
-                    tracing::error!(%error, "cannot open the log of a segment");
+                    tracing::error!(%error, "cannot open a segment's log, its entries cannot be read: run `saltcellar store verify`");
                     self.next_seq = self.next_seq.max(generation.first_seq);
                     self.report_without_log(&name, generation.first_seq);
                 }
@@ -588,8 +588,8 @@ impl Recovery<'_> {
         let first_seq = segment.first_seq;
         self.next_seq = self.next_seq.max(first_seq);
 
-        // The active segment has no index. In a class that was removed from the configuration for a
-        // while, the newest segment is sealed, too.
+        // The active segment contains no index. In a class that was removed from the configuration for a
+        // while, the newest segment is also sealed.
         let known = (segment.class_name.to_string(), first_seq);
         let known = self.known.remove(&known);
         let catalogue = &self.log.catalogue;
@@ -662,7 +662,7 @@ impl Recovery<'_> {
     /// Reports the segments that the catalogue knows and no directory has; returns their numbers.
     fn report_lost(&mut self) -> Vec<RangeInclusive<SeqNo>> {
         let mut known = std::mem::take(&mut self.known);
-        // Missing segments count, too: their numbers were assigned.
+        // Missing segments also count: their numbers were assigned.
         for metadata in known.values() {
             self.next_seq = self.next_seq.max(metadata.totals.last_seq.next());
         }
@@ -716,7 +716,7 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
         if classes.find(&name).is_some() {
             continue;
         }
-        tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "class not in the configuration, keeping it read-only");
+        tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "class not in the configuration, keeping it read-only: add it to `store.classes` to write to it");
         if !classes.add_found(&name) {
             return Err(StoreError::Failed(format!(
                 "cannot read class {name}: too many classes"

@@ -325,7 +325,7 @@ impl ShareState {
         tracing::warn!(
             minion,
             class = name,
-            "minion over its share of a class, its further entries are kept in the overflow of the class"
+            "minion exceeds its share of a class, storing its further entries in the overflow class (`store.minion_share`)"
         );
 
         // Bounded, because ids come from peers. The one that was over its share longest ago goes.

@@ -194,13 +194,16 @@ pub(super) fn take(
         Some(Some(stopped)) => stopped,
         Some(None) => {
             // Nothing is known, but the start must go on.
-            tracing::error!(path = %path.display(), "file damaged, cannot tell what is missing since the last stop");
+            tracing::error!(path = %path.display(), "file damaged, entries missing since the last stop cannot be detected: run `saltcellar store verify`");
             Stopped::default()
         }
     };
     let changed = stopped.changed_files(state_dir)?;
     for (name, what) in &changed {
-        tracing::error!(path = %state_dir.join(name).display(), "file {what}");
+        tracing::error!(
+            path = %state_dir.join(name).display(), what,
+            "file changed while the daemon was stopped, it cannot be rebuilt: run `saltcellar store verify` and look for the file in a backup"
+        );
     }
 
     // Before anything changes, so that a crash leaves no statement that is no longer true.
@@ -246,7 +249,7 @@ impl Stopped {
                     class = log.class_name,
                     segment = log.first_seq.0,
                     entries,
-                    "entries missing that were stored at the last clean stop; `saltcellar store verify` has details, a backup may have them"
+                    "entries missing that were stored at the last clean stop: run `saltcellar store verify` for details, and look for them in a backup"
                 );
                 faults.report_log(
                     &log.class_name,

@@ -59,7 +59,7 @@ impl Watermark {
         self.reserved_at_start
     }
 
-    /// Numbers of stored entries are below. A finished segment has only durable entries.
+    /// Numbers of stored entries are below. A finished segment contains only durable entries.
     pub(crate) fn believed_below(&self) -> SeqNo {
         // Until the first commit the watermark may be lower than what the logs have.
         self.reserved_at_start.max(self.get())

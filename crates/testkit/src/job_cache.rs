@@ -1,4 +1,4 @@
-//! Salt's own job cache: the files of `local_cache`.
+//! Salt's job cache: the files of `local_cache`.
 
 use std::fs;
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything. A machine under load is slow, not wrong; a test that hangs must fail.
+/// Longest wait for anything. A host under load is slow, not wrong; a test that hangs must fail.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Polls until `look` returns a value; panics after [`DEADLINE`].
@@ -72,9 +72,9 @@ pub fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Reports that the calling test is skipped because `what` is missing, which a machine can have. Panics if `CI` is set.
+/// Reports that the calling test is skipped because `what` is missing, which a host can have. Panics if `CI` is set.
 ///
-/// For `cargo test` and nextest it passes, and what it prints is not shown. So the line goes to the
+/// For `cargo test` and nextest it passes, and what it prints is not shown. Therefore the line goes to the
 /// log of the stage of `make test`, if this is one: `tests/run.py` counts it there.
 pub fn missing(what: &str) {
     let stage_log = std::env::var_os("TEST_LOG").map(PathBuf::from);
@@ -82,7 +82,7 @@ pub fn missing(what: &str) {
     skip(what, is_ci, stage_log.as_deref());
 }
 
-/// Reports that the calling test is skipped because this machine forbids `what`. In CI as well: what a container may not do, no
+/// Reports that the calling test is skipped because this host forbids `what`. In CI as well: what a container may not do, no
 /// package supplies.
 pub fn forbidden(what: &str) {
     let stage_log = std::env::var_os("TEST_LOG").map(PathBuf::from);

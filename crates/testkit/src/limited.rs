@@ -19,7 +19,7 @@ pub const FOREIGN: [&str; 2] = ["20261122054728123456", "20261122064728123456"];
 /// An orchestration.
 pub const ORCHESTRATION: &str = "20261122074728123456";
 
-/// What a store has beside the entries that every token may read.
+/// What a store contains besides the entries that every token may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum World {
     /// Everything.
@@ -61,7 +61,7 @@ fn states(text: &str, result: bool) -> Json {
     } })
 }
 
-/// What a minion returns: its id, a text in each value, and a return code.
+/// What a minion returns: its id, a string in each value, and a return code.
 type Returned<'a> = (&'a str, &'a str, i64);
 
 fn answer(cellar: &impl Asks, jid: &str, fun: &str, (minion, text, retcode): Returned<'_>) {
@@ -185,7 +185,15 @@ pub fn paths(path: &str) -> Vec<String> {
 
 /// The views of the page.
 pub fn views() -> Vec<String> {
-    let views = ["/", "/jobs", "/events", "/minions", "/reactor", "/engines"];
+    let views = [
+        "/",
+        "/jobs",
+        "/events",
+        "/minions",
+        "/reactor",
+        "/sinks",
+        "/consumers",
+    ];
     let more = [
         "/minions/web1",
         "/minions/db1",

@@ -217,7 +217,7 @@ impl HttpsConnection {
             .lines()
             .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
 
-        // Every response of the daemon with a body has this header.
+        // Every response of the daemon with a body contains this header.
         let end = head + len.unwrap_or(0_usize);
         while self.read.len() < end {
             self.read_more()?;

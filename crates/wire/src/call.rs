@@ -40,7 +40,7 @@ pub enum CallError {
     #[error("{0}")]
     Protocol(String),
     /// The call does not exist.
-    #[error("unknown call `{0}`")]
+    #[error("unknown call `{0}`: is this daemon older than its client?")]
     UnknownCall(String),
     /// An argument is missing or of the wrong type.
     #[error("argument `{key}`: expected {expected}")]
@@ -70,7 +70,7 @@ pub enum CallError {
         /// The limit in bytes.
         max: usize,
     },
-    /// Sender or time could not be verified; only from the HTTPS source.
+    /// Sender or time could not be verified; only from the minion listener.
     #[error("{message}")]
     Unproven {
         /// `not_accepted`, `signature`, `clock` or `replayed`.
@@ -226,7 +226,7 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The texts of the names, and the values.
+    /// The strings of the names, and the values.
     fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         // The slots have the first pairs only.
         let (slots, map): (&[_], &[u8]) = if self.is_full() {
@@ -356,7 +356,7 @@ pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
     })
 }
 
-/// As [`answer_frame`], in the value's buffer if it has [`ANSWER_HEAD_BYTES_MAX`] spare bytes, so that a long answer exists in memory once.
+/// As [`answer_frame`], in the value's buffer if it has [`ANSWER_HEAD_BYTES_MAX`] spare bytes, so that a long response exists in memory once.
 pub fn into_answer_frame(id: u64, mut value: Vec<u8>) -> Vec<u8> {
     if value.capacity() - value.len() < ANSWER_HEAD_BYTES_MAX {
         // Making room in front of the value would copy it as well.
@@ -369,7 +369,7 @@ pub fn into_answer_frame(id: u64, mut value: Vec<u8>) -> Vec<u8> {
     value
 }
 
-/// Bytes before the value in an answer frame: length, array, id, true.
+/// Bytes before the value in a response frame: length, array, id, true.
 pub const ANSWER_HEAD_BYTES_MAX: usize = 4 + 1 + 9 + 1;
 
 /// A complete error frame.

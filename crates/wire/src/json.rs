@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use saltcellar_base::limits::JSON_DEPTH_MAX;
 
-/// Why a text is not JSON that can be read.
+/// Why a string is not JSON that can be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// Reading deeper JSON could exhaust a thread's stack.
@@ -45,7 +45,7 @@ fn depth_of(text: &[u8]) -> usize {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_text => is_escaped = true,
             b'"' => is_text = !is_text,
-            // Brackets in a text are not structure.
+            // Brackets in a string are not structure.
             _ if is_text => {}
             b'[' | b'{' => {
                 depth += 1;

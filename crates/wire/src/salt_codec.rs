@@ -15,7 +15,7 @@
 //! | map key that is an array or a map | an error: not hashable | no; in a return it becomes Python's text of it |
 //! | nesting | reads 1,024 levels, writes 512 | 512 levels ([`MSGPACK_DEPTH_MAX`]) |
 //!
-//! Salt's own codec does not write the values for which this check is stricter than Salt.
+//! Salt's codec does not write the values for which this check is stricter than Salt.
 //!
 //! # Invariant
 //!
@@ -593,7 +593,7 @@ mod tests {
         let repaired = repair(&bytes, MSGPACK_DEPTH_MAX, true).unwrap();
         assert_eq!(check_whole(&repaired), Ok(()));
         assert!(repaired.starts_with(&[0x91; 511]) && repaired.ends_with(b"levels>"));
-        // An answer adds levels around the deepest accepted value.
+        // A response adds levels around the deepest accepted value.
         let answer = |levels| super::repaired(&nested(levels, b"\xc0")).unwrap().len() == levels;
         assert!(
             answer(MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX)

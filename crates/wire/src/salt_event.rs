@@ -34,7 +34,7 @@ pub const HOPS: &str = "saltcellar-hops";
 
 /// Splits a frame's body into tag and data. `None` without a tag.
 pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
-    // A tag has no line break, mostly, so that the first one is the place.
+    // A tag contains no line break, mostly, so that the first one is the place.
     let at = memchr::memchr_iter(b'\n', body).find(|&at| body.get(at + 1) == Some(&b'\n'))?;
     let (tag, rest) = body.split_at_checked(at)?;
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
@@ -48,8 +48,8 @@ pub fn replaces_value(value: &[u8]) -> bool {
     as_text(value).is_some_and(|text| text.starts_with(TOO_LARGE))
 }
 
-/// Replaces the value of a return, which is too large, by a text with its size. `None` if the
-/// return has no value.
+/// Replaces the value of a return, which is too large, by a string with its size. `None` if the
+/// return contains no value.
 pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
     let pairs: Vec<_> = msgpack::pairs(body).collect();
     let is_value = |key: &[u8]| as_text(key) == Some("return");
@@ -148,7 +148,7 @@ pub struct JobTag<'a> {
 pub const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
 
 /// Parses the tag of a job. A job that is not to be cached has a placeholder in it (`salt/job/nocache/ret/<id>`, for a
-/// schedule with `return_job: nocache`), so its event has no job.
+/// schedule with `return_job: nocache`), so its event contains no job.
 pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     job_of(std::str::from_utf8(tag).ok()?)
 }

@@ -236,7 +236,7 @@ fn look_head(reader: &Reader<'_>) -> Option<Head> {
 mod tests {
     use super::*;
 
-    /// The expected texts are those of Python 3.11 and Salt 3008.3.
+    /// The expected strings are those of Python 3.11 and Salt 3008.3.
     #[test]
     fn an_ext_is_read_as_salt_reads_it() {
         let check = |code: i8, data: &[u8], text: &str, repr: &str| {

@@ -40,7 +40,7 @@ use saltcellar_base::limits::{
 };
 use saltcellar_base::users::group_id;
 
-/// Why a socket cannot be opened. Each message has the remedy; `key` is the configuration key to change.
+/// Why a socket cannot be opened. Each message contains the remedy; `key` is the configuration key to change.
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -66,7 +66,9 @@ pub enum SocketError {
     )]
     GroupDenied { name: String, key: &'static str },
     /// The group of the socket is unknown.
-    #[error("{key}: there is no group `{name}` on this machine")]
+    #[error(
+        "{key}: there is no group `{name}` on this host: create it with `groupadd {name}`, or change {key}"
+    )]
     NoGroup { name: String, key: &'static str },
 }
 
@@ -433,7 +435,7 @@ fn prepare(spec: &ListenerSpec<'_>) -> Result<Option<u32>, SocketError> {
         if problem.fatal {
             return Err(SocketError::Unsafe(problem));
         }
-        tracing::warn!("{problem}");
+        tracing::warn!(%problem, "unsafe permissions of the socket's directory, other users may replace the socket: correct them with chmod or chown");
     }
 
     Ok(gid)

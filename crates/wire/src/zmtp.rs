@@ -36,7 +36,9 @@ const COMMAND: u8 = 4;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
     /// Not ZMTP.
-    #[error("not a ZeroMQ peer: a greeting begins with ff and has 7f in its tenth byte")]
+    #[error(
+        "not a ZeroMQ peer (a greeting begins with ff, and its tenth byte is 7f): does another program use this socket?"
+    )]
     NoGreeting,
     /// ZMTP 1 or 2: libzmq before version 4.
     #[error("the peer uses ZMTP {0}, but version 3 is required (libzmq 4 or later)")]
@@ -50,7 +52,9 @@ pub enum ZmtpError {
     #[error("{0}")]
     Malformed(&'static str),
     /// An incompatible socket type.
-    #[error("a {theirs} socket is incompatible with a {ours}")]
+    #[error(
+        "the peer's {theirs} socket is incompatible with this {ours} socket: connect a socket of the matching type (docs/ZEROMQ.md)"
+    )]
     SocketType {
         /// The type of this end.
         ours: &'static str,
@@ -364,7 +368,7 @@ impl Splitter {
     pub fn handshake(&mut self, ours: SocketType) -> Result<Handshake, ZmtpError> {
         if !self.greeted {
             let received = self.buffer.get(self.read..).unwrap_or_default();
-            // Checked first: a peer with another protocol may send less than a greeting, or wait for an answer.
+            // Checked first: a peer with another protocol may send less than a greeting, or wait for a response.
             if received.first().is_some_and(|first| *first != 0xff) {
                 return Err(ZmtpError::NoGreeting);
             }
@@ -421,7 +425,7 @@ impl Splitter {
 
             self.message_bytes += body.len();
 
-            // Only the first two frames are kept: no event has more.
+            // Only the first two frames are kept: no event contains more.
             if let Some(part) = self.parts.get_mut(self.frames) {
                 *part = body;
             }

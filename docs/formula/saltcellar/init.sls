@@ -23,7 +23,7 @@ saltcellar configuration:
     - mode: '0600'
     - makedirs: true
     - tmp_ext: .yaml
-    - check_cmd: saltcellar check --config
+    - check_cmd: saltcellar config check --config
     - require:
       - pkg: saltcellar package
 

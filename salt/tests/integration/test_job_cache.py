@@ -1,4 +1,4 @@
-"""A real master stores its jobs in the daemon, and reads them back with Salt's own commands."""
+"""A real master stores its jobs in the daemon, and reads them back with Salt's commands."""
 
 import time
 
@@ -36,7 +36,7 @@ def test_a_job_and_its_return_are_stored(salt_cli, salt_run, minion):
     found = job(salt_run, "stored")
     assert found["fun"] == "test.echo"
     assert [one["return"] for one in found["returns"]] == ["stored"]
-    # Salt's own runner reads the job cache.
+    # Salt's runner reads the job cache.
     ret = salt_run.run("jobs.lookup_jid", found["jid"])
     assert ret.data == {minion.id: "stored"}
 

@@ -68,7 +68,7 @@ def missing(what):
 
 
 class Refuse(Exception):
-    """Raised by an answer function to reject the call."""
+    """Raised by a response function to reject the call."""
 
     def __init__(self, code, message="as configured"):
         super().__init__(code)
@@ -81,7 +81,7 @@ class FakeDaemon:
 
     ``answers[call]`` is a value, or a function of the args that returns one or raises :class:`Refuse`.
     ``hang``: reads everything and answers nothing. ``hang_up``: closes the connection instead of answering, so many times.
-    ``last_words``: an error with id nil, followed by closing. ``stray``: an answer without a request.
+    ``last_words``: an error with id nil, followed by closing. ``stray``: a response without a request.
     ``backwards``: answers in groups of n + 1, in reverse order. ``in_batches``: the same for all requests of one read.
     """
 

@@ -1,7 +1,7 @@
 //! Budgets: what one client may hold of what all clients share.
 //!
 //! A client is a token, or a user of this machine. Its budget has connections, event streams,
-//! threads that carry out requests, and bytes of answers that are not read. Each is reserved before
+//! threads that carry out requests, and bytes of responses that are not read. Each is reserved before
 //! the work or the memory is spent, from the client's share first and then from the whole, so that
 //! a client whose share is used up waits without holding anything that others need. A reservation
 //! is released when the *work* ends, even if the connection ended before; a search whose client is
@@ -27,7 +27,7 @@ const PERMIT_BYTES: usize = 1024;
 pub(in crate::api) enum Client {
     /// A token of the HTTP listener, by its name.
     Token(String),
-    /// A user of this machine; `None` if the kernel does not report it.
+    /// A user of this host; `None` if the kernel does not report it.
     User(Option<u32>),
     /// All peers without authentication together.
     Nobody,
@@ -111,7 +111,7 @@ impl Budgets {
         if let Some(known) = clients.get(&client) {
             return known.clone();
         }
-        // A reservation outlives the request: an answer that is not read, a connection between two
+        // A reservation outlives the request: a response that is not read, a connection between two
         // requests. Clients without a reservation are forgotten when a new one comes, so that old
         // names do not stay.
         clients.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_unused());
@@ -149,7 +149,7 @@ pub(in crate::api) struct Budget {
 }
 
 fn busy(what: &str) -> CallError {
-    CallError::Unavailable(format!("{what}; try again later"))
+    CallError::Unavailable(format!("{what}; retry later"))
 }
 
 impl Budget {
@@ -211,14 +211,14 @@ impl Budget {
                 spare: bytes,
                 held: 0,
             }),
-            _ => Err(busy("too many answers wait to be read")),
+            _ => Err(busy("too many responses wait to be read")),
         }
     }
 
     /// Takes room of this client's share for the bytes of [`Room::share`], until it has read them:
     /// whoever made them, a slow reader uses up only its own.
     pub(in crate::api) async fn hold(&self, shared: Bytes) -> Result<Bytes, CallError> {
-        let unavailable = || busy("too many answers wait to be read");
+        let unavailable = || busy("too many responses wait to be read");
         // As in [`Pool::reserve`].
         let count = (shared.len() / PERMIT_BYTES + 1).min(self.bytes.own_max);
         let count = u32::try_from(count).map_err(|_| unavailable())?;
@@ -280,7 +280,7 @@ impl Room {
         if lacking > 0 {
             // No wait here, as in [`Room::fill`].
             let more = self.pool.reserve_now(lacking);
-            self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
+            self.add(more.ok_or_else(|| busy("too many responses wait to be read"))?);
         }
         Ok(())
     }
@@ -288,11 +288,11 @@ impl Room {
     /// Puts a response into its room. A response that is longer than the room gets the rest now, or
     /// is dropped: to wait would hold it outside the budget.
     pub(in crate::api) fn fill(mut self, bytes: Vec<u8>) -> Result<Bytes, CallError> {
-        // No wait here: the caller holds the whole answer in memory.
+        // No wait here: the caller holds the whole response in memory.
         let more = self.fit(&bytes);
         if more > 0 {
             let more = self.pool.reserve_now(more);
-            self.add(more.ok_or_else(|| busy("too many answers wait to be read"))?);
+            self.add(more.ok_or_else(|| busy("too many responses wait to be read"))?);
         }
         Ok(self.filled(bytes))
     }

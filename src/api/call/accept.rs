@@ -46,14 +46,14 @@ impl Acceptor {
         let len = entry.raw_len();
         let max = self.entry_bytes_max;
         if len > max {
-            self.archive.metrics.entries_too_large.add(1);
+            self.archive.metrics.entries_rejected_too_large.add(1);
             return Err(CallError::TooLarge { len, max });
         }
         Ok(())
     }
 
     pub(super) fn refuse(&self, why: String) -> CallError {
-        self.archive.metrics.calls_refused.add(1);
+        self.archive.metrics.calls_rejected.add(1);
         CallError::Refused(why)
     }
 
@@ -73,7 +73,7 @@ impl Acceptor {
 ///
 /// Only microseconds of the slot; without one, even microseconds. Those after them are reserved for
 /// the extension, which generates jids while the daemon is unreachable (`local_jid` in `salt/`),
-/// and the others for other masters. So no two generate the same jid, even if clocks are set.
+/// and the others for other masters. Therefore no two generate the same jid, even if clocks are set.
 #[derive(Debug)]
 pub(crate) struct JidMaker {
     last: AtomicI64,

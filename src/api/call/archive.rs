@@ -23,7 +23,7 @@ pub(crate) struct Archive {
     pub(crate) digest: Digest,
 }
 
-/// The id of this machine's master; empty if there is none.
+/// The id of this host's master; empty if there is none.
 ///
 /// An entry of that master has no origin: its id may be unknown when the entry is stored, and change.
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,4 @@
-//! Calls of the job cache, with the answers that Salt relies on (`salt/returners/local_cache.py`,
+//! Calls of the job cache, with the responses that Salt relies on (`salt/returners/local_cache.py`,
 //! `salt/utils/jid.py`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +75,7 @@ pub(super) fn load_with_minions(w: &mut Writer, load: &[u8], job: &Job) {
     }
 }
 
-/// Reads a job; with `confirmed` only the answers confirmed by a returner call.
+/// Reads a job; with `confirmed` only the responses confirmed by a returner call.
 fn job_of(ctx: &ReadCtx<'_>, jid: &str, confirmed: bool) -> Result<Job, CallError> {
     let mut job = Job::read(&ctx.store, jid)
         .map_err(failed)?
@@ -205,7 +205,7 @@ impl Run for GetJids {
 
                 scratch = w.into_bytes();
                 // The first jobs determine how much memory all of them need: growing by doubling would
-                // hold twice the answer.
+                // hold twice the response.
                 if answer.pairs == JOBS_MEASURED {
                     answer.reserve_for(ctx.store.jobs_at_most());
                 }
@@ -458,7 +458,7 @@ impl Run for GetMinions {
     }
 }
 
-/// A text, or false, because `salt/runners/jobs.py` tests its truth value.
+/// A string, or false, because `salt/runners/jobs.py` tests its truth value.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum EndTime {

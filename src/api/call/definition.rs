@@ -1,4 +1,4 @@
-//! What a call is: a type with its name, its arguments, its answer and what it does. The socket,
+//! What a call is: a type with its name, its arguments, its response and what it does. The socket,
 //! HTTP, the OpenAPI document and the tables of WIRE.md follow from it.
 
 use std::any::Any;
@@ -23,7 +23,7 @@ use crate::wire::msgpack::{Stored, encode};
 use crate::wire::salt_codec::repaired;
 
 /// A call. The doc comments of the fields of [`Args`](Call::Args) and [`Answer`](Call::Answer) are
-/// the documentation of its parameters and of its answer.
+/// the documentation of its parameters and of its response.
 pub(crate) trait Call: 'static {
     /// The name on the wire.
     const NAME: &'static str;
@@ -115,7 +115,7 @@ impl Unread<'_, '_> {
     }
 }
 
-/// A call that answers at once.
+/// A call that answers immediately.
 pub(crate) trait Run: Call {
     /// Carries it out. It does not wait: not for the disk, and not for other processes.
     fn run(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Self::Answer, CallError>;
@@ -130,7 +130,7 @@ pub(crate) trait Wait: Call {
 /// A call that stores entries. Its [`Call::ARGS_BYTES_MAX`] is that of a frame, because entries have
 /// a limit of their own, which counts those beyond it.
 pub(crate) trait Save: Call {
-    /// Adds entries to a batch. The answer is sent once they are durable.
+    /// Adds entries to a batch. The response is sent once they are durable.
     fn save(
         ctx: &In<'_, Self>,
         args: Self::Args<'_>,
@@ -145,7 +145,7 @@ pub(crate) type In<'a, C> = <<C as Call>::Scope as Scope>::Ctx<'a>;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NoArgs {}
 
-/// What a call may reach, and whether it may end when nobody waits for its answer any more.
+/// What a call may reach, and whether it may end when nobody waits for its response any more.
 pub(crate) trait Scope {
     type Ctx<'a>;
     /// It changes nothing.
@@ -211,12 +211,12 @@ pub struct CallEntry {
     pub(in crate::api) raised: Raised,
     /// The limits of callers that it applies; a caller with another limit is rejected.
     pub applies: &'static [Limit],
-    /// It changes nothing, so that it may end when nobody waits for its answer any more. A call of
+    /// It changes nothing, so that it may end when nobody waits for its response any more. A call of
     /// another kind is carried out in any case.
     pub(in crate::api) only_reads: bool,
     /// [`Call::WALKS_LAST_ARGUMENT`]
     pub(in crate::api) walks_last_argument: bool,
-    /// The schemas of its arguments and of its answer.
+    /// The schemas of its arguments and of its response.
     pub(in crate::api) args: fn(&mut SchemaGenerator) -> Schema,
     pub(in crate::api) answer: fn(&mut SchemaGenerator) -> Schema,
     pub(in crate::api) run: CallHandler,
@@ -235,12 +235,12 @@ type WithPacked<T> = fn(&Ctx, &Caller, &Args<'_>) -> Result<T, CallError>;
 /// Makes a call with arguments in JSON.
 type WithJson<T> = fn(&Ctx, &Caller, Json) -> Result<T, CallError>;
 
-/// The forms of a call that answers at once.
+/// The forms of a call that answers immediately.
 #[derive(Clone, Copy)]
 pub(crate) struct RunForms {
-    /// The answer in msgpack.
+    /// The response in msgpack.
     pub(in crate::api) msgpack: WithPacked<Vec<u8>>,
-    /// The answer as JSON text.
+    /// The response as JSON text.
     pub(in crate::api) text: WithJson<Vec<u8>>,
 }
 
@@ -251,12 +251,12 @@ pub(crate) struct WaitForms {
     pub(in crate::api) text: WithJson<Poll<Vec<u8>>>,
 }
 
-/// Adds the entries of a call to a batch, and returns its answer in msgpack.
+/// Adds the entries of a call to a batch, and returns its response in msgpack.
 pub(crate) type SaveCall =
     fn(&Ctx, &Caller, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
 impl CallEntry {
-    /// The entry of a call that answers at once.
+    /// The entry of a call that answers immediately.
     pub(in crate::api) const fn runs<C: Run>() -> Self {
         Self::of::<C>(CallHandler::Run(RunForms {
             msgpack: Forms::<C>::run_msgpack,
@@ -339,15 +339,17 @@ impl<C: Call> Forms<C> {
         Ok(encode(&answer)?)
     }
 
-    /// The answer as JSON text. Only damaged data, or a bug, has no form in JSON.
+    /// The response as JSON text. Only damaged data, or a bug, has no form in JSON.
     #[expect(clippy::needless_pass_by_value, reason = "as `in_msgpack`, for `map`")]
     fn in_text(answer: C::Answer) -> Result<Vec<u8>, CallError> {
         serde_json::to_vec(&answer).map_err(|error| Self::no_json(&error))
     }
 
     fn no_json(error: &serde_json::Error) -> CallError {
-        tracing::error!(call = C::NAME, %error, "answer has no form in JSON");
-        CallError::Internal(format!("the answer has no form in JSON: {error}"))
+        tracing::error!(call = C::NAME, %error, "response cannot be written as JSON, the call fails: report this message");
+        CallError::Internal(format!(
+            "the response cannot be written as JSON, the call fails: report this message: {error}"
+        ))
     }
 }
 
@@ -387,7 +389,7 @@ impl<C: Save> Forms<C> {
         to: &mut FrameBatch<'_>,
     ) -> Result<Vec<u8>, CallError> {
         let args = Self::packed(ctx, caller, args)?;
-        // The answer has no stored value, so there is nothing to check.
+        // The response contains no stored value, so there is nothing to check.
         Self::encoded(C::save(&C::Scope::enter(ctx, caller), args, to)?)
     }
 }
@@ -415,7 +417,7 @@ fn without_nulls(args: &mut Json) {
     }
 }
 
-/// Replaces values that Salt's codec cannot read: one of them would make the whole answer
+/// Replaces values that Salt's codec cannot read: one of them would make the whole response
 /// unreadable.
 fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
     match repaired(&answer) {
@@ -424,9 +426,9 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
         // A stored value that is not msgpack has no end, so nothing behind it can be repaired
         // either.
         Err(error) => {
-            tracing::error!(%error, "answer dropped: it contains a stored value that is not msgpack");
+            tracing::error!(%error, "response dropped, it contains a stored value that is not msgpack: run `saltcellar store verify`");
             Err(CallError::Internal(format!(
-                "the answer contains a stored value that is not msgpack: {error}"
+                "the response contains a stored value that is not msgpack: {error}"
             )))
         }
     }

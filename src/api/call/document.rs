@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::CALLS;
 
 /// `{"calls": [{"name", "doc", "right", "args", "answer"}], "types": {NAME: SCHEMA}}`, with JSON
-/// schemas. The fields of arguments are in place; the types of answers are referred to.
+/// schemas. The fields of arguments are in place; the types of responses are referred to.
 pub fn document() -> Json {
     let mut args = SchemaSettings::draft2020_12()
         .with(|settings| settings.inline_subschemas = true)

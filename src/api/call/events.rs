@@ -29,7 +29,7 @@ pub(super) const LIST_ROWS: usize = 20;
 answers! {
     /// An event.
     EventRow {
-        /// Identifies the event, also when it is delivered again: the store and the sequence number.
+        /// Identifies the event, even when it is redelivered: the store and the sequence number.
         id: String,
         seq: u64,
         time: Time,
@@ -41,7 +41,7 @@ answers! {
         minion: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         fun: Option<String>,
-        /// The id of the master that fired it; absent if this machine's master did and its id is not known.
+        /// The id of the master that fired it; absent if this host's master did and its id is not known.
         #[serde(skip_serializing_if = "Option::is_none")]
         master: Option<String>,
         data: Stored,
@@ -247,7 +247,7 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter at a daemon beside this master.
+    /// The filter at the daemon of this master.
     pub(in crate::api) fn filter(&self, master: &OwnMaster) -> Result<EntryFilter, CallError> {
         // Through serde, so that the message names the argument and the place in it. Absent
         // arguments are left out: they would be values of the wrong type.
@@ -330,8 +330,8 @@ pub(crate) struct ListArgs {
     pub(crate) since: Option<Time>,
     /// End of the time range
     pub(crate) until: Option<Time>,
-    /// Only this minion id
-    pub(crate) minion: Option<String>,
+    /// Only minions that match this glob
+    pub(crate) minion: Option<Glob>,
     /// Only events that this master fired: its id
     pub(crate) master: Option<String>,
     /// Only tags that match this glob
@@ -389,7 +389,7 @@ impl Run for List {
 
         // Without this event the page would be wrong, and the filter can be made cheaper.
         if let Some((seq, error)) = page.too_costly {
-            ctx.metrics.filters_too_costly.add(1);
+            ctx.metrics.conditions_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")));
         }
 
@@ -469,7 +469,7 @@ pub(crate) struct FollowArgs {
     pub(crate) start: StartArgs,
     /// Maximum number of events
     pub(crate) limit: Option<usize>,
-    /// Bytes of events after which the answer ends, at most and by default 16 MiB
+    /// Bytes of events after which the response ends, at most and by default 16 MiB
     pub(crate) bytes: Option<usize>,
     /// Wait so long for events, at most 10000
     pub(crate) wait_ms: Option<u64>,
@@ -547,7 +547,7 @@ pub(in crate::api) fn follow(
         // It may match, so the caller is told that it is passed. It ended the search, so it comes
         // behind the others, and an error instead of them would lose those.
         let unfiltered = found.too_costly.map(|(seq, error)| {
-            ctx.metrics.filters_too_costly.add(1);
+            ctx.metrics.conditions_too_costly.add(1);
             Unfiltered {
                 id: store.id_at(seq),
                 seq: seq.0,
@@ -588,7 +588,9 @@ pub(crate) struct CountArgs {
     pub(crate) until: Option<Time>,
     #[serde(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Start with this sequence number: `next` of the previous answer
+    /// Only events before this sequence number
+    pub(crate) before: Option<u64>,
+    /// Start with this sequence number: `next` of the previous response
     pub(crate) from: Option<u64>,
     /// Also the numbers by this key: function, minion, hour or class
     pub(crate) by: Option<GroupBy>,
@@ -657,13 +659,14 @@ impl Run for Count {
             Some(until) => ctx.store.end_before(until).map_err(failed)?,
             None => ctx.store.durable(),
         };
+        let upto = args.before.map_or(upto, |before| upto.min(SeqNo(before)));
         let found = ctx
             .store
             .select(&filter, from, upto, usize::MAX, LIST_BYTES_MAX)
             .map_err(failed)?;
 
         if let Some((seq, error)) = found.too_costly {
-            ctx.metrics.filters_too_costly.add(1);
+            ctx.metrics.conditions_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")));
         }
 

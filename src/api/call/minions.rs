@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{
     Minion, MinionState, MinionsFilter, MinionsPage, MinionsSort, members, minion, minions_list,
+    not_seen_since,
 };
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::model::Limit;
 use crate::wire::call::CallError;
+use crate::wire::msgpack::Time;
 
 /// `minions_list`.
 pub(crate) struct List;
@@ -26,6 +28,8 @@ pub(crate) struct ListArgs {
     pub(crate) attention: bool,
     /// Only minions in this state: failed, changed and ok by their last highstate, missing, or not seen for 24 hours
     pub(crate) state: Option<MinionState>,
+    /// Only minions that were not seen since this time
+    pub(crate) not_seen_since: Option<Time>,
     /// Only minions after this one: `next` of the previous page
     pub(crate) after: Option<String>,
     /// Order: id, last_seen (the latest first), failed (failed highstates first) or missing (most missing returns first)
@@ -45,9 +49,21 @@ impl Run for List {
     fn run(ctx: &In<'_, Self>, args: ListArgs) -> Result<MinionsPage, CallError> {
         let only = args
             .state
-            .map(|state| members(&ctx.store, &ctx.others, &ctx.digest, state).map_err(failed));
+            .map(|state| members(&ctx.store, &ctx.others, &ctx.digest, state).map_err(failed))
+            .transpose()?;
+
+        let silent = args
+            .not_seen_since
+            .map(|Time(since)| not_seen_since(&ctx.store, since).map_err(failed))
+            .transpose()?;
+
+        let only = match (only, silent) {
+            (Some(only), Some(silent)) => Some(only.intersection(&silent).cloned().collect()),
+            (only, silent) => only.or(silent),
+        };
+
         let filter = MinionsFilter {
-            only: only.transpose()?,
+            only,
             minion: args.minion,
             attention: args.attention,
             after: args.after,

@@ -37,7 +37,7 @@ pub(crate) struct Reacting {
     pub(crate) archive: Archive,
 }
 
-/// The process: what it was started with, and what runs beside the calls.
+/// The process: what it was started with, and what runs besides the calls.
 pub(crate) struct Process {
     pub(crate) started: Micros,
     pub(crate) socket: PathBuf,

@@ -16,7 +16,7 @@ use crate::wire::call::CallError;
 
 pub(super) enum Attempt<A> {
     Done(A),
-    /// Nothing yet, but the log has more.
+    /// Nothing yet, but the log contains more.
     Again,
     /// Nothing yet: attempt it again when the entry with this number is durable.
     After(SeqNo),
@@ -77,7 +77,7 @@ impl<A: Send + 'static> Poll<A> {
         }
     }
 
-    /// The same call with its answer in another form.
+    /// The same call with its response in another form.
     pub(super) fn map<B>(
         self,
         form: impl Fn(A) -> Result<B, CallError> + Send + 'static,
@@ -139,7 +139,7 @@ impl<A: Send + 'static> Poll<A> {
             let news = async {
                 match outcome {
                     Attempt::After(seq) => {
-                        // News come in groups: an answer after a short time has all of them.
+                        // News come in groups: a response after a short time has all of them.
                         archive.store.durable_after(seq).await;
                         sleep(gather).await;
                     }

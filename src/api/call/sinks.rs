@@ -503,7 +503,7 @@ pub(crate) struct Retry;
 
 impl Call for Retry {
     const NAME: &'static str = "sink_retry";
-    const DOC: &'static str = "Deliver dead letters again";
+    const DOC: &'static str = "Redeliver dead letters";
     const RIGHT: Right = Right::Admin;
     type Scope = Changing<Engines>;
     type Args<'a> = LettersArgs;

@@ -14,7 +14,7 @@ pub(in crate::api) fn failed(error: StoreError) -> CallError {
         // The client asked for too much work; the message says what to narrow.
         StoreError::Ended(Ended::TooLong(_)) => CallError::Refused(error.to_string()),
         error => {
-            tracing::error!(%error, "cannot answer a call from the store");
+            tracing::error!(%error, "cannot read the store for a call, the caller gets an error: check the disk for errors and run `saltcellar store verify`");
             CallError::Internal(error.to_string())
         }
     }

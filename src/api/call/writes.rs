@@ -40,7 +40,7 @@ pub(crate) struct Origin {
     pub(crate) replay: bool,
     /// From another cache: `at` may be any time of the years 1970 to 9999; needs the right admin
     pub(crate) import: bool,
-    /// Of an import or a mirrored call: the id of the master that it came from, unless it is this machine's
+    /// Of an import or a mirrored call: the id of the master that it came from, unless it is this host's
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) master: Option<String>,
     /// Made by a master for an event of a peer of its cluster: it confirms nothing
@@ -121,7 +121,7 @@ pub(crate) struct PrepJidArgs {
     pub(crate) origin: Origin,
 }
 
-/// The answer of `prep_jid`: the jid, and with `slot` a map.
+/// The response of `prep_jid`: the jid, and with `slot` a map.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum PreparedJid {
@@ -255,7 +255,7 @@ impl Save for SaveLoad {
             // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled
             // jobs (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere a
             // returner call brings the same map, which is then known; but for a value that was too
-            // large, whose place has a text of each call.
+            // large, whose place has a string of each call.
             let is_fired = !msgpack::get(load, "return").is_some_and(replaces_value);
             keep_return(ctx, &args.origin, load, to, is_fired)?;
         }
@@ -397,7 +397,7 @@ pub(in crate::api) fn signed_return(
     };
     // The signature proves who sent the return, not whose it is.
     if unique("id").as_deref() != Some(signer) {
-        ctx.archive.metrics.https_returns_of_others.add(1);
+        ctx.archive.metrics.https_returns_other_minion.add(1);
         let whose = unique("id").unwrap_or_else(|| "an unnamed minion".to_owned());
         return Err(CallError::Refused(format!(
             "minion {signer} signed a return of {whose}, but can store only its own"
@@ -428,7 +428,7 @@ pub(in crate::api) fn signed_return(
     Ok(NIL.to_vec())
 }
 
-/// Rejects jids that would stay at the top of every list: times in the future, and texts without a
+/// Rejects jids that would stay at the top of every list: times in the future, and strings without a
 /// time unless the master published the job.
 fn check_signed_jid(ctx: &Acceptor, signer: &str, jid: &str) -> Result<(), CallError> {
     let ahead = i64::try_from(HTTPS_CLOCK_OFF_MAX.as_micros()).unwrap_or(i64::MAX);
@@ -683,7 +683,7 @@ impl Save for EventReturn {
             };
 
             total += 1;
-            // Elements without tag or data cannot be stored; the others are, and the answer counts
+            // Elements without tag or data cannot be stored; the others are, and the response counts
             // them.
             let Ok(Some(event)) = event else {
                 malformed += 1;
@@ -741,11 +741,11 @@ impl Save for EventReturn {
             tracing::warn!(
                 malformed,
                 total,
-                "event_return batch contains elements without tag or data"
+                "event_return batch contains elements without tag or data, skipping them"
             );
         }
 
-        // Events dropped by a rule count as accepted: they must not be sent again.
+        // Events dropped by a rule count as accepted: they must not be resent.
         let taken = total - malformed - unfit;
         ctx.archive.metrics.event_return_events.add(taken);
         Ok(taken)

@@ -93,8 +93,8 @@ impl Run for Ignored {
     fn run(ctx: &In<'_, Self>, args: IgnoredArgs) -> Result<(), CallError> {
         let metrics = &ctx.metrics;
         metrics.zmq_messages_malformed.add(args.malformed);
-        metrics.entries_too_large.add(args.too_large);
-        metrics.zmq_peers_dropped.add(args.peers);
+        metrics.entries_rejected_too_large.add(args.too_large);
+        metrics.zmq_connections_dropped.add(args.peers);
         metrics.zmq_events_lost.add(args.lost);
         Ok(())
     }

@@ -13,11 +13,11 @@
 //! token: proxies and browsers keep addresses, so `GET /events?token=`, as salt-api documents it,
 //! is answered 401.
 //!
-//! A browser on this machine can send requests to a loopback address for any web page. Such
+//! A browser on this host can send requests to a loopback address for any web page. Such
 //! requests are rejected by three properties that a page cannot change: a name in `Host` that is
-//! not this machine's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and
+//! not this host's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and
 //! `Sec-Fetch-Site`. The same is true of the unix socket, which ssh can forward to a port of this
-//! machine. A link on another site may lead to a view: the answer is empty, and the browser loads
+//! host. A link on another site may lead to a view: the response is empty, and the browser loads
 //! the view again.
 //!
 //! # Invariant
@@ -41,7 +41,7 @@ use crate::model::Right;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// A process of this machine, through the unix socket.
+    /// A process of this host, through the unix socket.
     Unix { uid: Option<u32> },
     /// A peer of the network address.
     Network { from: SocketAddr, is_loopback: bool },
@@ -146,7 +146,7 @@ pub(super) fn check_site(
         ));
     }
 
-    // A name that is rebound to this machine lets a web page use the rights that a peer has for
+    // A name that is rebound to this host lets a web page use the rights that a peer has for
     // being on this machine. A peer of the network has none without a token, so it may use any
     // name.
     let name = without_port(host);
@@ -164,7 +164,7 @@ pub(super) fn check_site(
         )));
     }
 
-    // The port is compared, too: a server on another port is another site.
+    // The port is also compared: a server on another port is another site.
     for origin in headers.get_all(header::ORIGIN) {
         let of_host = origin
             .to_str()
@@ -185,7 +185,7 @@ pub(super) fn check_site(
         }
         let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
         let is_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
-        // A visit to a view changes nothing, and its answer has no data.
+        // A visit to a view changes nothing, and its response contains no data.
         if *method == Method::GET && is_link && is_page(uri.path()) {
             return Ok(Site::Link);
         }
@@ -225,12 +225,12 @@ pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
 /// The first parts of the paths of the page. They need no token: without one, a view is answered by
 /// the form for it.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "",
     "assets",
     "causes",
+    "consumers",
     "durations",
-    "engines",
     "events",
     "find",
     "jobs",
@@ -238,6 +238,7 @@ const PARTS: [&str; 12] = [
     "reactor",
     "sign-in",
     "sign-out",
+    "sinks",
 ];
 
 pub(super) fn is_page(path: &str) -> bool {
@@ -340,7 +341,7 @@ pub(super) fn authenticate(
                 HttpError::new(StatusCode::UNAUTHORIZED, "session_ended", SESSION_ENDED),
             ),
             None => unauthenticated(
-                "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME --scope read` makes one",
+                "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar tokens create NAME --scope read` makes one",
             ),
         },
         (Some(given), None) => {

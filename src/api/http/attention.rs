@@ -19,7 +19,7 @@ use crate::base::limits::{PAGE_ATTENTION_AGE, PAGE_ATTENTION_KEPT};
 use crate::model::{ReadLimits, Right, SeqNo};
 use crate::wire::msgpack::Time;
 
-/// A part of a view: an answer, or the error in its place.
+/// A part of a view: a response, or the error in its place.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub(super) enum Part<T> {

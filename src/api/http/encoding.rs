@@ -1,12 +1,12 @@
 //! Compression of complete answers, as the peer accepts it: zstd or gzip.
 //!
-//! It is a part of the work for an answer: it takes the reader's processor time, and the answer
+//! It is a part of the work for a response: it takes the reader's processor time, and the response
 //! takes the reader's room in its compressed form. Streams are not compressed, because an event
 //! must not wait for the end of a block.
 //!
 //! # Invariant
 //!
-//! The length of a compressed answer tells how much of its text is repeated. No answer that is
+//! The length of a compressed answer tells how much of its text is repeated. No response that is
 //! compressed here has a secret of this daemon: tokens and sessions are in headers and in the forms
 //! of signing in, and what protects forms is the origin of a request and not a secret in the page.
 //! Stored text next to text of an attacker is left, which another site could only choose by leading
@@ -73,7 +73,7 @@ impl Encoding {
         let (zstd, gzip) = (weight_of(&["zstd"]), weight_of(&["gzip", "x-gzip"]));
 
         match zstd.max(gzip) {
-            // Whatever the request says of it, an answer without encoding is better than none.
+            // Whatever the request says of it, a response without encoding is better than none.
             0 => Self::Identity,
             best if best < identity => Self::Identity,
             best if best == zstd => Self::Zstd,
@@ -117,7 +117,7 @@ fn weighted(one: &str) -> Option<(String, u16)> {
     Some((name.to_ascii_lowercase(), weight))
 }
 
-/// What a request says of the form of its answer.
+/// What a request says of the form of its response.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     encoding: Encoding,
@@ -153,7 +153,7 @@ impl Asked {
         asked
     }
 
-    /// An answer in the form that was asked for; without a body if the peer has it.
+    /// A response in the form that was asked for; without a body if the peer has it.
     pub(super) fn tagged(&self, text: Vec<u8>) -> Encoded {
         // A hash of the content needs no versions of what it was made from, and survives a restart.
         let hash = xxh3_128(&text);
@@ -194,7 +194,7 @@ impl Asked {
         };
         let encoded = match encoding {
             Encoding::Identity => None,
-            // Only memory that runs out fails here; the text is an answer as well.
+            // Only memory that runs out fails here; the text is a response as well.
             encoding => encoding.encode(&text).ok(),
         };
 
@@ -211,7 +211,7 @@ impl Asked {
     }
 }
 
-/// An answer in its form, whose bytes have no room yet.
+/// A response in its form, whose bytes have no room yet.
 #[derive(Debug)]
 pub(super) struct Encoded {
     status: StatusCode,
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn each_encoding_has_its_text_and_its_tag() {
-        let text = "one line of an answer\n".repeat(100).into_bytes();
+        let text = "one line of a response\n".repeat(100).into_bytes();
         let mut tags = Vec::new();
         for line in ["identity", "gzip", "zstd"] {
             let mut headers = HeaderMap::new();

@@ -59,7 +59,7 @@ pub(crate) fn routes(config: &Config, ctx: Arc<Ctx>, stop: watch::Receiver<bool>
     routes::routes(&Arc::new(HttpServer::new(ctx, &config.http, stop)))
 }
 
-/// Makes a request, and reads the whole answer.
+/// Makes a request, and reads the whole response.
 pub(crate) async fn visit(
     routes: Router,
     from: Visitor,
@@ -75,7 +75,7 @@ pub(crate) async fn visit(
     }
 }
 
-/// Makes a request, and returns the head of its answer and the body, which may have no end.
+/// Makes a request, and returns the head of its response and the body, which may have no end.
 pub(crate) async fn open(
     mut routes: Router,
     from: Visitor,

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::api::call::Ctx;
 use crate::api::call::causes::minions_by_cause;
 use crate::base::limits::METRICS_CAUSES;
-use crate::base::metrics::{BUCKETS_US, Histogram, Metrics};
+use crate::base::metrics::{BUCKETS_US, CounterDefinition, Histogram, Metrics};
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Flags, SeqNo};
 use crate::store::{HIGHSTATE, StoreError};
@@ -82,13 +82,13 @@ macro_rules! families {
 }
 
 families! {
-    BUILD = gauge("build_info", "Always 1; the label `version` has the version of the program");
-    START = gauge("start_time_seconds", "Start of the daemon, in seconds since 1970");
-    APPENDER_IDLE = gauge("appender_idle_seconds", "Age of the appender's last sign of life: above 10, the daemon is stuck in disk I/O");
-    STORE_REFUSES = gauge("store_refuses_entries", "1 while the store accepts no entries, because the disk is full or failed");
+    BUILD = gauge("build_info", "Always 1; the label `version` is the version of the program");
+    START = gauge("start_time_seconds", "Start time of the daemon, in seconds since 1970");
+    APPENDER_IDLE = gauge("appender_idle_seconds", "Age of the appender's last heartbeat: above 10, the daemon is stuck in disk I/O");
+    STORE_REFUSES = gauge("store_rejects_entries", "1 while the store accepts no entries, because the disk is full or failed");
     NEXT_SEQ = gauge("next_sequence_number", "Sequence number of the next durable entry");
     DISK_FREE = gauge("disk_free_bytes", "Free space of the file system of the state directory");
-    DISK_SIZE = gauge("disk_size_bytes", "Size of that file system");
+    DISK_SIZE = gauge("disk_size_bytes", "Size of the file system of the state directory");
     DISK_MIN = gauge("disk_free_min_bytes", "Free space below which no entries are accepted (`store.free_bytes_min`)");
     CLASS_DISK = gauge("class_disk_bytes", "Disk usage of a class");
     CLASS_ENTRIES = gauge("class_entries", "Entries of a class");
@@ -97,10 +97,10 @@ families! {
     BUS_WAITING = gauge("bus_waiting_events", "Events read from the bus and not stored yet");
     BUS_SPILLED = gauge("bus_spilled_bytes", "Bytes of the bus in the spill on disk");
     CONSUMER_LAG = gauge("consumer_lag_entries", "Stored entries behind the cursor of a consumer, matching or not");
-    CONSUMER_LAG_S = gauge("consumer_lag_seconds", "Age of the first of these entries");
+    CONSUMER_LAG_S = gauge("consumer_lag_seconds", "Age of the oldest entry behind the cursor of a consumer");
     CONSUMER_PAUSED = gauge("consumer_paused", "1 while a consumer is paused");
     SINK_LAG = gauge("sink_lag_entries", "Stored entries behind the position of a sink, matching or not");
-    SINK_LAG_S = gauge("sink_lag_seconds", "Age of the first of these entries");
+    SINK_LAG_S = gauge("sink_lag_seconds", "Age of the oldest entry behind the position of a sink");
     SINK_PAUSED = gauge("sink_paused", "1 while a sink is paused");
     SINK_FAILURES = gauge("sink_failed_attempts", "Failed attempts of a sink since its last delivery");
     SINK_DEAD = gauge("sink_dead_letters", "Dead letters of a sink");
@@ -109,11 +109,11 @@ families! {
     SINK_BYTES = counter("sink_bytes", "Bytes that the destination of a sink has accepted");
     REACTOR_BEHIND = gauge("reactor_lag_entries", "Entries that the reactor has not read yet");
     REACTOR_WAITING = gauge("reactor_waiting_reactions", "Reactions that wait to be carried out");
-    REACTOR_OPEN = gauge("reactor_open_events", "Matched events without a complete record");
+    REACTOR_OPEN = gauge("reactor_open_events", "Matched events that are not fully processed");
     MASTER_UNREACHABLE = gauge("reactor_master_unreachable", "1 while the reactor's master is unreachable");
-    CLUSTER_READING = gauge("cluster_reading", "1 while the histories of the other masters are read; only with `cluster.nats`, as the next two");
-    CLUSTER_BEHIND = gauge("cluster_behind_seconds", "Time by which the history of another master is behind here, by `master`. One that is not heard of is further behind each second");
-    CLUSTER_HEARD = gauge("cluster_heard_seconds", "Time since another master was heard of, by `master`; absent if it was not since the start");
+    CLUSTER_READING = gauge("cluster_reading", "1 while the histories of the other masters are read; only with `cluster.nats`");
+    CLUSTER_BEHIND = gauge("cluster_behind_seconds", "Lag of the history of another master, by `master`; grows while no heartbeat arrives. Only with `cluster.nats`");
+    CLUSTER_HEARD = gauge("cluster_heard_seconds", "Time since the last heartbeat of another master, by `master`; absent without one since the start. Only with `cluster.nats`");
     JOBS = counter("jobs", "Jobs stored as published, by `function_class`: the module of the function, or `other`");
     RETURNS = counter(
         "returns",
@@ -124,16 +124,16 @@ families! {
         "failed_causes",
         "Minions that failed for the same cause in the last 24 hours, of the ten causes with the most, by `rank` from 1; `saltcellar jobs causes` names them"
     );
-    COMMITS = histogram("commit_duration_seconds", "Time of a commit: write, sync, update of the index");
-    ANSWERS = histogram(
-        "answer_duration_seconds",
-        "Time from a request on the local socket or over HTTP to its answer; of writes, until the entry is stored"
+    COMMITS = histogram("commit_duration_seconds", "Commit duration: write, sync, index update");
+    RESPONSES = histogram(
+        "response_duration_seconds",
+        "Time from a request on the local socket or over HTTP to its response; for writes, until the entry is stored"
     );
     HIGHSTATE_TIME = gauge(
-        "minion_highstate_time_seconds",
+        "minion_highstate_timestamp_seconds",
         "Last return of a highstate of a minion (`state.apply` or `state.highstate` of all its states, without `test` and `mock`), in seconds since 1970; only with `http.minion_metrics`"
     );
-    HIGHSTATE_FAILED = gauge("minion_highstate_failed", "1 if that return failed; only with `http.minion_metrics`");
+    HIGHSTATE_FAILED = gauge("minion_highstate_failed", "1 if the last highstate of a minion failed; only with `http.minion_metrics`");
 }
 
 /// The page `docs/METRICS.md` below its preface.
@@ -153,11 +153,30 @@ pub fn reference() -> String {
     for family in FAMILIES {
         row(family.name, family.kind, family.help);
     }
-    for counter in Metrics::COUNTERS {
-        row(counter.name, Kind::Counter, counter.help);
+    for group in grouped() {
+        let Some((family, _)) = group.first().and_then(CounterDefinition::family) else {
+            for counter in group {
+                row(counter.name, Kind::Counter, counter.help);
+            }
+            continue;
+        };
+
+        let values: Vec<_> = group
+            .iter()
+            .filter_map(|counter| Some((counter.family()?.1, counter.help)))
+            .map(|(value, help)| format!("`{value}`: {}", help.trim_end_matches('.')))
+            .collect();
+        let help = format!("{}.<br>{}", family.help, values.join("<br>"));
+        row(family.name, Kind::Counter, &help);
     }
 
     page
+}
+
+/// The counters, those of one family together.
+fn grouped() -> impl Iterator<Item = &'static [CounterDefinition]> {
+    let name = |counter: &CounterDefinition| counter.family().map(|(family, _)| family.name);
+    Metrics::COUNTERS.chunk_by(move |a, b| name(a) == name(b))
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -257,10 +276,26 @@ impl Collector for Snapshot {
         }
 
         // Values and descriptions have the order in which the counters are declared.
-        for ((name, value), counter) in self.counters.iter().zip(Metrics::COUNTERS) {
-            let help = counter.help.trim_end_matches('.');
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            Value::Counter(*value).encode(&mut metric)?;
+        let mut values = self.counters.iter().map(|(_, value)| *value);
+        for group in grouped() {
+            let Some((family, _)) = group.first().and_then(CounterDefinition::family) else {
+                for (counter, value) in group.iter().zip(&mut values) {
+                    let help = counter.help.trim_end_matches('.');
+                    let mut metric =
+                        encoder.encode_descriptor(counter.name, help, None, MetricType::Counter)?;
+                    Value::Counter(value).encode(&mut metric)?;
+                }
+                continue;
+            };
+
+            let mut metric =
+                encoder.encode_descriptor(family.name, family.help, None, MetricType::Counter)?;
+            for (counter, value) in group.iter().zip(&mut values) {
+                if let Some((family, label)) = counter.family() {
+                    let labels = [(family.label, label)];
+                    Value::Counter(value).encode(&mut metric.encode_family(&labels)?)?;
+                }
+            }
         }
 
         Ok(())
@@ -332,7 +367,7 @@ fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
     }))
 }
 
-/// The text of the page. `highstates` is set with `http.minion_metrics`.
+/// The page. `highstates` is set with `http.minion_metrics`.
 pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, StoreError> {
     let mut snapshot = Snapshot {
         counters: ctx.archive.metrics.all(),
@@ -344,7 +379,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
 
     store(ctx, of)?;
 
-    // By rank: no text of a minion becomes a series.
+    // By rank, because a minion must not be able to name a series.
     let causes = minions_by_cause(&ctx.archive)?;
     for (rank, minions) in (1..=METRICS_CAUSES).zip(causes) {
         of.gauge(
@@ -406,7 +441,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
     }
 
     of.histogram(&COMMITS, &counts.commits);
-    of.histogram(&ANSWERS, &counts.answers);
+    of.histogram(&RESPONSES, &counts.responses);
 
     // A series per minion is much for Prometheus, so it is a choice of the configuration.
     if let Some(highstates) = highstates {

@@ -7,7 +7,7 @@
 //!
 //! # Limits
 //!
-//! Connections, heads, bodies, idle time and the bytes of unread answers are bounded
+//! Connections, heads, bodies, idle time and the bytes of unread responses are bounded
 //! (`base/limits/http.rs`). A request is carried out by a thread for blocking work, at most
 //! `HTTP_CALLS_MAX` at once. A slow reader holds the memory of its own answer and no thread.
 //!
@@ -83,7 +83,7 @@ pub async fn serve(
         // do, which hardly anyone wants.
         if !listen.ip().is_loopback() && ctx.sign_in.tokens.is_empty() {
             tracing::warn!(
-                "HTTP listener has no token, all requests are rejected: `saltcellar token create` makes one"
+                "HTTP listener has no token, all requests are rejected: create a token with `saltcellar tokens create`"
             );
         }
 

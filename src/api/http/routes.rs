@@ -59,7 +59,7 @@ fn check(server: &HttpServer, request: &Request, peer: Peer) -> Result<Checked, 
         &server.config.hosts,
     )?;
 
-    // The answer to a link has no data, so no token is needed yet.
+    // The response to a link has no data, so no token is needed yet.
     if site == Site::Link {
         return Ok(Checked::Arrival);
     }
@@ -121,7 +121,7 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
         .map(|access| (access.name.clone(), access.right.name()));
     request.extensions_mut().insert(access);
 
-    // A handler puts its rejection into the extensions of its answer, so that all rejections are
+    // A handler puts its rejection into the extensions of its response, so that all rejections are
     // counted here.
     let answer = next.run(request).await;
 
@@ -205,7 +205,7 @@ fn text(status: StatusCode, lines: String) -> Answer {
     plain(status, "text/plain; charset=utf-8", lines.into())
 }
 
-/// `GET /healthz`: 200 while the appender shows signs of life, otherwise 503 with the reason.
+/// `GET /healthz`: 200 while the appender shows heartbeats, otherwise 503 with the reason.
 async fn health(State(server): Server) -> Answer {
     let stuck = server.ctx.archive.store.appender_seen_ago();
     if stuck < HEALTH_STUCK {
@@ -258,7 +258,7 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         return rejected(HttpError::forbidden(why));
     }
 
-    // Prometheus on this machine may have no token: it shares the budget of all such peers.
+    // Prometheus on this host may have no token: it shares the budget of all such peers.
     let client = match &access {
         Some(Access {
             token: Some(token), ..
@@ -279,7 +279,7 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
     let page = match server.carry_out(&budget, work).await {
         Ok(Ok(page)) => page,
         Ok(Err(error)) => {
-            tracing::error!(%error, "cannot read the metrics");
+            tracing::error!(%error, "cannot read the metrics, the scrape fails: run `saltcellar status`");
             return rejected(CallError::Internal(error.to_string()).into());
         }
         Err(error) => return rejected(error),

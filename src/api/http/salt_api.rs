@@ -131,7 +131,7 @@ async fn login(
             .unwrap_or_default()
             .trim();
         let found = server.ctx.sign_in.tokens.find(token).ok_or_else(|| {
-            let why = "the password is not a valid token: `saltcellar token create NAME --scope read` makes one";
+            let why = "the password is not a valid token: `saltcellar tokens create NAME --scope read` makes one";
             HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
         })?;
         tracing::info!(target: "audit", %peer, token = found.name, "signed in as to salt-api");
@@ -247,7 +247,7 @@ fn with_exact_integers(json: &str) -> String {
     out
 }
 
-/// The length of the JSON string at the start of a text, with its quotes.
+/// The length of the JSON string at the start of a string, with its quotes.
 fn string_len(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -345,7 +345,7 @@ impl<'a> Arguments<'a> {
         let own = fields.filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
         let mut all: Vec<(&'static str, &Json)> = by_position.collect();
 
-        // An ignored parameter would change what the answer means, so an unknown one is an error.
+        // An ignored parameter would change what the response means, so an unknown one is an error.
         for (name, value) in own.chain(in_kwarg.into_iter().flatten()) {
             let param = params.iter().copied().find(|param| param == name);
             let param = param.ok_or_else(|| {
@@ -421,7 +421,7 @@ impl<'a> Arguments<'a> {
         match self.given("jid") {
             Some(Json::String(jid)) => Ok(jid.clone()),
             Some(Json::Number(jid)) if jid.is_u64() => Ok(jid.to_string()),
-            Some(_) => Err(self.expected("jid", "a job id as text or as an integer")),
+            Some(_) => Err(self.expected("jid", "a job id as a string or as an integer")),
             None => Err(HttpError::bad(format!("{} needs `jid`", self.fun))),
         }
     }
@@ -547,9 +547,9 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
 struct Jobs<'a> {
     server: &'a Arc<HttpServer>,
     access: &'a Access,
-    /// Grows by the answer of each operation.
+    /// Grows by the response of each operation.
     room: &'a Mutex<Room>,
-    /// What the answer to this chunk may have, after those before it.
+    /// What the response to this chunk may have, after those before it.
     bytes_max: usize,
 }
 

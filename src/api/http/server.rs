@@ -75,7 +75,7 @@ impl HttpServer {
             budgets: Budgets::new(BUDGET),
             metrics: Budgets::new(BudgetLimits {
                 workers: (METRICS_CALLS_OF_ONE, METRICS_CALLS_MAX),
-                // Half of the room, so that a scraper that does not read its answers leaves room
+                // Half of the room, so that a scraper that does not read its responses leaves room
                 // for another one.
                 bytes: (METRICS_ANSWER_BYTES / 2, METRICS_ANSWER_BYTES),
                 ..BUDGET
@@ -107,7 +107,7 @@ impl HttpServer {
             .archive
             .metrics
             .distributions
-            .answers
+            .responses
             .observe(started.elapsed());
         Ok(done?)
     }
@@ -123,7 +123,7 @@ impl HttpServer {
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(HttpError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "too_large",
-                format!("the body has more than {max} bytes"),
+                format!("the body contains more than {max} bytes"),
             )),
             Ok(Err(error)) => Err(HttpError::bad(format!("the body ended early: {error}"))),
             Err(_) => Err(HttpError::new(
@@ -138,15 +138,17 @@ impl HttpServer {
     pub(super) fn count(&self, peer: Peer, request: &str, error: &HttpError) {
         let metrics = &self.ctx.archive.metrics;
         let counter: &Counter = match (error.code, error.status) {
-            ("cross_site", _) => &metrics.http_cross_site,
-            (_, StatusCode::UNAUTHORIZED) => &metrics.http_unauthenticated,
-            (_, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) => &metrics.http_denied,
-            (_, status) if status.is_client_error() => &metrics.http_malformed,
+            ("cross_site", _) => &metrics.http_rejected_cross_site,
+            (_, StatusCode::UNAUTHORIZED) => &metrics.http_rejected_unauthenticated,
+            (_, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) => {
+                &metrics.http_rejected_denied
+            }
+            (_, status) if status.is_client_error() => &metrics.http_rejected_malformed,
             _ => &metrics.calls_failed,
         };
         counter.add(1);
 
-        // The counter has every rejection. The log has one of each kind per interval, so that a
+        // The counter has every rejection. The log contains one of each kind per interval, so that a
         // flood of bad requests does not fill the journal.
         if self
             .logged

@@ -18,7 +18,7 @@ pub(crate) enum ArgFilter {
 }
 
 impl ArgFilter {
-    /// A text with `*`, `?` or `[` is a glob.
+    /// A string with `*`, `?` or `[` is a glob.
     pub(crate) fn new(text: &str) -> Self {
         if text.contains(['*', '?', '[']) {
             Self::Glob(Glob::new(text))

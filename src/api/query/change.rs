@@ -54,7 +54,7 @@ fn of_value(value: &[u8]) -> Option<String> {
     }
 }
 
-/// A text: of a unified diff the number of its lines, of others the first line.
+/// A string: of a unified diff the number of its lines, of others the first line.
 fn of_text(text: &str) -> String {
     if text.starts_with("---") && text.contains("\n@@") {
         let count = |mark: char, header: &str| {

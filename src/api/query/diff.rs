@@ -17,9 +17,9 @@ use crate::wire::outcome::states::StateRow;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DiffKind {
     /// Only in the later run.
-    Appeared,
+    Added,
     /// Only in the earlier run.
-    Went,
+    Removed,
     /// Failure, exit code or result differ.
     Result,
     /// Value or changes differ.
@@ -29,8 +29,8 @@ pub(crate) enum DiffKind {
 
 named! {
     DiffKind {
-        Appeared: "appeared",
-        Went: "went",
+        Added: "added",
+        Removed: "removed",
         Result: "result",
         Value: "value",
     }
@@ -65,8 +65,8 @@ pub(crate) fn diff<'a>(
     // A minion in one run only differs as a whole: there is nothing to compare its states with.
     let (Some(a), Some(b)) = (a, b) else {
         let kind = match answers {
-            [None, Some(_)] => DiffKind::Appeared,
-            [Some(_), None] => DiffKind::Went,
+            [None, Some(_)] => DiffKind::Added,
+            [Some(_), None] => DiffKind::Removed,
             _ => return None,
         };
         return Some(Difference {
@@ -109,10 +109,10 @@ fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<Sta
     let mut earlier: BTreeMap<_, _> = a.into_iter().map(|row| (name(&row), row)).collect();
     let mut found = Vec::new();
     for row in b {
-        // Paired by the state's key: a state that was renamed has disappeared and appeared.
+        // Paired by the state's key: a renamed state counts as removed and added.
         let Some(known) = earlier.remove(&name(&row)) else {
             found.push(StateDiff {
-                kind: DiffKind::Appeared,
+                kind: DiffKind::Added,
                 rows: [None, Some(row)],
             });
             continue;
@@ -136,10 +136,10 @@ fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<Sta
     }
 
     // What is left ran in the earlier run only, and follows in the order of that run.
-    let mut went: Vec<_> = earlier.into_values().collect();
-    went.sort_by_key(|row| row.run_num);
-    found.extend(went.into_iter().map(|row| StateDiff {
-        kind: DiffKind::Went,
+    let mut removed: Vec<_> = earlier.into_values().collect();
+    removed.sort_by_key(|row| row.run_num);
+    found.extend(removed.into_iter().map(|row| StateDiff {
+        kind: DiffKind::Removed,
         rows: [Some(row), None],
     }));
 

@@ -85,7 +85,7 @@ pub(crate) fn fleet(
         changed: count(MinionState::Changed),
         ok: count(MinionState::Ok),
         missing: missing(store, others)?.len() as u64,
-        not_seen: not_seen(store, &known)?.len() as u64,
+        not_seen: not_seen(store, &known, a_day_ago(store))?.len() as u64,
         days: highstates.days(),
         since: Time(highstates.since),
     })
@@ -100,7 +100,7 @@ pub(crate) fn members(
 ) -> Result<BTreeSet<String>, StoreError> {
     match state {
         MinionState::Missing => missing(store, others),
-        MinionState::NotSeen => not_seen(store, &known(store)?),
+        MinionState::NotSeen => not_seen_since(store, a_day_ago(store)),
         _ => {
             let highstates = Highstates::read(store, digest)?;
             let meant = highstates.last().filter(|run| state_of(run) == state);
@@ -184,12 +184,20 @@ fn missing(store: &StoreView, others: &Others) -> Result<BTreeSet<String>, Store
     Ok(recent.map(|(id, _)| id).collect())
 }
 
-/// Of the known minions, those that were not heard for a day.
+/// The minions that were not heard since this time.
+pub(crate) fn not_seen_since(
+    store: &StoreView,
+    since: Micros,
+) -> Result<BTreeSet<String>, StoreError> {
+    not_seen(store, &known(store)?, since)
+}
+
+/// Of the known minions, those that were not heard since this time.
 fn not_seen(
     store: &StoreView,
     known: &HashMap<String, Option<Micros>>,
+    since: Micros,
 ) -> Result<BTreeSet<String>, StoreError> {
-    let since = a_day_ago(store);
     let quiet: BTreeSet<&str> = known
         .iter()
         .filter(|(_, at)| at.is_none_or(|at| at < since))

@@ -323,7 +323,7 @@ impl Job {
         self.load = load;
     }
 
-    /// The load for Salt's own questions: what this master published, also if another publish counts.
+    /// The load for Salt's questions: what this master published, even if another publish counts.
     pub(crate) fn own_load(&self) -> &[u8] {
         let is_own =
             |publish: &&StoredEntry| publish.kind == Kind::Load && publish.origin.is_empty();
@@ -464,7 +464,7 @@ impl Job {
 /// that all masters of one history have the same order.
 pub(super) fn order(entry: &StoredEntry) -> impl Ord {
     let number = match entry.number {
-        // The others know an entry of the own master by its number here.
+        // The others know an entry of this daemon's master by its number here.
         0 if entry.origin.is_empty() => entry.seq.0,
         // None for one that came by a bus, whose number here tells only when it arrived.
         known => known,
@@ -756,7 +756,7 @@ mod tests {
         );
     }
 
-    /// An entry from the master's `returner` call for a fired return, which was on the bus, too.
+    /// An entry from the master's `returner` call for a fired return, which was also on the bus.
     fn returned(seq: u64, minion: &str, text: &str) -> StoredEntry {
         let entry = entry(seq, Kind::Return, minion, answer(text));
         StoredEntry {

@@ -34,10 +34,10 @@ pub(crate) struct JobFilter {
     pub(crate) fun: Option<Glob>,
     /// Pattern for the target; for any item of a list.
     pub(crate) tgt: Option<Glob>,
-    /// A text of the arguments; of any job under the id.
+    /// A string of the arguments; of any job under the id.
     pub(crate) arg: Option<ArgFilter>,
-    /// A minion that answered or was expected.
-    pub(crate) minion: Option<String>,
+    /// Pattern for a minion that answered or was expected.
+    pub(crate) minion: Option<Glob>,
     /// Prefix of the jid.
     pub(crate) jid: Option<String>,
     /// Keys of the job's metadata with patterns for their values; all must match.
@@ -80,7 +80,7 @@ named! {
     }
 }
 
-/// The jobs in which a state changed something, from the digest of runs: of one minion, if the filter names one.
+/// The jobs in which a state changed something, from the digest of runs: of these minions, if the filter has a pattern.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ChangedJobs {
     jids: HashSet<Arc<str>>,
@@ -97,10 +97,11 @@ impl ChangedJobs {
         digest: &DigestView<'_>,
         store: &StoreView,
         since: Micros,
-        minion: Option<&str>,
+        minions: Option<&Glob>,
     ) -> Result<Self, StoreError> {
         let from = Micros(since.0.saturating_sub(CLOCKS_APART_US));
-        let wanted = |run: &RunRow| run.changed() && minion.is_none_or(|id| *run.minion == *id);
+        let wanted =
+            |run: &RunRow| run.changed() && minions.is_none_or(|glob| glob.matches(&run.minion));
         let runs = digest.runs(store, from, wanted)?;
 
         Ok(Self {
@@ -117,27 +118,31 @@ impl ChangedJobs {
 }
 
 impl JobResult {
-    /// Whether it is the result of one minion in a job.
-    fn is_of_minion(
+    /// Whether it is the result of any of these minions in a job.
+    fn is_of_minions(
         self,
         store: &StoreView,
         others: &Others,
-        (jid, minion): (&str, &str),
+        (jid, minions): (&str, &Glob),
     ) -> Result<bool, StoreError> {
         // Only what a state changed is in the body.
         let with_body = self == Self::Changed;
-        let Some(mut job) = Job::read_of(store, jid, |id| with_body && id == minion)? else {
+        let Some(mut job) = Job::read_of(store, jid, |id| with_body && minions.matches(id))? else {
             return Ok(false);
         };
         others.judge(store, &mut job)?;
 
-        let answer = job.answers.get(minion);
+        let mut answers = job
+            .answers
+            .iter()
+            .filter(|(id, _)| minions.matches(id))
+            .map(|(_, answer)| answer);
         Ok(match self {
-            Self::Failed => answer.is_some_and(Answer::failed),
-            Self::Succeeded => answer.is_some_and(|answer| !answer.failed()),
-            Self::Changed => answer.is_some_and(|a| a.states().iter().any(StateRow::changed)),
-            Self::Missing => job.missing().contains(&minion),
-            Self::Unknown => job.unknown.contains_key(minion),
+            Self::Failed => answers.any(Answer::failed),
+            Self::Succeeded => answers.any(|answer| !answer.failed()),
+            Self::Changed => answers.any(|a| a.states().iter().any(StateRow::changed)),
+            Self::Missing => job.missing().iter().any(|id| minions.matches(id)),
+            Self::Unknown => job.unknown.keys().any(|id| minions.matches(id)),
         })
     }
 
@@ -254,7 +259,7 @@ impl JobFilter {
     fn allows_arg(&self, row: &JobSummary) -> Option<bool> {
         match &self.arg {
             None => Some(true),
-            // Without a load, a return has the arguments.
+            // Without a load, a return contains the arguments.
             Some(_) if row.arg.is_empty() || row.abridged => None,
             Some(arg) => Some(arg.matches(&row.arg)),
         }
@@ -303,9 +308,9 @@ impl JobFilter {
         }
 
         match &self.minion {
-            Some(minion) => {
-                let of = (listed.row.jid.as_str(), minion.as_str());
-                result.is_of_minion(store, &self.others, of)
+            Some(minions) => {
+                let of = (listed.row.jid.as_str(), minions);
+                result.is_of_minions(store, &self.others, of)
             }
             None => result.is_of(store, &self.others, &listed.row),
         }
@@ -339,7 +344,7 @@ fn scalars(value: &[u8]) -> Vec<String> {
     )
 }
 
-/// A text, or the texts in an array.
+/// A string, or the strings in an array.
 fn words(value: &[u8]) -> Vec<&str> {
     as_text(value).map_or_else(
         || msgpack::elements(value).filter_map(as_text).collect(),
@@ -377,7 +382,7 @@ pub(crate) fn each_job_before(
     let since = filter.since.max(span.map(|(from, _)| from));
     let mut page = JobsPage::default();
     let (mut seen, mut read, mut taken) = (0, 0, 0);
-    // Small first read: the rows of many segments are merged, and each costs time. Under limits the entries of each are read, too.
+    // Small first read: the rows of many segments are merged, and each costs time. Under limits the entries of each are also read.
     let least = if store.is_limited() { 1 } else { 64 };
     let mut at_once = limits
         .rows
@@ -527,13 +532,19 @@ fn answered_by(
     filter: &JobFilter,
     listed: &ListedJob,
 ) -> Result<bool, StoreError> {
-    let Some(minion) = &filter.minion else {
+    let Some(glob) = &filter.minion else {
         return Ok(true);
     };
     let job = Job::read_load(store, &listed.row.jid)?;
     Ok(job.is_some_and(|job| {
-        job.answers.contains_key(minion)
-            || job.minions.is_some_and(|minions| minions.contains(minion))
+        // One id is looked up: a job may have as many minions as the fleet.
+        if let Some(minion) = glob.as_literal() {
+            return job.answers.contains_key(&minion)
+                || job.minions.is_some_and(|minions| minions.contains(&minion));
+        }
+
+        let mut expected = job.minions.iter().flatten();
+        job.answers.keys().any(|id| glob.matches(id)) || expected.any(|id| glob.matches(id))
     }))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # The rule
 //!
-//! Salt's own references, observed on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`,
+//! Salt's references, observed on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`,
 //! `salt/modules/saltutil.py`):
 //!
 //! - An orchestration names the jobs that it started: each state of its result has the job's id in

@@ -73,7 +73,7 @@ fn replaced(line: &str, name: &str) -> String {
     text
 }
 
-/// The bytes of the path that a text begins with: `/a`, `C:\a`, `salt://a`.
+/// The bytes of the path that a string begins with: `/a`, `C:\a`, `salt://a`.
 fn path_len(text: &str, before: char) -> Option<usize> {
     if before.is_alphanumeric() || matches!(before, '/' | '\\' | '>' | '_' | '-' | '.') {
         return None;

@@ -599,7 +599,7 @@ pub(crate) fn minion(
     let missing = missing_returns(store, others, |known| known == id)?;
 
     let filter = EventFilter {
-        minion: Some(id.to_owned()),
+        minion: Some(Glob::literal(id)),
         ..EventFilter::default()
     };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;

@@ -25,7 +25,7 @@ pub(crate) enum Silence {
     Busy,
     /// It was heard since, and has not returned this job.
     Silent,
-    /// The archive has no event or return of it.
+    /// The archive contains no event or return of it.
     NeverSeen,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Others(Option<Arc<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// By master: its history is here up to this time of the own clock.
+    /// By master: its history is here up to this time of the local clock.
     complete: BTreeMap<String, Micros>,
     /// The one that is furthest behind first.
     behind: Vec<Behind>,

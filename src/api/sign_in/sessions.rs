@@ -1,6 +1,6 @@
 //! Sessions of the page: a random secret in a cookie, and one-time links that begin one.
 //!
-//! A session belongs to a token, whose scope and limits apply, or to a user of this machine, who
+//! A session belongs to a token, whose scope and limits apply, or to a user of this host, who
 //! has asked at the local socket for a link (`page_link`) and has the rights of that socket. Only
 //! hashes of the secrets are kept, in memory: a restart of the daemon signs everyone out.
 //!

@@ -1,4 +1,4 @@
-//! Tokens of the HTTP listener: `saltcellar token`.
+//! Tokens of the HTTP listener: `saltcellar tokens`.
 //!
 //! A token is `sct_` and 32 random bytes in base64. Its SHA-256 is a setting of the store
 //! ([`crate::store::settings`]), from which the token cannot be found: unlike a password it has 256
@@ -145,7 +145,7 @@ impl Tokens {
     pub(crate) fn open(settings: Arc<Settings>) -> Self {
         let state = read(&settings);
         if let Some(problem) = state.problem() {
-            tracing::error!("{problem}");
+            tracing::error!(%problem, "tokens rejected: revoke them, or run `saltcellar store accept-loss`");
         }
         Self {
             settings,

@@ -1,11 +1,11 @@
 //! The verbs that configure and describe the program itself, its sinks and its tokens.
 
-pub(super) mod check;
 pub(super) mod completions;
+pub(super) mod config;
 pub(super) mod page;
 pub(super) mod setup;
 pub(super) mod sinks;
 pub(super) mod status;
-pub(super) mod token;
+pub(super) mod tokens;
 pub(super) mod top;
 pub(super) mod version;

@@ -188,7 +188,7 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
             "retry dead letters",
             |of| {
                 format!(
-                    "{} dead letters of {} are delivered again; `saltcellar sinks show` has the result",
+                    "{} dead letters of {} are redelivered; `saltcellar sinks show` shows the result",
                     of.count, of.name
                 )
             },

@@ -54,7 +54,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
 
         let height = out.height.unwrap_or(LINES).max(LINES);
 
-        // The terminal's last line has the prompt.
+        // The terminal's last line contains the prompt.
         screen(&status, width, height - 1)
             .iter()
             .try_for_each(|line| out.styled(line))?;
@@ -237,7 +237,7 @@ pub(in crate::cli) fn reason_lines(
     lines
 }
 
-/// Breaks a text into at most three lines of at most `width` columns.
+/// Breaks a string into at most three lines of at most `width` columns.
 fn broken(text: &str, width: usize) -> Vec<String> {
     let mut lines = wrapped(text, width, LongWords::Cut);
 
@@ -372,7 +372,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         _ => format!("{entries} entries, {}", span(seconds)),
     };
 
-    // Waiting events are trouble on a connected bus, too: the store does not keep up.
+    // Waiting events are a problem even on a connected bus: the store does not keep up.
     for bus in &status.bus {
         let waiting = bus.waiting_events + bus.spilled_events;
         let lag = if waiting == 0 {
@@ -549,7 +549,7 @@ fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
 
     for (name, value) in status.counters.iter().filter(|(_, value)| **value > 0) {
         let own = name.split('_').next().unwrap_or_default();
-        // A subject stands beside the first of its counters only.
+        // A subject is shown only next to the first of its counters.
         let head = if own == group {
             String::new()
         } else {

@@ -28,7 +28,7 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) const EXAMPLES: &str = "\
 A new daemon, and one that was away for longer than cluster.window, learns from the stream what is not older. What is older, or missing \
 after a gap, it copies from the backup of any other daemon of the history: the entries of that master, and what its daemon has of the \
-others. Nothing is stored twice. The own daemon must be stopped, and needs room for the backup once more beside its state directory.
+others. Nothing is stored twice. The own daemon must be stopped, and needs room for a copy of the backup next to its state directory.
 
 Examples:
   on m1:  saltcellar store backup /backup/m1

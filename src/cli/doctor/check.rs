@@ -21,7 +21,7 @@ pub(super) struct Check {
 pub(super) enum Run {
     /// Asks the daemon; left out if it does not answer.
     Daemon(fn(&mut Findings, &mut Daemon<'_>)),
-    /// Looks at this machine, with or without a daemon.
+    /// Looks at this host, with or without a daemon.
     Machine(fn(&mut Findings, &Machine<'_>)),
     /// Looks at the configuration of the Salt master; left out without one.
     Master(fn(&mut Findings, &MasterContext<'_>, &Uses)),
@@ -40,6 +40,6 @@ pub(super) struct Machine<'a> {
     pub(super) config: &'a Config,
     pub(super) daemon_uid: u32,
     pub(super) daemon_answers: bool,
-    /// Spools beside those in the configuration.
+    /// Spools in addition to the configured spools.
     pub(super) spools: Vec<PathBuf>,
 }

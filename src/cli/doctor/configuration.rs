@@ -10,7 +10,7 @@ use crate::config::{Config, ConfigError, Invalid, read_options};
 
 pub(super) const CHECKS: &[Check] = &[Check {
     name: "configuration",
-    not_ok_when: "the configuration file has an error: the daemon keeps its previous configuration, and its next start fails. The other checks use the configuration of the running daemon, which is asked for it, or else the file",
+    not_ok_when: "the configuration file contains an error: the daemon keeps its previous configuration, and its next start fails. The other checks use the configuration of the running daemon, which is asked for it, or else the file",
     run: Run::ByAnother,
 }];
 
@@ -45,7 +45,7 @@ pub(super) fn check(
         found.problem_because(
             error.to_string(),
             "a running daemon keeps its previous configuration, and its next start fails",
-            "correct that line; `saltcellar check` shows whether the file is accepted",
+            "correct that line; `saltcellar config check` shows whether the file is accepted",
         );
     }
 
@@ -59,7 +59,7 @@ pub(super) fn check(
         }
         (Some(Err(why)), Ok(file)) => {
             found.warn(format!(
-                "the running daemon's configuration is unknown, the checks below use that of this program: {why}"
+                "the running daemon's configuration is unknown, the checks below use the configuration of this program: {why}"
             ));
             Ok(file)
         }

@@ -25,7 +25,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "daemon",
-        not_ok_when: "no daemon answers, or one of another version",
+        not_ok_when: "no daemon responds, or its version differs",
         run: Run::ByAnother,
     },
     Check {
@@ -98,12 +98,12 @@ pub(super) fn check_socket(found: &mut Findings, socket: &Path, config: &Config)
     }
 
     for concern in &concerns {
-        let verdict = if concern.fatal {
+        let result = if concern.fatal {
             CheckResult::Problem
         } else {
             CheckResult::Warning
         };
-        found.add(verdict, concern.to_string());
+        found.add(result, concern.to_string());
     }
 
     if concerns.is_empty() {
@@ -147,12 +147,12 @@ fn check_reasons(found: &mut Findings, daemon: &mut Daemon<'_>) {
             continue;
         }
 
-        let verdict = match level {
+        let result = match level {
             Level::Problem => CheckResult::Problem,
             Level::Warning => CheckResult::Warning,
             Level::Ok => CheckResult::Ok,
         };
-        found.add(verdict, format!("{part}: {message}"));
+        found.add(result, format!("{part}: {message}"));
     }
 }
 
@@ -217,21 +217,21 @@ fn check_store(found: &mut Findings, daemon: &mut Daemon<'_>) {
         ..
     } = &stats.space;
 
-    let (verdict, what) = match state {
+    let (result, what) = match state {
         SpaceLevel::Ample => (CheckResult::Ok, "enough free space"),
         SpaceLevel::Low => (
             CheckResult::Warning,
-            "little free space: old segments are dropped early",
+            "little free space: the oldest segments are deleted early; enlarge the disk or lower `keep` in `store.classes`",
         ),
         SpaceLevel::Full => (
             CheckResult::Problem,
-            "no free space: entries are rejected, the extension spools",
+            "no free space: entries are rejected and the extension spools them; free some space, or run `saltcellar store prune`",
         ),
     };
 
     let [free, low, min] = [*free_bytes, *low_bytes, *min_bytes].map(bytes);
     let numbers = format!("{free} free, low below {low}, full below {min}");
-    found.add(verdict, format!("{}: {what} ({numbers})", stats.state_dir));
+    found.add(result, format!("{}: {what} ({numbers})", stats.state_dir));
 
     check_clock(found.found, stats.clock_step.as_ref());
 }
@@ -354,7 +354,7 @@ mod tests {
                 Level::Warning => CheckResult::Warning,
                 Level::Ok => CheckResult::Ok,
             };
-            assert_eq!(finding.verdict, expected, "{name}");
+            assert_eq!(finding.result, expected, "{name}");
         }
     }
 }

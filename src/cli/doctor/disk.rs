@@ -8,7 +8,7 @@ use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
 use crate::base::units::bytes;
 use crate::config::Space;
 
-/// Free inodes below which they may soon run out: a segment needs about ten, Salt's own caches need
+/// Free inodes below which they may soon run out: a segment needs about ten, Salt's caches need
 /// thousands.
 const FREE_INODES_LOW: u64 = 20_000;
 /// Free inodes below which creating the next segment or the spool may fail.
@@ -17,7 +17,7 @@ const FREE_INODES_MIN: u64 = 200;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "disk",
-        not_ok_when: "there is little room, or none; only while no daemon answers that would report it itself",
+        not_ok_when: "little or no free space; only checked while no daemon responds, which would report it itself",
         run: Run::Machine(check),
     },
     Check {
@@ -49,7 +49,7 @@ fn check(found: &mut Findings, machine: &Machine<'_>) {
     };
 
     inodes(found.found, dir, space.f_favail, space.f_files);
-    // A running daemon reports bytes itself, with its own verdict.
+    // A running daemon reports bytes itself, with its own result.
     if !machine.daemon_answers {
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         let (free, total) = (bytes(space.f_bavail), bytes(space.f_blocks));
@@ -73,7 +73,7 @@ fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
     );
 
     // The limits are the daemon's, because it acts on them.
-    let (verdict, why) = match free {
+    let (result, why) = match free {
         _ if free < min => (
             CheckResult::Problem,
             format!("below {} the daemon rejects all entries", bytes(min)),
@@ -86,7 +86,7 @@ fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
     };
 
     let write = "free space, or reduce `keep` in store.classes";
-    found.advise(verdict, message, why, write);
+    found.advise(result, message, why, write);
 }
 
 fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
@@ -102,17 +102,17 @@ fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
         dir.display()
     );
 
-    let verdict = match free {
+    let result = match free {
         _ if free < FREE_INODES_MIN => CheckResult::Problem,
         _ if free < FREE_INODES_LOW => CheckResult::Warning,
         _ => return found.ok(message),
     };
 
     found.advise(
-        verdict,
+        result,
         message,
         "without free inodes no file can be created despite free space: no segment, no spool, none of Salt's files",
-        "`du --inodes -x / | sort -n | tail` shows their use; Salt's own job cache needs about six per return \
+        "`du --inodes -x / | sort -n | tail` shows their use; Salt's job cache needs about six per return \
         (/var/cache/salt/master/jobs)",
     );
 }
@@ -127,7 +127,7 @@ mod tests {
         found
             .0
             .iter()
-            .map(|finding| (finding.check, finding.verdict))
+            .map(|finding| (finding.check, finding.result))
             .collect()
     }
 

@@ -23,14 +23,14 @@ impl CheckResult {
 
 pub(super) struct CheckFinding {
     pub(super) check: &'static str,
-    pub(super) verdict: CheckResult,
+    pub(super) result: CheckResult,
     pub(super) message: String,
     pub(super) advice: Option<Advice>,
 }
 
 pub(super) struct Advice {
-    pub(super) why: String,
-    pub(super) write: String,
+    pub(super) reason: String,
+    pub(super) remedy: String,
 }
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Findings {
     pub(super) fn problems(&self) -> usize {
         self.0
             .iter()
-            .filter(|finding| finding.verdict == CheckResult::Problem)
+            .filter(|finding| finding.result == CheckResult::Problem)
             .count()
     }
 }
@@ -77,10 +77,10 @@ impl Reporter<'_> {
         self.add(CheckResult::Problem, message);
     }
 
-    pub(super) fn add(&mut self, verdict: CheckResult, message: impl Into<String>) {
+    pub(super) fn add(&mut self, result: CheckResult, message: impl Into<String>) {
         self.found.0.push(CheckFinding {
             check: self.check,
-            verdict,
+            result,
             message: message.into(),
             advice: None,
         });
@@ -89,35 +89,35 @@ impl Reporter<'_> {
     pub(super) fn warn_because(
         &mut self,
         message: impl Into<String>,
-        why: impl Into<String>,
-        write: impl Into<String>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
     ) {
-        self.advise(CheckResult::Warning, message, why, write);
+        self.advise(CheckResult::Warning, message, reason, remedy);
     }
 
     pub(super) fn problem_because(
         &mut self,
         what: impl Into<String>,
-        why: impl Into<String>,
-        fix: impl Into<String>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
     ) {
-        self.advise(CheckResult::Problem, what, why, fix);
+        self.advise(CheckResult::Problem, what, reason, remedy);
     }
 
     pub(super) fn advise(
         &mut self,
-        verdict: CheckResult,
+        result: CheckResult,
         message: impl Into<String>,
-        why: impl Into<String>,
-        write: impl Into<String>,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
     ) {
         let advice = Some(Advice {
-            why: why.into(),
-            write: write.into(),
+            reason: reason.into(),
+            remedy: remedy.into(),
         });
         self.found.0.push(CheckFinding {
             check: self.check,
-            verdict,
+            result,
             message: message.into(),
             advice,
         });

@@ -55,17 +55,17 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "pki_dir",
-        not_ok_when: "other users can read the master's private key; the HTTPS listener trusts another master's keys, cannot read them, or the master keeps them in another form (`keys.cache_driver`)",
+        not_ok_when: "other users can read the master's private key; the minion listener trusts another master's keys, cannot read them, or the master keeps them in another form (`keys.cache_driver`)",
         run: Run::Master(keys),
     },
     Check {
         name: "engines",
-        not_ok_when: "an engine in one file is not started, because another file replaces the list; a mapping keeps Salt's own reactor on",
+        not_ok_when: "an engine in one file is not started, because another file replaces the list; a mapping keeps Salt's reactor on",
         run: Run::Master(engines),
     },
     Check {
         name: "reactor",
-        not_ok_when: "Salt's own reactor and saltcellar's are both on",
+        not_ok_when: "Salt's reactor and saltcellar's are both on",
         run: Run::Master(reactor),
     },
     Check {
@@ -109,7 +109,7 @@ fn salt(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     }
 }
 
-/// The configuration files, with Salt's own warnings about them.
+/// The configuration files, with Salt's warnings about them.
 fn configuration(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     let mut found = found.of("master_config");
     let MasterContext { master, .. } = context;
@@ -121,7 +121,7 @@ fn configuration(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     }
 
     if master.files.is_empty() {
-        // Salt starts without a file, too.
+        // Salt also starts without a file.
         let message = format!(
             "{} is unreadable: Salt's defaults are assumed",
             master.conf_file.display()
@@ -147,7 +147,7 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
 
     if uses.job_cache {
         found.ok("saltcellar is the master's job cache");
-    // A choice: saltcellar can archive beside another job cache.
+    // A choice: saltcellar can archive alongside another job cache.
     } else if uses.event_return || uses.ext_job_cache || uses.bus {
         let message = format!(
             "the master's job cache is {now}; saltcellar receives only events or minions' returns"
@@ -256,7 +256,7 @@ fn lost_by_upgrade(found: &mut Reporter<'_>, python: &Installed) {
     found.warn_because(
         format!("the extension is installed for Python {} only: {}", python.version.as_deref().unwrap_or("?"), module.display()),
         "an upgrade of Salt to a release with another Python removes it, and the master then publishes no jobs",
-        "`saltcellar setup`, which makes Salt load it from a directory of its own; or run `salt-pip install` again right after each upgrade",
+        "`saltcellar setup`, which makes Salt load it from a separate directory; or rerun `salt-pip install` right after each upgrade",
     );
 }
 
@@ -370,7 +370,7 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
     match user {
         Some(Value::Int(number)) => return *number == i64::from(uid),
         Some(Value::Str(name)) if !name.is_empty() => {
-            // A number in quotes is a uid, too.
+            // A number in quotes is also a uid.
             let named = name.parse().ok().or_else(|| Some(User::named(name)?.uid));
             return named == Some(uid);
         }
@@ -491,7 +491,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
         AcceptedKeys::Driver(driver) => {
             return found.problem_because(
                 format!("keys.cache_driver is {driver} ({})", option_origin(master, "keys.cache_driver")),
-                "the master then keeps no files of accepted keys, which the HTTPS source needs to verify minions: it rejects all",
+                "the master then keeps no files of accepted keys, which the minion listener needs to verify minions: it rejects all",
                 "keys.cache_driver: localfs_key (Salt's default), or remove https.listen and http.minions from the daemon's configuration",
             );
         }
@@ -500,7 +500,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     if !same_file(&config.https.pki_dir, &dir) {
         found.problem_because(
             format!(
-                "the HTTPS source uses the keys in {}, but this master's are in {}",
+                "the minion listener uses the keys in {}, but this master's are in {}",
                 config.https.pki_dir.display(),
                 dir.display()
             ),
@@ -526,7 +526,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
                 daemon.name,
                 accepted.display()
             ),
-            "the HTTPS source needs these keys to verify minions, and rejects all without them",
+            "the minion listener needs these keys to verify minions, and rejects all without them",
             format!("run the daemon as {}, the owner of the keys", master.user),
         );
     }
@@ -563,9 +563,9 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
         );
 
         // Without saltcellar's item Salt's reactor is on again, and two may act.
-        let (verdict, why) = if lost.iter().any(|name| is_our_engine(name)) && master.runs_reactor()
+        let (result, why) = if lost.iter().any(|name| is_our_engine(name)) && master.runs_reactor()
         {
-            (CheckResult::Problem, "Salt's own reactor is therefore on")
+            (CheckResult::Problem, "Salt's reactor is therefore on")
         } else {
             (
                 CheckResult::Warning,
@@ -575,7 +575,7 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
 
         let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
         found.advise(
-            verdict,
+            result,
             message,
             why,
             format!("engines: [{}] in {}", all.join(", "), last.display()),
@@ -590,7 +590,7 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     {
         found.problem_because(
             format!("engines is a mapping ({})", option_origin(master, CHECK)),
-            "beside a mapping, the master adds its own reactor although saltcellar_reactor is configured",
+            "with a mapping, the master adds Salt's reactor although saltcellar_reactor is configured",
             format!("engines: [{}], a list", in_effect.join(", ")),
         );
     }
@@ -631,7 +631,7 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
 
     if master.runs_reactor() && reacts(config, &master.conf_file) {
         found.problem_because(format!(
-                "Salt's own reactor and saltcellar's are both enabled ({})",
+                "Salt's reactor and saltcellar's are both enabled ({})",
                 option_origin(master, CHECK)
             ),
             "to avoid executing reactions twice, saltcellar's runs in shadow mode",
@@ -731,7 +731,7 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses
 
     let count = salts.rules.len();
     found.problem_because(format!(
-            "no reactor acts on the {count} rules of `reactor` ({}): Salt's own reactor is disabled ({}), and the daemon has none for this master",
+            "no reactor acts on the {count} rules of `reactor` ({}): Salt's reactor is disabled ({}), and the daemon has none for this master",
             option_origin(master, CHECK),
             option_origin(master, "engines")
         ),
@@ -802,7 +802,7 @@ mod tests {
         let file = dir.path().join("master");
         fs::write(&file, "user: root\n").unwrap();
         let master = SaltMaster::read(&file);
-        let verdicts = |uid: u32, reactor: bool, python: Option<PathBuf>| {
+        let results = |uid: u32, reactor: bool, python: Option<PathBuf>| {
             let mut config = Config::for_state_dir(Path::new("/state"), "/s");
             config.reactor.master = reactor.then(|| file.clone());
             config.reactor.python = python;
@@ -821,22 +821,22 @@ mod tests {
             found
                 .0
                 .iter()
-                .map(|finding| (finding.verdict, finding.message.clone()))
+                .map(|finding| (finding.result, finding.message.clone()))
                 .collect::<Vec<_>>()
         };
         // Any file.
         let python = Some(file.clone());
-        assert_eq!(verdicts(4_000_000, false, python.clone()), []);
-        assert_eq!(verdicts(0, true, python.clone())[0].0, CheckResult::Ok);
-        let (verdict, message) = verdicts(4_000_000, true, python).remove(0);
-        assert_eq!(verdict, CheckResult::Problem);
+        assert_eq!(results(4_000_000, false, python.clone()), []);
+        assert_eq!(results(0, true, python.clone())[0].0, CheckResult::Ok);
+        let (result, message) = results(4_000_000, true, python).remove(0);
+        assert_eq!(result, CheckResult::Problem);
         assert!(
             message.contains("Salt runs as user root") && message.contains("uid 4000000"),
             "{message}"
         );
-        let (verdict, message) = verdicts(0, true, Some("/no/such/python".into())).remove(0);
+        let (result, message) = results(0, true, Some("/no/such/python".into())).remove(0);
         assert_eq!(
-            (verdict, message.as_str()),
+            (result, message.as_str()),
             (
                 CheckResult::Warning,
                 "there is no Python at /no/such/python (reactor.python)"

@@ -1,4 +1,4 @@
-//! Several masters: what a daemon beside each of them needs, as far as files of this host tell.
+//! Several masters: what the daemon of each needs, as far as files of this host show.
 //!
 //! The master's options name a cluster. Hot masters and failover are options of minions; the minion of this host, if it has one,
 //! stands for all of them. Nothing is asked over the network.
@@ -17,12 +17,12 @@ const MINION: &str = "masters";
 pub(super) const CHECKS: &[Check] = &[
     Check {
         name: CLUSTER,
-        not_ok_when: "the master belongs to a [cluster](TOPOLOGIES.md#a-cluster), and the daemon has no slot of job ids, or one of fewer masters than there are; otherwise it shows which answers are not verified",
+        not_ok_when: "the master belongs to a [cluster](TOPOLOGIES.md#a-cluster), and the daemon has no slot of job ids, or a slot for fewer masters than there are; otherwise it shows which returns are not verified",
         run: Run::Master(cluster),
     },
     Check {
         name: MINION,
-        not_ok_when: "this host's minion has [several masters](TOPOLOGIES.md#hot-masters-and-failover), and the daemon has no slot of job ids, or one of fewer masters than there are; or the reactors of all of them act on its events",
+        not_ok_when: "this host's minion has [several masters](TOPOLOGIES.md#hot-masters-and-failover), and the daemon has no slot of job ids, or a slot for fewer masters than there are; or the reactors of all of them act on its events",
         run: Run::Master(minion),
     },
 ];
@@ -49,7 +49,7 @@ pub(in crate::cli) fn of_several_masters(
     found
         .0
         .into_iter()
-        .map(|one| sentence(one.message, one.advice.map(|advice| advice.write)))
+        .map(|one| sentence(one.message, one.advice.map(|advice| advice.remedy)))
         .collect()
 }
 
@@ -110,11 +110,11 @@ impl Cluster {
 
         report_slot(&mut found, &others, count, config, job_cache);
 
-        // No returner call of this master confirms an answer that a peer received. That is no fault here, and has no remedy here.
+        // No returner call of this master confirms a response that a peer received. That is no fault here, and has no remedy here.
         if job_cache {
             found.ok(
-                "answers from minions of the other masters are shown as not verified; `salt-run jobs.lookup_jid` on this master has \
-                only those of its own minions",
+                "returns from minions of the other masters are shown as not verified; `salt-run jobs.lookup_jid` on this master shows \
+                only the returns of its own minions",
             );
         }
     }
@@ -128,7 +128,7 @@ struct MastersOfMinion {
 }
 
 impl MastersOfMinion {
-    /// From the file beside the master's.
+    /// From the file next to the master's.
     fn beside(master: &SaltMaster) -> Option<Self> {
         let file = master.conf_file.with_file_name(Role::Minion.name());
         let minion = SaltMaster::read_as(&file, Role::Minion);
@@ -162,7 +162,7 @@ impl MastersOfMinion {
             ""
         };
         let which = format!(
-            "this host's minion has {count} masters{when}; each needs a daemon, which has the jobs of its master only: {masters}"
+            "this host's minion has {count} masters{when}; each needs a daemon, which stores only the jobs of its master: {masters}"
         );
         report_slot(&mut found, &which, Some(count), config, job_cache);
 
@@ -185,7 +185,7 @@ fn report_slot(
     config: &Config,
     job_cache: bool,
 ) {
-    const WHY: &str = "two masters can make the same job id; a minion then runs one of the two jobs, and its answer is shown for both";
+    const WHY: &str = "two masters can make the same job id; a minion then runs one of the two jobs, and its response is shown for both";
 
     // Salt makes the job ids.
     if !job_cache {

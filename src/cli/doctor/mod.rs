@@ -41,7 +41,7 @@ use self::finding::{CheckFinding, Findings};
 use self::master_use::{MasterContext, Uses};
 use crate::base::users;
 use crate::cli::{Exit, Finding, Format, Global, Output, salt_python};
-use crate::config::salt_master::SaltMaster;
+use crate::config::salt_master::{SALT_CONFIG, SaltMaster};
 use crate::config::{Config, Environment, SocketChoice};
 
 pub(super) const EXAMPLES: &str = "\
@@ -51,10 +51,7 @@ Examples:
   saltcellar doctor
   saltcellar doctor --salt-config /srv/salt/etc
   saltcellar doctor --spool /srv/salt/cache/saltcellar
-  saltcellar doctor --output json | jq '.checks[] | select(.verdict != \"ok\")'";
-
-/// Configuration directory of Salt's packages.
-pub(super) const SALT_CONFIG: &str = "/etc/salt";
+  saltcellar doctor --output json | jq '.checks[] | select(.result != \"ok\")'";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -185,7 +182,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     report(global, &found, unreachable)
 }
 
-/// The spools that are checked beside those in the configuration.
+/// The spools that are checked in addition to the configured spools.
 fn spools(args: &Args, config: &Config, salt_master: Option<&SaltMaster>) -> Vec<PathBuf> {
     let mut spools = args.spool.clone();
 
@@ -314,12 +311,12 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
         }
         Format::Json | Format::Jsonl => {
             let one = |f: &CheckFinding| {
-                let (why, write) = f
+                let (reason, remedy) = f
                     .advice
                     .as_ref()
-                    .map(|advice| (&advice.why, &advice.write))
+                    .map(|advice| (&advice.reason, &advice.remedy))
                     .unzip();
-                json!({"check": f.check, "verdict": f.verdict.name(), "found": f.message, "why": why, "write": write})
+                json!({"check": f.check, "result": f.result.name(), "message": f.message, "reason": reason, "remedy": remedy})
             };
 
             let checks: Vec<_> = found.0.iter().map(one).collect();

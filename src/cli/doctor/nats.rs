@@ -41,7 +41,7 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a monitoring port.
 const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer of a monitoring port.
+/// Bytes of a response of a monitoring port.
 const MONITOR_BYTES_MAX: u64 = MIB;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -62,7 +62,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: SYNC,
-        not_ok_when: "a server of `cluster.monitor` acknowledges messages before they are on its disk, has no JetStream, or does not answer; it is `skipped` without `cluster.monitor`, since nothing else tells",
+        not_ok_when: "a server of `cluster.monitor` acknowledges messages before they are on its disk, has no JetStream, or does not respond; it is `skipped` without `cluster.monitor`, because nothing else shows it",
         run: Run::ByAnother,
     },
     Check {
@@ -141,7 +141,7 @@ fn connect(
     thread: &ClientThread,
     cluster: &Cluster,
 ) -> Option<Connection> {
-    const WHY: &str = "while no server is reachable, the master's entries wait in its own log, and those of the others are not here";
+    const WHY: &str = "while no server is reachable, the master's entries wait in its own log, and entries of the others are missing here";
 
     let revealed = Revealed::default();
     let mut connected = None;
@@ -256,7 +256,7 @@ fn report_user(
         is_ok = false;
         found.problem_because(
             format!("the user may publish to {subject}, which is not of this master"),
-            "whoever has its password can store entries as another master, and confirm answers for its minions",
+            "whoever has its password can store entries as another master, and confirm returns for its minions",
             FIX,
         );
     }
@@ -338,7 +338,7 @@ fn sync(found: &mut Reporter<'_>, config: &Config, nats: &Nats) {
         let varz = match ask(monitor, nats) {
             Ok(varz) => varz,
             Err(error) => {
-                found.warn(format!("{monitor} does not answer: {error}"));
+                found.warn(format!("{monitor} does not respond: {error}"));
                 continue;
             }
         };
@@ -393,7 +393,7 @@ fn ask(monitor: &str, nats: &Nats) -> Result<Varz, String> {
         .limit(MONITOR_BYTES_MAX)
         .read_to_vec()
         .map_err(|error| error.to_string())?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("no answer of a NATS server: {error}"))
+    serde_json::from_slice(&bytes).map_err(|error| format!("no response of a NATS server: {error}"))
 }
 
 fn name(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {

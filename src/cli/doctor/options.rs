@@ -28,7 +28,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "event_return",
-        not_ok_when: "events are archived neither by it nor from the bus; or it names saltcellar beside the bus that the daemon reads",
+        not_ok_when: "events are archived neither by it nor from the bus; or it names saltcellar in addition to the bus that the daemon reads",
         run: Run::Master(event_return),
     },
     Check {
@@ -53,7 +53,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "ext_job_cache",
-        not_ok_when: "returns go elsewhere, or minions have to deliver them",
+        not_ok_when: "returns go elsewhere, or minions must deliver them",
         run: Run::Master(ext_job_cache),
     },
     Check {
@@ -82,13 +82,13 @@ fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Us
     };
 
     if is_set {
-        let verdict = if uses.bus {
+        let result = if uses.bus {
             CheckResult::Problem
         } else {
             CheckResult::Warning
         };
         found.advise(
-            verdict,
+            result,
             format!("{CHECK} is set ({})", option_origin(master, CHECK)),
             "on Salt 3006 a slow reader of the bus then loses events without a log message; on 3008 it is \
             disconnected and loses events until it reconnects",
@@ -103,15 +103,15 @@ fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let MasterContext { master, .. } = context;
 
     if master.text(CHECK) == Some("tcp") {
-        let verdict = if uses.bus {
+        let result = if uses.bus {
             CheckResult::Problem
         } else {
             CheckResult::Warning
         };
         found.advise(
-            verdict,
+            result,
             format!("{CHECK} is tcp ({})", option_origin(master, CHECK)),
-            "the master's bus is then a TCP port, open to every user of this machine, instead of the socket in sock_dir \
+            "the master's bus is then a TCP port, open to every user of this host, instead of the socket in sock_dir \
             that the daemon reads",
             format!("{CHECK}: ipc; or `event_return: saltcellar` instead of `bus` in the daemon's configuration"),
         );
@@ -128,7 +128,7 @@ fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) 
         (false, false) if !uses.job_cache && !uses.ext_job_cache => {}
         (false, false) => found.of("event_return").warn_because(
             "events of this master are not archived: the daemon does not read its bus, and event_return does not name saltcellar",
-            "only jobs and returns are stored; `saltcellar events list` has no events, and the reactor none to react to",
+            "only jobs and returns are stored; `saltcellar events list` shows no events, and the reactor receives none",
             format!("`bus: [{}]` in the daemon's configuration, then restart it", yaml::inline_path(&master.sock_dir)),
         ),
         (true, true) => found.of("event_return").warn_because(
@@ -182,7 +182,7 @@ fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses
                 "{CHECK} is {size} ({}), but the store's limit for an entry is {entry_max} bytes",
                 option_origin(master, CHECK)
             ),
-            "larger events and returns are rejected and counted (entries_too_large)",
+            "larger events and returns are rejected and counted (entries_rejected_too_large)",
             format!("{CHECK}: {entry_max}, or a larger store.entry_bytes_max in the daemon's configuration"),
         );
     } else if size < MAX_EVENT_SIZE && (uses.bus || uses.event_return) {
@@ -231,7 +231,7 @@ fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses)
         return;
     }
 
-    // It matters only to minions of other machines whether the daemon accepts them.
+    // It matters only to minions of other hosts whether the daemon accepts them.
     let source = config.serves_minions();
     found.warn_because(
         format!(

@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "https.key",
-        not_ok_when: "the same for the key of the HTTPS listener; a group may read it",
+        not_ok_when: "the same for the key of the minion listener; a group may read it",
         run: Run::Machine(https_key),
     },
 ];
@@ -38,7 +38,7 @@ fn state_directory(found: &mut Findings, machine: &Machine<'_>) {
 
 fn https_key(found: &mut Findings, machine: &Machine<'_>) {
     if let Some(key) = &machine.config.https.key {
-        let why = "with it another machine can impersonate the daemon";
+        let why = "with it another host can impersonate the daemon";
 
         // Group read access is usual for keys: `ssl-cert`.
         PrivatePath {
@@ -77,7 +77,7 @@ impl PrivatePath<'_> {
             .and_then(|file| Ok((file, unix_listener::parent_problems(path, check, uid)?)));
 
         let (file, replaced) = match looked {
-            // The daemon creates its directory; `saltcellar check` reports a missing key.
+            // The daemon creates its directory; `saltcellar config check` reports a missing key.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) if is_denied(&error) => return found.of(check).needs_root(name),
             Err(error) => {
@@ -118,12 +118,12 @@ impl PrivatePath<'_> {
 
         // Whoever can replace a directory above it can replace the path itself.
         for concern in replaced {
-            let verdict = if concern.fatal {
+            let result = if concern.fatal {
                 CheckResult::Problem
             } else {
                 CheckResult::Warning
             };
-            found.of(check).add(verdict, concern.to_string());
+            found.of(check).add(result, concern.to_string());
         }
 
         if found.0.len() == before {

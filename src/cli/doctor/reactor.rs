@@ -29,7 +29,7 @@ const NAMED: usize = 5;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "reactor",
-        not_ok_when: "no reactor acts on a rule, or both do; Salt's own reactor is on beside saltcellar's, which is therefore in shadow; its configuration cannot be used; the master does not answer, or has another `transport` than `zeromq`",
+        not_ok_when: "no reactor acts on a rule, or both do; Salt's reactor is on in addition to saltcellar's, which is therefore in shadow mode; its configuration cannot be used; the master does not respond, or its `transport` is not `zeromq`",
         run: Run::Daemon(check),
     },
     Check {
@@ -82,17 +82,17 @@ fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
         let file = file.display();
         found.of(CHECK).warn(match role {
             Role::Master => format!(
-                "it runs in shadow mode, because Salt's own reactor is enabled on the master of {file}: `saltcellar setup --reactor` disables it"
+                "it runs in shadow mode, because Salt's reactor is enabled on the master of {file}: `saltcellar setup --reactor` disables it"
             ),
             Role::Minion => format!(
-                "it runs in shadow mode, because Salt's own reactor is enabled in the minion of {file}: remove it from `engines` there to disable it"
+                "it runs in shadow mode, because Salt's reactor is enabled in the minion of {file}: remove it from `engines` there to disable it"
             ),
         });
     }
 
     if found.0.len() == before {
         let who = if reactor.shadow {
-            "in shadow mode, Salt's own reactor acts"
+            "in shadow mode, Salt's reactor acts"
         } else {
             "active"
         };
@@ -138,7 +138,11 @@ fn actors(found: &mut Findings, state: &ReactorState) {
             "every reaction is executed twice",
         ),
     ] {
-        let these: Vec<_> = state.rules.iter().filter(|rule| rule.acts == who).collect();
+        let these: Vec<_> = state
+            .rules
+            .iter()
+            .filter(|rule| rule.handled_by == who)
+            .collect();
 
         let Some(first) = these.first() else { continue };
 
@@ -157,7 +161,7 @@ fn actors(found: &mut Findings, state: &ReactorState) {
         found.of(CHECK).problem_because(
             format!("{message} {count} of {all} rules ({names}): {}", first.why),
             why,
-            "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason",
+            "run `saltcellar reactor rules`, which shows the acting reactor of each rule and the reason",
         );
     }
 
@@ -287,8 +291,8 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> anyhow::Re
         causes.join("; ")
     );
 
-    // In shadow mode Salt's own reactor has acted on these events.
-    let verdict = if shadow {
+    // In shadow mode Salt's reactor has acted on these events.
+    let result = if shadow {
         CheckResult::Warning
     } else {
         CheckResult::Problem
@@ -299,6 +303,6 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> anyhow::Re
         "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"
     );
 
-    found.of(REACTIONS).advise(verdict, message, why, write);
+    found.of(REACTIONS).advise(result, message, why, write);
     Ok(())
 }

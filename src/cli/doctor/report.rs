@@ -5,24 +5,24 @@ use std::fmt::Write as _;
 use super::finding::{CheckFinding, Findings};
 use crate::cli::{Column, Line, LongWords, Output, Table, Tone, plain, wrapped, wrapped_after};
 
-/// Widths of the names of verdicts, of a gap between columns, and of the heads of advice.
-const VERDICT: usize = 7;
+/// Widths of result names, of a gap between columns, and of the heads of advice.
+const RESULT: usize = 7;
 const GAP: usize = 2;
-const ADVICE: usize = 7;
+const ADVICE: usize = 8;
 /// With less room after the checks' names, what was found goes on below them.
 const BESIDE_MIN: usize = 40;
 
 /// The findings, problems first, then warnings. On a terminal they are broken at words.
 pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
     let mut findings: Vec<&CheckFinding> = found.0.iter().collect();
-    // Stable: within a verdict the order of the checks stays.
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    // Stable: within a result the order of the checks stays.
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.result));
 
     let Some(width) = out.width else {
-        let columns = ["VERDICT", "CHECK", "FOUND"].map(Column::left);
+        let columns = ["RESULT", "CHECK", "MESSAGE"].map(Column::left);
         let row = |f: &&CheckFinding| {
             vec![
-                f.verdict.name().to_owned(),
+                f.result.name().to_owned(),
                 f.check.to_owned(),
                 f.message.clone(),
             ]
@@ -43,17 +43,17 @@ pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
 
     let checks = findings.iter().map(|finding| finding.check.len());
     let checks = checks.max().unwrap_or(0).max("CHECK".len());
-    let start = VERDICT + GAP + checks + GAP;
+    let start = RESULT + GAP + checks + GAP;
     // Where the lines after the first one start.
     let indent = if width >= start + BESIDE_MIN {
         start
     } else {
-        VERDICT + GAP
+        RESULT + GAP
     };
 
     out.heading(&format!(
-        "{:VERDICT$}  {:checks$}  FOUND",
-        "VERDICT", "CHECK"
+        "{:RESULT$}  {:checks$}  MESSAGE",
+        "RESULT", "CHECK"
     ))?;
     for finding in findings {
         let message = plain(&finding.message);
@@ -61,7 +61,7 @@ pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
         let room = width.saturating_sub(indent);
         let lines = wrapped_after(start - indent, &message, room, LongWords::Keep);
 
-        let name = finding.verdict.name();
+        let name = finding.result.name();
         for (number, text) in lines.iter().enumerate() {
             let line = if number == 0 {
                 Line::new(Tone::of_word(name), name).and(
@@ -70,7 +70,7 @@ pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
                         "{:gap$}{:checks$}  {text}",
                         "",
                         finding.check,
-                        gap = VERDICT + GAP - name.len()
+                        gap = RESULT + GAP - name.len()
                     ),
                 )
             } else {
@@ -83,16 +83,16 @@ pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a finding matters, and what to write, in lines of at most `width` columns.
+/// The reason and the remedy of a finding, in lines of at most `width` columns.
 fn below(finding: &CheckFinding, width: usize) -> String {
     let Some(advice) = &finding.advice else {
         return String::new();
     };
 
-    let indent = VERDICT + GAP;
+    let indent = RESULT + GAP;
     let room = width.saturating_sub(indent + ADVICE);
     let mut text = String::new();
-    for (head, advice) in [("why", &advice.why), ("write", &advice.write)] {
+    for (head, advice) in [("reason", &advice.reason), ("remedy", &advice.remedy)] {
         // A command or a line of a file stays whole where it can: it is copied.
         let lines = wrapped(&plain(advice), room, LongWords::Keep);
         let heads = std::iter::once(head).chain(std::iter::repeat(""));
@@ -163,7 +163,7 @@ mod tests {
                 "watched",
                 "directory",
                 "nobody",
-                "write",
+                "remedy",
             ] {
                 assert!(words.contains(&word), "{word} at {width}: {text}");
             }

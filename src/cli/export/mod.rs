@@ -22,7 +22,7 @@ pub(super) enum Export {
 
 const JSONL: &str = "\
 Writes one entry per line in the order of the log, up to the last entry that was durable at the start; docs/EXPORT.md \
-lists the fields. Types without a JSON equivalent (bytes, dates, keys other than text) are tagged as in `--output json`, \
+lists the fields. Types without a JSON equivalent (bytes, dates, keys other than strings) are tagged as in `--output json`, \
 and `import jsonl` restores them. FILE is created once it is complete; an interrupted export resumes at the end of \
 FILE.part.
 

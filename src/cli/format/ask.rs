@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::global::Global;
 use super::output::{Form, Format, Output, show};
-use super::streams::print_error;
+use super::streams::{is_quiet, print_error};
 use crate::api::call::Call;
 use crate::api::call::events::Scan;
 use crate::api::client::{Client, ClientError};
@@ -66,7 +66,7 @@ fn no_access(socket: &Path) -> String {
             let group = users::group_name(gid).unwrap_or_else(|| gid.to_string());
             format!(
                 "user {user} is not in the group {group}, whose members have access to the socket: use sudo, or run \
-                 `sudo usermod -aG {group} {user}` and sign in again"
+                 `sudo usermod -aG {group} {user}` and start a new login session"
             )
         }
     }
@@ -92,7 +92,7 @@ pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
 
     if let Some(error) = &choice.ignored {
         print_error(&format!(
-            "warning: the configuration has an error, only its key `socket` is used: {error}"
+            "warning: the configuration contains an error, only its key `socket` is used: {error}"
         ));
     }
 
@@ -145,7 +145,21 @@ pub(in crate::cli) fn answer<C: Call>(
     connect(global)?.make::<C>(args).context(operation)
 }
 
-/// Connects, makes one call that changes something, and prints its result: `text`, or the answer as
+/// Prints that something was done: `text`, unless the command is quiet, or a document as JSON.
+pub(in crate::cli) fn confirm(
+    global: &Global,
+    document: &(impl Serialize + ?Sized),
+    text: &str,
+) -> anyhow::Result<()> {
+    show(global.output, document, |out| {
+        if !is_quiet() {
+            out.line(text)?;
+        }
+        Ok(())
+    })
+}
+
+/// Connects, makes one call that changes something, and prints its result: `text`, or the response as
 /// JSON.
 pub(in crate::cli) fn change<C: Call>(
     global: &Global,
@@ -154,7 +168,7 @@ pub(in crate::cli) fn change<C: Call>(
     text: impl Fn(&C::Answer) -> String,
 ) -> anyhow::Result<()> {
     let answer = answer::<C>(global, args, operation)?;
-    show(global.output, &answer, |out| Ok(out.line(&text(&answer))?))
+    confirm(global, &answer, &text(&answer))
 }
 
 /// A flag with one of the names of an enumeration in calls.
@@ -174,7 +188,7 @@ pub(in crate::cli) struct ListFlags {
     /// Maximum number of rows
     #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// Reverse the order of the rows
+    /// List the oldest row first
     #[arg(short, long)]
     pub(in crate::cli) reverse: bool,
 }
@@ -200,7 +214,7 @@ pub(in crate::cli) trait Paged: Call {
     fn limit<'a>(_: &'a mut Self::Args<'static>) -> Option<&'a mut Option<usize>> {
         None
     }
-    /// Adds to a page what the pages before it say beside their rows.
+    /// Adds to a page what earlier pages contain besides their rows.
     fn join(_before: &mut Self::Answer, _page: &mut Self::Answer) {}
 
     /// Appends a page. The position, and what else a page says of the list, is that of the last one.
@@ -217,7 +231,7 @@ pub(in crate::cli) trait Paged: Call {
     }
 }
 
-/// Implements [`Paged`] for a call whose answer has its rows in one field, and `more` and `next` beside it.
+/// Implements [`Paged`] for a call whose response contains its rows in one field, plus `more` and `next`.
 macro_rules! paged {
     (
         $call:ty: $row:ty, in $rows:ident, after $after:ty, in $($position:ident).+
@@ -255,7 +269,7 @@ pub(in crate::cli) use paged;
 
 /// A list that is printed as it is read, from the newest row backwards.
 pub(in crate::cli) trait ListOf: Paged {
-    /// The field of the answer that holds the list.
+    /// The field of the response that holds the list.
     const ROWS: &'static str;
     /// The operation, for messages of a failed call.
     const OPERATION: &'static str;
@@ -323,7 +337,7 @@ impl<C: Paged, M: FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>> Pa
         Ok(Some(answer))
     }
 
-    /// All pages as one answer.
+    /// All pages as one response.
     pub(in crate::cli) fn whole(mut self) -> Result<C::Answer, ClientError> {
         let none = || ClientError::Protocol(format!("{}: no page", C::NAME));
         let mut all = self.next_page()?.ok_or_else(none)?;
@@ -334,29 +348,12 @@ impl<C: Paged, M: FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>> Pa
     }
 }
 
-/// All pages of a list as one answer.
+/// All pages of a list as one response.
 pub(in crate::cli) fn whole<C: Paged>(
     client: &mut Client,
     args: C::Args<'static>,
 ) -> Result<C::Answer, ClientError> {
     Pages::<C, _>::new(args, |args| client.make::<C>(args)).whole()
-}
-
-/// The order of a table. JSON has the newest row first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Order {
-    NewestFirst,
-    NewestLast,
-}
-
-impl Order {
-    fn turned_if(self, reverse: bool) -> Self {
-        match (self, reverse) {
-            (order, false) => order,
-            (Self::NewestFirst, true) => Self::NewestLast,
-            (Self::NewestLast, true) => Self::NewestFirst,
-        }
-    }
 }
 
 /// Makes a call of a list.
@@ -368,7 +365,7 @@ pub(in crate::cli) struct Listing<C: ListOf> {
     pages: Pages<C, Make<C>>,
     /// What was searched, if it is to be printed.
     scan: Option<Scan>,
-    /// Whether the rows have the other order.
+    /// Whether the rows contain the other order.
     is_reversed: bool,
 }
 
@@ -383,15 +380,15 @@ impl<C: ListOf> Listing<C> {
         })
     }
 
-    /// Prints the rows in the other order: that of a table, and that of JSON.
+    /// Prints the oldest row first.
     pub(in crate::cli) fn reversed(mut self, is_reversed: bool) -> Self {
         self.is_reversed = is_reversed;
         self
     }
 
     /// Prints at the end how much was searched.
-    pub(in crate::cli) fn explained(mut self, explain: bool) -> Self {
-        self.scan = explain.then(Scan::default);
+    pub(in crate::cli) fn with_stats(mut self, with_stats: bool) -> Self {
+        self.scan = with_stats.then(Scan::default);
         self
     }
 
@@ -410,9 +407,9 @@ impl<C: ListOf> Listing<C> {
         Ok(Vec::new())
     }
 
-    /// The next rows of a list that has this order unless it is reversed; empty at the end.
-    pub(in crate::cli) fn next_in(&mut self, order: Order) -> anyhow::Result<Vec<C::Row>> {
-        if order.turned_if(self.is_reversed) == Order::NewestFirst {
+    /// The next rows in the order of the list: newest first, unless it is reversed. Empty at the end.
+    pub(in crate::cli) fn next_in_order(&mut self) -> anyhow::Result<Vec<C::Row>> {
+        if !self.is_reversed {
             return self.next();
         }
 
@@ -432,18 +429,17 @@ impl<C: ListOf> Listing<C> {
     pub(in crate::cli) fn print(
         mut self,
         form: Form,
-        order: Order,
         mut table: impl FnMut(&mut Output, &[C::Row]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut out = Output::paged(form);
 
         if out.format == Format::Table {
-            let mut rows = self.next_in(order)?;
+            let mut rows = self.next_in_order()?;
             loop {
                 table(&mut out, &rows)?;
                 // The next page may be slow.
                 out.flush()?;
-                rows = self.next_in(order)?;
+                rows = self.next_in_order()?;
                 if rows.is_empty() {
                     break;
                 }
@@ -453,11 +449,11 @@ impl<C: ListOf> Listing<C> {
         }
 
         out.finish()?;
-        self.explain();
+        self.print_stats();
         Ok(())
     }
 
-    fn explain(&self) {
+    fn print_stats(&self) {
         let Some(scan) = &self.scan else { return };
 
         let Scan {
@@ -475,7 +471,7 @@ impl<C: ListOf> Listing<C> {
             )
         };
 
-        // On standard error, beside the rows.
+        // On standard error, apart from the rows.
         crate::cli::print_error(&text);
     }
 
@@ -485,7 +481,7 @@ impl<C: ListOf> Listing<C> {
         let is_document = out.format == Format::Json;
 
         // Before the first text: without any row there is nothing but the error.
-        let mut page = Ok(self.next_in(Order::NewestFirst)?);
+        let mut page = Ok(self.next_in_order()?);
 
         if is_document {
             out.text(&format!("{{{}: [", json!(C::ROWS)))?;
@@ -512,7 +508,7 @@ impl<C: ListOf> Listing<C> {
             // At once, because the next page may be slow.
             out.flush()?;
 
-            page = self.next_in(Order::NewestFirst);
+            page = self.next_in_order();
         };
 
         if is_document {

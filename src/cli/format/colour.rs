@@ -42,7 +42,7 @@ pub(in crate::cli) fn is_on(is_terminal: bool) -> bool {
     is_terminal && !is_unwanted && !is_dumb
 }
 
-/// What a text says of a result.
+/// What a string says of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::cli) enum Tone {
     /// Nothing.

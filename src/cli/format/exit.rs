@@ -54,7 +54,7 @@ pub enum Exit {
     NoDaemon = 69,
     /// Internal error of saltcellar.
     Software = 70,
-    /// Temporary failure, try again: the state directory is locked, or the daemon is overloaded.
+    /// Temporary failure, retry: the state directory is locked, or the daemon is overloaded.
     TempFail = 75,
 }
 

@@ -1,4 +1,4 @@
-//! Values in answers as text.
+//! Values in responses as text.
 
 use serde_json::Value as Json;
 

@@ -34,12 +34,15 @@ pub(in crate::cli) struct Global {
     pub(in crate::cli) config: Option<PathBuf>,
     /// Output format
     #[arg(short, long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
-          value_name = "table|json|jsonl|csv|nested|highstate", help_heading = "Global options")]
+          value_name = "table|json|jsonl|csv", help_heading = "Global options")]
     pub(in crate::cli) output: Form,
     /// Colour by result: auto is on a terminal, unless NO_COLOR is set
     #[arg(long, global = true, value_enum, default_value_t = Choice::Auto, hide_possible_values = true,
           value_name = "auto|always|never", help_heading = "Global options")]
     pub(in crate::cli) color: Choice,
+    /// Print no progress and no confirmation, only errors and what was asked for
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(in crate::cli) quiet: bool,
     /// Show and read times in UTC, not in the local time zone; JSON always has UTC
     #[arg(long, global = true, help_heading = "Global options")]
     pub(in crate::cli) utc: bool,
@@ -58,6 +61,7 @@ impl Global {
             config: None,
             output: Form::Json,
             color: Choice::Auto,
+            quiet: false,
             utc: false,
             no_pager: false,
         }

@@ -1,4 +1,4 @@
-//! Indented text of a value, similar to Salt's own `nested` outputter.
+//! Indented text of a value, similar to Salt's `nested` outputter.
 
 use salt_sls::json_form::untagged;
 use serde_json::Value as Json;
@@ -59,7 +59,7 @@ fn is_leaf(value: &Json) -> bool {
     }
 }
 
-/// Formats a one-line value; text has no quotes.
+/// Formats a one-line value; text contains no quotes.
 pub(in crate::cli) fn leaf(value: &Json) -> String {
     match value {
         Json::Null => String::new(),

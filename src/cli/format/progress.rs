@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::streams::is_quiet;
 use crate::base::visible::plain;
 use crate::store::tools::Watch;
 
@@ -111,7 +112,7 @@ impl Bar {
 
 impl Watch for Bar {
     fn step(&mut self, done: u64, total: u64, on: &str) {
-        if self.started.elapsed() < SHOWN_AFTER {
+        if self.started.elapsed() < SHOWN_AFTER || is_quiet() {
             return;
         }
 

@@ -1,5 +1,6 @@
 //! Standard output and standard error. A test has its own.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write};
 
 #[cfg(test)]
@@ -20,6 +21,21 @@ pub(in crate::cli) fn stderr() -> Box<dyn Write> {
         return Box::new(Stream::Error);
     }
     Box::new(io::stderr())
+}
+
+thread_local! {
+    // The thread that runs a command; a test has several of them at a time.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets whether progress and confirmations are left out.
+pub(in crate::cli) fn set_quiet(is_quiet: bool) {
+    QUIET.set(is_quiet);
+}
+
+/// Whether progress and confirmations are left out.
+pub(in crate::cli) fn is_quiet() -> bool {
+    QUIET.get()
 }
 
 /// Whether a person sees what is printed.

@@ -353,7 +353,7 @@ impl Table {
         total.saturating_sub(terminal)
     }
 
-    /// Terminal width at which every column has its preferred minimum width.
+    /// Terminal width at which every column contains its preferred minimum width.
     fn preferred_width(&self) -> usize {
         self.least_width(|width| TIME_CHARS_MIN.min(width))
     }
@@ -633,7 +633,7 @@ mod tests {
         }
     }
 
-    /// Huge, wide, combining and unprintable texts.
+    /// Huge, wide, combining and unprintable strings.
     fn cell() -> impl proptest::strategy::Strategy<Value = String> {
         use proptest::prelude::{Just, Strategy as _, prop_oneof};
         const TEXTS: [&str; 10] = [

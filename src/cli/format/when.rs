@@ -87,6 +87,11 @@ impl When {
     }
 }
 
+/// A duration on the command line.
+pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
+    Duration::parse(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
+}
+
 /// Flags that select a time range.
 #[derive(Debug, Clone, clap::Args)]
 pub(in crate::cli) struct TimeRange {

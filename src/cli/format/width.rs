@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// The columns that a text takes on a terminal.
+/// The columns that a string takes on a terminal.
 pub(in crate::cli) fn width_of(text: &str) -> usize {
     text.chars().map(width_of_char).sum()
 }

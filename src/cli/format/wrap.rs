@@ -11,13 +11,13 @@ pub(in crate::cli) enum LongWords {
     Keep,
 }
 
-/// Breaks a text into lines of at most `width` columns. A command in backquotes is one word if it
+/// Breaks a string into lines of at most `width` columns. A command in backquotes is one word if it
 /// fits into a line, which makes it easy to copy.
 pub(in crate::cli) fn wrapped(text: &str, width: usize, long: LongWords) -> Vec<String> {
     wrapped_after(0, text, width, long)
 }
 
-/// As [`wrapped`], if other text has taken so many columns of the first line.
+/// Same as [`wrapped`], if other text takes this many columns of the first line.
 pub(in crate::cli) fn wrapped_after(
     taken: usize,
     text: &str,
@@ -75,7 +75,7 @@ pub(in crate::cli) fn wrapped_after(
     lines
 }
 
-/// The words of a text: what stands between spaces, or between backquotes if it fits into `width`.
+/// The words of a string: what stands between spaces, or between backquotes if it fits into `width`.
 fn words(text: &str, width: usize) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text;

@@ -348,7 +348,7 @@ impl Feed {
             let page = answer?;
             let Some(jid) = open.remove(&id) else {
                 return Err(ClientError::Protocol(format!(
-                    "an answer to unknown call {id}"
+                    "a response to unknown call {id}"
                 )));
             };
 
@@ -389,7 +389,7 @@ impl Feed {
             let (id, answer) = self.writes.next_answer().context("store")?;
             let Some(mut pending) = self.pending.remove(&id) else {
                 return Err(ClientError::Protocol(format!(
-                    "an answer to unknown call {id}"
+                    "a response to unknown call {id}"
                 )))
                 .context("store");
             };

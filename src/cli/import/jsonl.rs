@@ -179,7 +179,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         value
             .as_str()
             .map(str::to_owned)
-            .ok_or_else(|| format!("`{key}` must be text"))
+            .ok_or_else(|| format!("`{key}` must be a string"))
     };
 
     // The bytes of a value: those of the body if the line has it, of one of its elements if it is a
@@ -225,11 +225,11 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
                 // Nil in msgpack.
                 Value::String(tag) => tag.into_bytes(),
                 Value::Binary(tag) => tag,
-                _ => return Err("`tag` must be text".to_owned()),
+                _ => return Err("`tag` must be a string".to_owned()),
             };
             let data = bytes(value("data")?, None)?.unwrap_or_else(|| vec![0xc0]);
 
-            // A return event becomes a return, which the daemon lists as an event, too.
+            // A return event becomes a return, which the daemon also lists as an event.
             match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
                 Some((jid, id)) => Payload {
                     id,
@@ -313,7 +313,7 @@ fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
 pub(super) fn packed(value: &Value) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).map_err(|error| error.to_string())?;
-    // Values nested too deeply could not be read again.
+    // Values nested too deeply could not be reread.
     rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX)
         .map_err(|error| error.to_string())?;
     Ok(bytes)
@@ -367,7 +367,7 @@ mod tests {
             ),
             (
                 r#"{"kind": "event", "time": 1, "on_bus": true, "tag": 1, "data": {}}"#,
-                "`tag` must be text",
+                "`tag` must be a string",
             ),
         ] {
             let found = item(line.as_bytes()).err().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Import of the tree of Salt's own job cache, `salt/returners/local_cache.py`.
+//! Import of the tree of Salt's job cache, `salt/returners/local_cache.py`.
 //!
 //! ```text
 //! jobs/<2 digits of the jid's hash>/<the other digits>/
@@ -67,7 +67,7 @@ pub(super) fn import(
         for (key, place) in jobs {
             let path = root.join(place);
 
-            // The key has the text of jids in Salt's form; any other jid is read again.
+            // The key has the text of jids in Salt's form; any other jid is reread.
             let jid = match key.text() {
                 Some(jid) => Some(jid),
                 None => jid_of(&path).unwrap_or_else(|why| {
@@ -246,7 +246,9 @@ impl Walk<'_> {
 /// The jid of a job's directory; `None` if it is empty.
 fn jid_of(dir: &Path) -> Result<Option<String>, String> {
     let text = match read(&dir.join("jid"), NAME_BYTES_MAX)? {
-        Some(text) => Some(String::from_utf8(text).map_err(|_| "the jid is not text".to_owned())?),
+        Some(text) => {
+            Some(String::from_utf8(text).map_err(|_| "the jid is not a string".to_owned())?)
+        }
         None => None,
     };
 
@@ -315,7 +317,7 @@ fn read_value(path: &Path) -> Result<Option<Vec<u8>>, String> {
         _ if bytes.is_empty() => Err("empty: Salt was stopped during the write".to_owned()),
         Ok(value) if value.len() < bytes.len() => Err("trailing bytes after the value".to_owned()),
         Ok(_) => {
-            // Values nested too deeply could not be read again.
+            // Values nested too deeply could not be reread.
             match rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX) {
                 Ok(_) => Ok(Some(bytes)),
                 Err(error) => Err(error.to_string()),
@@ -420,7 +422,7 @@ impl Reading<'_> {
         self.feed.push(ImportItem {
             at,
             origin: path.display().to_string(),
-            // The jobs of this machine's master.
+            // The jobs of this host's master.
             master: String::new(),
             payload,
         })
@@ -499,7 +501,7 @@ impl Reading<'_> {
             .map(str::to_owned)
         else {
             self.feed
-                .skip(&dir.display().to_string(), "the minion id is not text");
+                .skip(&dir.display().to_string(), "the minion id is not a string");
             return Ok(());
         };
 

@@ -24,8 +24,8 @@ use crate::model::Kind;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Import {
-    /// Import Salt's own job cache, the directory of `master_job_cache: local_cache`
-    #[command(name = "local_cache", after_long_help = LOCAL_CACHE)]
+    /// Import Salt's job cache, the directory of `master_job_cache: local_cache`
+    #[command(name = "local-cache", after_long_help = LOCAL_CACHE)]
     LocalCache {
         /// The directory, by default of Salt /var/cache/salt/master/jobs
         #[arg(value_name = "DIR")]
@@ -44,20 +44,20 @@ pub(super) enum Import {
 }
 
 impl Import {
-    /// Everything in a directory of Salt's own job cache.
+    /// Everything in a directory of Salt's job cache.
     pub(super) fn local_cache(dir: PathBuf) -> Self {
         Self::LocalCache { dir, since: None }
     }
 }
 
 const LOCAL_CACHE: &str = "\
-Requires a running daemon; the master may run, too. Jobs keep their times, so retention drops jobs beyond its age limit; see \
+Requires a running daemon; the master may also run. Jobs keep their times, so retention drops jobs beyond its age limit; see \
 `saltcellar store stats`. An import can be interrupted and repeated without storing anything twice. Unreadable files are \
 reported and skipped; the exit code is then 65.
 
 Examples:
-  saltcellar import local_cache /var/cache/salt/master/jobs
-  saltcellar import local_cache --since 30d /var/cache/salt/master/jobs";
+  saltcellar import local-cache /var/cache/salt/master/jobs
+  saltcellar import local-cache --since 30d /var/cache/salt/master/jobs";
 
 const JSONL: &str = "\
 docs/EXPORT.md lists the fields. Gaps, reactions and other records of the daemon that wrote the export are counted and left out.

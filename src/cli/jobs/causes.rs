@@ -96,7 +96,7 @@ pub(super) fn cause_key(client: &mut Client, jid: &str, beginning: &str) -> anyh
     keys.find(|key| key.starts_with(beginning)).ok_or_else(|| {
         let shown: String = beginning.chars().take(64).collect();
         anyhow::anyhow!(
-            "find the cause {shown}: job {jid} has none with this key; `saltcellar jobs causes {jid}` lists them"
+            "find the cause {shown}: job {jid} has no cause with this key; `saltcellar jobs causes {jid}` lists them"
         )
     })
 }

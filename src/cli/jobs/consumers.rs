@@ -1,5 +1,7 @@
 //! `saltcellar consumers`: lists and controls the consumers of the event stream.
 
+use std::time::Duration;
+
 use anyhow::bail;
 use serde_json::json;
 
@@ -7,7 +9,9 @@ use super::filter::FilterFlags;
 use crate::api::call as calls;
 use crate::api::call::consumers::{self as api, Consumer, ConsumersPage, LostRange, Pinned};
 use crate::api::call::events::{End, StartArgs};
-use crate::cli::{Column, Global, Table, Tone, When, ask, or_empty, short_at, show, show_rows};
+use crate::cli::{
+    Column, Global, Table, Tone, When, ask, duration, or_empty, short_at, show, show_rows,
+};
 use crate::wire::msgpack::Time;
 
 #[derive(clap::Subcommand)]
@@ -19,7 +23,7 @@ pub(in crate::cli) enum Consumers {
     /// Create a consumer, or change the filter of one
     #[command(after_long_help = CREATE_EXAMPLES)]
     Create(Create),
-    /// Take the next events; they are delivered again until they are acknowledged
+    /// Take the next events; they are redelivered until they are acknowledged
     #[command(after_long_help = NEXT_EXAMPLES)]
     Next(Next),
     /// Acknowledge all events up to a sequence number
@@ -32,7 +36,9 @@ pub(in crate::cli) enum Consumers {
     /// Continue deliveries
     Resume(Name),
     /// Keep unprocessed events from retention, up to store.pin_bytes_max
-    Pin(Pin),
+    Pin(Name),
+    /// Let retention delete unprocessed events
+    Unpin(Name),
     /// Delete a consumer and its position
     Delete(Name),
 }
@@ -49,6 +55,7 @@ impl Consumers {
             | Self::Pause(_)
             | Self::Resume(_)
             | Self::Pin(_)
+            | Self::Unpin(_)
             | Self::Delete(_) => false,
         }
     }
@@ -66,9 +73,9 @@ pub(in crate::cli) struct Create {
     name: String,
     #[command(flatten)]
     filter: FilterFlags,
-    /// Start with the first event since then, not with the next one: oldest, 2h (ago), 2026-11-21
+    /// Start here instead of with the next event: oldest, a sequence number, an age (2h) or a time
     #[arg(long, value_name = "POSITION", value_parser = position, allow_hyphen_values = true)]
-    from: Option<Position>,
+    start: Option<Position>,
 }
 
 #[derive(clap::Args)]
@@ -78,9 +85,9 @@ pub(in crate::cli) struct Next {
     /// Maximum number of events
     #[arg(short = 'n', long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
-    /// Wait so many seconds for events, at most 10
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10))]
-    wait: u64,
+    /// Wait for events: 5s, at most 10s
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = short_wait)]
+    wait: Duration,
     /// The holder of the consumer: another holder is refused until the lease ends
     #[arg(long, value_name = "NAME", default_value = HOLDER)]
     holder: String,
@@ -104,15 +111,6 @@ pub(in crate::cli) struct Seek {
     /// oldest, newest, a sequence number, an age (2h) or a time ('2026-11-21 05:47')
     #[arg(value_parser = position, allow_hyphen_values = true)]
     to: Position,
-}
-
-#[derive(clap::Args)]
-pub(in crate::cli) struct Pin {
-    /// The consumer's name
-    name: String,
-    /// Let retention delete unprocessed events again
-    #[arg(long)]
-    release: bool,
 }
 
 #[derive(Clone)]
@@ -140,6 +138,9 @@ impl From<Name> for api::NameArgs {
     }
 }
 
+/// As long as the daemon lets a call wait.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
 const HOLDER: &str = "cli";
 
 const CREATE_EXAMPLES: &str = "\
@@ -147,13 +148,13 @@ A new consumer starts with the next event. For an existing one, the filter is re
 
 Examples:
   saltcellar consumers create audit --tag 'salt/auth*'
-  saltcellar consumers create failures --fun 'state.*' --retcode '!0' --from 2h";
+  saltcellar consumers create failures --fun 'state.*' --failed --start 2h";
 
 const NEXT_EXAMPLES: &str = "\
-JSON includes each event's data and its id, which stays the same when the event is delivered again.
+JSON includes each event's data and its id, which stays the same when the event is redelivered.
 
 Examples:
-  saltcellar consumers next audit --wait 10 --output jsonl
+  saltcellar consumers next audit --wait 10s --output jsonl
   saltcellar consumers ack audit 81234";
 
 const SEEK_EXAMPLES: &str = "\
@@ -161,6 +162,15 @@ Examples:
   saltcellar consumers seek audit oldest
   saltcellar consumers seek audit 2026-11-21T05:47
   saltcellar consumers seek audit 81234";
+
+/// A wait of one call.
+fn short_wait(text: &str) -> Result<Duration, String> {
+    let wait = duration(text)?;
+    if wait > WAIT_MAX {
+        return Err(format!("at most {} s", WAIT_MAX.as_secs()));
+    }
+    Ok(wait)
+}
 
 pub(in crate::cli) fn position(text: &str) -> Result<Position, String> {
     if let Ok(end) = End::try_from(text.to_owned()) {
@@ -219,21 +229,8 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
             "resume the consumer",
             paused,
         ),
-        Consumers::Pin(Pin { name, release }) => ask::change::<calls::consumers::Pin>(
-            global,
-            &api::PinArgs {
-                name,
-                release,
-                ..api::PinArgs::default()
-            },
-            "pin the consumer",
-            |Pinned { name, pin }| {
-                format!(
-                    "{name} {}",
-                    if *pin { "is pinned" } else { "is not pinned" }
-                )
-            },
-        ),
+        Consumers::Pin(Name { name }) => pin(global, name, false, "pin the consumer"),
+        Consumers::Unpin(Name { name }) => pin(global, name, true, "unpin the consumer"),
         Consumers::Delete(Name { name }) => {
             let call = api::NameArgs {
                 name: name.clone(),
@@ -248,11 +245,27 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
 
             // The daemon only says whether there was one.
             let answer = json!({ "name": name, "deleted": true });
-            show(global.output, &answer, |out| {
-                Ok(out.line(&format!("{name} is deleted"))?)
-            })
+            ask::confirm(global, &answer, &format!("{name} is deleted"))
         }
     }
+}
+
+fn pin(
+    global: &Global,
+    name: String,
+    release: bool,
+    operation: &'static str,
+) -> anyhow::Result<()> {
+    let call = api::PinArgs {
+        name,
+        release,
+        ..api::PinArgs::default()
+    };
+
+    ask::change::<calls::consumers::Pin>(global, &call, operation, |Pinned { name, pin }| {
+        let state = if *pin { "is pinned" } else { "is not pinned" };
+        format!("{name} {state}")
+    })
 }
 
 pub(in crate::cli) fn continues(name: &str, at: &api::Position) -> String {
@@ -272,7 +285,7 @@ fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
     let call = api::CreateArgs {
         name: args.name.clone(),
         filter: args.filter.args(),
-        start: args.from.as_ref().map(StartArgs::from).unwrap_or_default(),
+        start: args.start.as_ref().map(StartArgs::from).unwrap_or_default(),
         ..api::CreateArgs::default()
     };
 
@@ -286,7 +299,7 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
         name: args.name.clone(),
         holder: args.holder.clone(),
         limit: Some(ask::rows(args.limit)),
-        wait_ms: Some(args.wait * 1000),
+        wait_ms: Some(u64::try_from(args.wait.as_millis()).unwrap_or(u64::MAX)),
         ..api::NextArgs::default()
     };
 

@@ -41,7 +41,7 @@ pub(super) fn tone(event: &EventRow) -> Tone {
     };
 
     let outcome = Outcome::of(event.data.packed(), jid);
-    // The publish of a job names minions, too.
+    // The publish of a job also names minions.
     if outcome.value.is_none() {
         return Tone::Plain;
     }

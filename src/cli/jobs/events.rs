@@ -6,25 +6,23 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use rmpv::Value;
-use salt_sls::Glob;
 
 use super::event_rows::{columns, row, tone};
-use super::filter::{DataFilter, FilterFlags};
-use super::tail;
+use super::filter::EventFlags;
+use super::tail::{self, Bounds};
 use crate::api::call::events::{EventRow, EventsPage, FollowArgs, Scan};
 use crate::api::call::send::SendArgs;
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::format::exit::BadData;
 use crate::cli::{
-    Format, Global, ListFlags, ListOf, Listing, Order, Output, Table, TimeRange, Tone, ask, nested,
-    value, yaml,
+    Format, Global, ListFlags, ListOf, Listing, Output, Table, Tone, ask, nested, value, yaml,
 };
 use crate::wire::call::Id;
 use crate::wire::msgpack::PackedMap;
 
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Events {
-    /// List the latest events, newest last
+    /// List events, newest first
     List(Filter),
     /// Follow events as they are stored
     #[command(after_long_help = tail::EXAMPLES)]
@@ -80,52 +78,34 @@ Examples:
 pub(in crate::cli) struct Filter {
     #[command(flatten)]
     rows: ListFlags,
-    /// List all matching events, newest first
+    /// List all matching events
     #[arg(long, conflicts_with_all = ["limit", "reverse"])]
-    all: bool,
-    /// Then follow new events, as `events tail` does
-    #[arg(short, long, conflicts_with_all = ["all", "reverse", "jid", "until", "before", "explain"])]
+    no_limit: bool,
+    /// Print the latest events, newest last, then follow new events as `events tail` does
+    #[arg(short, long, conflicts_with_all = ["no_limit", "reverse", "until", "before", "stats"])]
     follow: bool,
-    /// Only tags that match this glob; * crosses slashes, as in Salt
-    #[arg(long, value_name = "GLOB")]
-    tag: Option<String>,
-    /// Only events of this job
-    #[arg(long)]
-    jid: Option<String>,
-    /// Only events of this minion
-    #[arg(long, value_name = "ID")]
-    minion: Option<String>,
-    /// Only events that this master of a cluster fired
-    #[arg(long, value_name = "ID")]
-    master: Option<String>,
     #[command(flatten)]
-    more: DataFilter,
-    #[command(flatten)]
-    when: TimeRange,
-    /// Only events before this sequence number
-    #[arg(long, value_name = "SEQ")]
-    before: Option<u64>,
+    filter: EventFlags,
     /// Show each event's data in tables
     #[arg(long)]
-    data: bool,
+    show_data: bool,
     /// Print on standard error how much was searched, and what the summaries excluded
     #[arg(long)]
-    explain: bool,
+    stats: bool,
 }
 
 const EXAMPLES: &str = "\
-Tables list the newest event last; JSON and --all list it first. --reverse turns the order of either.
 JSON includes each event's data; docs/WIRE.md lists the fields.
 
 Examples:
   saltcellar events list
   saltcellar events list --tag 'salt/job/*/ret/*' --since 10m
   saltcellar events list -n 5 -f
-  saltcellar events list --minion web1 --data
-  saltcellar events list --fun 'state.*' --retcode '!0'
-  saltcellar events list --since yesterday --search 'Permission denied' --explain
+  saltcellar events list --minion web1 --show-data
+  saltcellar events list --fun 'state.*' --failed
+  saltcellar events list --since yesterday --search 'Permission denied' --stats
   saltcellar events list --jid 20261121054728123456 --output json
-  saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
+  saltcellar events list --no-limit --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
 ask::paged! {
     calls::events::List: EventRow, in events, after Cursor, in cursor,
@@ -215,64 +195,36 @@ fn data(event: &Send) -> anyhow::Result<Value> {
 
 impl Filter {
     fn args(&self) -> calls::events::ListArgs {
-        // An empty text, such as an unset variable of a script, is no filter.
-        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-
         calls::events::ListArgs {
-            // With `all` the pages end with the archive.
-            limit: Some(if self.all {
+            // Without a limit the pages end with the archive.
+            limit: Some(if self.no_limit {
                 usize::MAX
             } else {
                 self.rows.limit()
             }),
-            since: self.when.since(),
-            until: self.when.until(),
-            minion: given(&self.minion),
-            master: given(&self.master),
-            tag: given(&self.tag).map(Glob::from),
-            jid: given(&self.jid).map(Id),
-            filter: self.more.args(),
-            before: self.before,
+            since: self.filter.when.since(),
+            until: self.filter.when.until(),
+            // There is an index of jobs, which the filter language does not use.
+            jid: self.filter.jid().map(|jid| Id(jid.to_owned())),
+            filter: self.filter.flags.args(),
+            before: self.filter.before,
             ..calls::events::ListArgs::default()
         }
     }
-
-    /// The same selection of events that are still to come.
-    fn flags(&self) -> FilterFlags {
-        FilterFlags {
-            tag: self.tag.clone(),
-            minion: self.minion.as_deref().map(literal),
-            master: self.master.as_deref().map(literal),
-            more: self.more.clone(),
-        }
-    }
 }
 
-/// The glob that matches this id only.
-fn literal(id: &str) -> String {
-    let mut glob = String::with_capacity(id.len());
-    for c in id.chars() {
-        if matches!(c, '*' | '?' | '[') {
-            glob.extend(['[', c, ']']);
-        } else {
-            glob.push(c);
-        }
-    }
-    glob
-}
-
-/// Prints the latest events, and from then on new ones.
+/// Prints the latest events, then new events as they arrive.
 fn list_and_follow(global: &Global, filter: &Filter) -> anyhow::Result<()> {
     // Before the list is read: an event may be stored meanwhile, and must be in one of the two.
     let mut call = FollowArgs {
-        filter: filter.flags().args(),
+        filter: filter.filter.args(),
         wait_ms: Some(0),
         ..FollowArgs::default()
     };
     let position = ask::answer::<calls::events::Follow>(global, &call, "follow the events")?.next;
 
-    let mut latest = Listing::<calls::events::List>::new(global, filter.args())?;
-    let events = latest.next_in(Order::NewestLast)?;
+    let mut latest = Listing::<calls::events::List>::new(global, filter.args())?.reversed(true);
+    let events = latest.next_in_order()?;
     let listed = events.last().map_or(0, |event| event.seq + 1);
 
     let mut out = Output::new(global.output);
@@ -294,15 +246,15 @@ fn list_and_follow(global: &Global, filter: &Filter) -> anyhow::Result<()> {
         global,
         (&mut out, &mut table),
         call,
-        usize::MAX,
-        filter.data,
+        Bounds::default(),
+        filter.show_data,
     )
 }
 
 /// The data below an event's row, if they are wanted.
 fn data_of(filter: &Filter, event: Option<&EventRow>) -> String {
     event
-        .filter(|_| filter.data)
+        .filter(|_| filter.show_data)
         .map_or_else(String::new, |event| nested(&value(&event.data), 4))
 }
 
@@ -312,17 +264,10 @@ fn list(global: &Global, filter: &Filter) -> anyhow::Result<()> {
     }
 
     let mut table = Table::new(columns());
-    // All events can only be printed as they are read, and that is newest first.
-    let order = if filter.all {
-        Order::NewestFirst
-    } else {
-        Order::NewestLast
-    };
-
     Listing::<calls::events::List>::new(global, filter.args())?
-        .explained(filter.explain)
+        .with_stats(filter.stats)
         .reversed(filter.rows.reverse)
-        .print(global.output, order, |out, events| {
+        .print(global.output, |out, events| {
             let rows: Vec<_> = events.iter().map(row).collect();
             Ok(table.print_with(
                 out,

@@ -3,26 +3,9 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::call::events::FilterArgs;
+use crate::cli::TimeRange;
 
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(in crate::cli) struct DataFilter {
-    /// Only functions that match this glob
-    #[arg(long, value_name = "GLOB")]
-    pub(super) fun: Option<String>,
-    /// Only returns with this exit code; !0 for all except 0
-    #[arg(long, value_name = "CODE", allow_hyphen_values = true)]
-    pub(super) retcode: Option<String>,
-    /// Only retention classes that match this glob
-    #[arg(long, value_name = "GLOB")]
-    pub(super) class: Option<String>,
-    /// Only events whose data contain this text; upper and lower case differ
-    #[arg(long, value_name = "TEXT")]
-    pub(super) search: Option<String>,
-    /// Only events for which this Jinja expression over tag and data is true
-    #[arg(long = "where", value_name = "EXPRESSION")]
-    pub(super) condition: Option<String>,
-}
-
+/// What a consumer can select by.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(in crate::cli) struct FilterFlags {
     /// Only tags that match this glob; * crosses slashes, as in Salt
@@ -34,27 +17,73 @@ pub(in crate::cli) struct FilterFlags {
     /// Only masters of a cluster that match this glob; . for the daemon's own
     #[arg(long, value_name = "GLOB")]
     pub(super) master: Option<String>,
-    #[command(flatten)]
-    pub(super) more: DataFilter,
+    /// Only functions that match this glob
+    #[arg(long, value_name = "GLOB")]
+    pub(super) fun: Option<String>,
+    /// Only returns with this exit code; !0 for all except 0
+    #[arg(long, value_name = "CODE", allow_hyphen_values = true)]
+    pub(super) retcode: Option<String>,
+    /// Only failed returns: their exit code is not 0
+    #[arg(long, conflicts_with = "retcode")]
+    pub(super) failed: bool,
+    /// Only retention classes that match this glob
+    #[arg(long, value_name = "GLOB")]
+    pub(super) retention_class: Option<String>,
+    /// Only events whose data contains TEXT (case-sensitive)
+    #[arg(long, value_name = "TEXT")]
+    pub(super) search: Option<String>,
+    /// Only events for which this Jinja expression over tag and data is true
+    #[arg(long = "where", value_name = "EXPRESSION")]
+    pub(super) condition: Option<String>,
 }
 
-impl DataFilter {
+/// What events are selected by: the same for a list, for following and for counting.
+#[derive(Debug, Clone, clap::Args)]
+pub(in crate::cli) struct EventFlags {
+    #[command(flatten)]
+    pub(super) flags: FilterFlags,
+    /// Only events of this job
+    #[arg(long, value_name = "JID")]
+    pub(super) jid: Option<String>,
+    #[command(flatten)]
+    pub(super) when: TimeRange,
+    /// Only events before this sequence number
+    #[arg(long, value_name = "SEQ")]
+    pub(super) before: Option<u64>,
+}
+
+/// The exit code of a failed return, in the filter language.
+const FAILED: &str = "!0";
+
+impl FilterFlags {
     /// The filter in calls.
     pub(super) fn args(&self) -> FilterArgs {
-        self.with([])
+        self.of_job(None)
     }
 
-    /// The filter with more keys of its scope.
-    fn with<const N: usize>(&self, more: [(&str, &Option<String>); N]) -> FilterArgs {
-        let own = [
-            ("fun", &self.fun),
-            ("retcode", &self.retcode),
-            ("class", &self.class),
+    /// The filter in calls, for the events of one job.
+    fn of_job(&self, jid: Option<&str>) -> FilterArgs {
+        let retcode = if self.failed {
+            Some(FAILED)
+        } else {
+            self.retcode.as_deref()
+        };
+
+        let fields = [
+            ("tag", self.tag.as_deref()),
+            ("minion", self.minion.as_deref()),
+            ("master", self.master.as_deref()),
+            ("fun", self.fun.as_deref()),
+            ("retcode", retcode),
+            ("class", self.retention_class.as_deref()),
+            ("jid", jid),
         ];
-        let scope: Map<String, Json> = more
+        let scope: Map<String, Json> = fields
             .into_iter()
-            .chain(own)
-            .filter_map(|(key, value)| Some((key.to_owned(), json!(value.as_ref()?))))
+            // An empty text, such as an unset variable of a script, is no filter.
+            .filter_map(|(key, value)| {
+                Some((key.to_owned(), json!(value.filter(|v| !v.is_empty())?)))
+            })
             .collect();
 
         FilterArgs {
@@ -71,13 +100,14 @@ impl DataFilter {
     }
 }
 
-impl FilterFlags {
-    /// The filter in calls.
+impl EventFlags {
+    /// The job, unless the text is empty.
+    pub(super) fn jid(&self) -> Option<&str> {
+        self.jid.as_deref().filter(|jid| !jid.is_empty())
+    }
+
+    /// The filter in calls that read the log forwards.
     pub(super) fn args(&self) -> FilterArgs {
-        self.more.with([
-            ("tag", &self.tag),
-            ("minion", &self.minion),
-            ("master", &self.master),
-        ])
+        self.flags.of_job(self.jid())
     }
 }

@@ -1,16 +1,20 @@
 //! `saltcellar minions`: lists minions, and shows one, from the archive.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use salt_sls::Glob;
 
 use crate::api::call as calls;
 use crate::api::call::minions::{ListArgs, ShowArgs};
-use crate::api::query::{Minion, MinionEvent, MinionRow, MinionRun, NotRead, StateCounts};
+use crate::api::query::{
+    Minion, MinionEvent, MinionRow, MinionRun, MinionState, NotRead, StateCounts,
+};
 use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
 use crate::cli::{
-    Column, Global, Line, Output, Table, Tone, ask, or_empty, short_at, short_at_in_zone, show,
-    show_rows, title,
+    Column, Global, Line, Output, Table, Tone, ask, duration, or_empty, short_at, short_at_in_zone,
+    show, show_rows, title,
 };
 use crate::wire::msgpack::Time;
 
@@ -28,6 +32,15 @@ pub(in crate::cli) struct List {
     /// Only minions that match this glob
     #[arg(value_name = "GLOB")]
     minion: Option<String>,
+    /// Only minions whose last highstate failed
+    #[arg(long, conflicts_with = "missing")]
+    failed: bool,
+    /// Only minions that have not returned a job of the last 24 hours
+    #[arg(long)]
+    missing: bool,
+    /// Only minions that were not seen for this long: 2h, 3d
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    not_seen_since: Option<Duration>,
     /// Maximum number of minions
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
@@ -49,6 +62,8 @@ MISSING the number of recent jobs that expect a return.
 Examples:
   saltcellar minions list
   saltcellar minions list 'web*'
+  saltcellar minions list --failed
+  saltcellar minions list --not-seen-since 2d
   saltcellar minions list --output jsonl | jq -r 'select(.highstate.failed) | .id'";
 
 const SHOW_EXAMPLES: &str = "\
@@ -69,6 +84,12 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
 
     let call = ListArgs {
         minion: args.minion.clone().map(Glob::from),
+        state: match (args.failed, args.missing) {
+            (true, _) => Some(MinionState::Failed),
+            (_, true) => Some(MinionState::Missing),
+            _ => None,
+        },
+        not_seen_since: args.not_seen_since.map(ago),
         limit: args.limit.map(ask::rows),
         ..ListArgs::default()
     };
@@ -113,6 +134,12 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
 ask::paged! {
     calls::minions::List: MinionRow, in minions, after String, in after,
     limited by limit, joined by |before, page| page.skipped.add(&before.skipped)
+}
+
+/// This long before now.
+fn ago(age: Duration) -> Time {
+    let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+    Time(Micros(Clock::real().now().0.saturating_sub(age)))
 }
 
 fn age(at: Option<Time>, now: Micros) -> String {

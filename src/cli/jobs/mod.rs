@@ -29,8 +29,8 @@ use crate::api::call::{self as calls, Cursor};
 use crate::api::client::Client;
 use crate::api::query::JobResult;
 use crate::cli::{
-    Column, Format, Global, ListFlags, ListOf, Listing, Order, Output, Table, TimeRange, Tone, ask,
-    plain, show as show_answer, title,
+    Column, Format, Global, ListFlags, ListOf, Listing, Output, Table, TimeRange, Tone, ask, plain,
+    show as show_answer, title,
 };
 use crate::wire::call::Id;
 
@@ -81,16 +81,19 @@ pub(super) struct Filter {
     /// Only targets that match this glob
     #[arg(long, value_name = "GLOB")]
     tgt: Option<String>,
-    /// Only jobs that this minion returned or was expected to
-    #[arg(long, value_name = "ID")]
+    /// Only jobs that a minion that matches this glob returned or was expected to
+    #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
     /// Only jobs that this master of a cluster published
     #[arg(long, value_name = "ID")]
     master: Option<String>,
-    /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state); with --minion, this result of that minion
+    /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state); with --minion, this result of such a minion
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<JobResult>(),
           hide_possible_values = true)]
     result: Option<JobResult>,
+    /// Only failed jobs, as --result failed
+    #[arg(long, conflicts_with = "result")]
+    failed: bool,
     /// Only jobs with this metadata; if repeated, all must match
     #[arg(long, value_name = "KEY=GLOB", value_parser = key_and_glob)]
     metadata: Vec<(String, String)>,
@@ -102,9 +105,9 @@ pub(super) struct Filter {
     /// Only jobs before this one
     #[arg(long, value_name = "JID")]
     before: Option<String>,
-    /// Include saltutil.find_job, by which Salt polls running jobs
+    /// Include saltutil.find_job, which Salt uses to poll running jobs
     #[arg(long)]
-    find_job: bool,
+    include_polling: bool,
 }
 
 const LIST_EXAMPLES: &str = "\
@@ -115,7 +118,7 @@ Examples:
   saltcellar jobs list --fun 'state.*' --since 3d -n 100
   saltcellar jobs list --minion web1 --user root
   saltcellar jobs list --fun cmd.run --arg 'rm *'
-  saltcellar jobs list --result failed --metadata ticket='OPS-*'
+  saltcellar jobs list --failed --metadata ticket='OPS-*'
   saltcellar jobs list --output jsonl | jq -r 'select(.failed > 0) | .jid'";
 
 const MISSING_EXAMPLES: &str = "\
@@ -152,18 +155,22 @@ impl Filter {
             limit: Some(self.rows.limit()),
             since: self.when.since(),
             until: self.when.until(),
-            minion: self.minion,
+            minion: glob(self.minion),
             master: self.master,
             fun: glob(self.fun),
             arg: self.arg,
             tgt: glob(self.tgt),
             user: self.user,
             jid: self.prefix.map(Id),
-            result: self.result,
+            result: if self.failed {
+                Some(JobResult::Failed)
+            } else {
+                self.result
+            },
             metadata: metadata
                 .map(|(key, text)| (key, Glob::from(text)))
                 .collect(),
-            find_job: self.find_job,
+            find_job: self.include_polling,
             before: self.before.map(Id),
             ..calls::jobs::ListArgs::default()
         }
@@ -212,7 +219,7 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let is_reversed = filter.rows.reverse;
     Listing::<calls::jobs::List>::new(global, filter.args())?
         .reversed(is_reversed)
-        .print(global.output, Order::NewestFirst, |out, rows| {
+        .print(global.output, |out, rows| {
             Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?)
         })
 }
@@ -273,6 +280,7 @@ struct ListedMissing<'a> {
 fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let filter = Filter {
         result: Some(JobResult::Missing),
+        failed: false,
         ..filter
     };
 
@@ -293,7 +301,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
 
     let mut first = true;
     loop {
-        let rows = pages.next_in(Order::NewestFirst)?;
+        let rows = pages.next_in_order()?;
 
         // The first page of a table prints the heading even without rows.
         if rows.is_empty() && !(first && out.format == Format::Table) {

@@ -19,24 +19,25 @@ use crate::api::client::Client;
 use crate::base::limits::RMPV_ANSWER_DEPTH_MAX;
 use crate::base::units::span;
 use crate::cli::{
-    Column, Form, Global, Output, Paged, Table, ask, line_of, plain, short_at_in_zone, value,
+    BadUsage, Column, Form, Global, Output, Paged, Table, ask, line_of, plain, short_at_in_zone,
+    value,
 };
 use crate::wire::call::Id;
 use crate::wire::msgpack::json::to_json;
 
 const EXAMPLES: &str = "\
 First what the job is, then why it failed and which minions are missing, then the returns, failed ones first. A terminal \
-shows the states that failed or changed; other output has all of them. The beginning of a JID is enough if no other job \
+shows the states that failed or changed; other output contains all of them. The beginning of a JID is enough if no other job \
 begins with it.
 
-With --output json the job is one object; with jsonl each return is a line. nested and highstate format the returns as \
-Salt does. json with --returns prints {minion: return}, as Salt does.
+With --output json the job is one object; with jsonl each return is a line. --format prints the returns as Salt does. \
+json with --returns prints {minion: return}, as Salt does.
 With --result missing or unknown there are no returns; jsonl and csv then have a line for each of these minions.
 
 Examples:
   saltcellar jobs show 20261121054728123456
-  saltcellar jobs show 20261121054728123456 --output highstate
-  saltcellar jobs show 20261121054728123456 --output highstate --sort duration
+  saltcellar jobs show 20261121054728123456 --format highstate
+  saltcellar jobs show 20261121054728123456 --format highstate --sort duration
   saltcellar jobs show 20261121054728123456 --result failed --minion 'web*'
   saltcellar jobs show 20261121054728123456 --result missing --output jsonl | jq -r .minion
   saltcellar jobs show 20261121054728123456 --cause 5a17c0de
@@ -62,9 +63,27 @@ pub(in crate::cli) struct Args {
     /// On a terminal, show also the states that succeeded without a change
     #[arg(long)]
     all_states: bool,
-    /// Order of the states of a minion, on a terminal and with --output highstate: duration, the slowest first
+    /// Print the returns as Salt does: salt (its `nested` outputter) or highstate
+    #[arg(
+        long,
+        value_name = "salt|highstate",
+        value_enum,
+        hide_possible_values = true,
+        conflicts_with = "returns"
+    )]
+    format: Option<SaltFormat>,
+    /// Order of the states of a minion, on a terminal and with --format highstate: duration, the slowest first
     #[arg(long, value_name = "ORDER", value_enum, hide_possible_values = true)]
     sort: Option<StateOrder>,
+}
+
+/// One of Salt's outputters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum SaltFormat {
+    /// `nested`.
+    Salt,
+    /// `highstate`.
+    Highstate,
 }
 
 impl Paged for calls::jobs::Show {
@@ -108,7 +127,7 @@ struct NoReturnOf<'a> {
     behind_s: Option<u64>,
 }
 
-/// The minions without a return that an answer lists by such a result.
+/// The minions without a return that a response lists by such a result.
 fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
     let jid = job.row.jid.as_str();
     let missing = job.missing.iter().map(|minion| NoReturnOf {
@@ -131,6 +150,13 @@ fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
 const OPERATION: &str = "show the job";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    // Salt's formats are for people.
+    if args.format.is_some() && global.output != Form::Table {
+        return Err(
+            BadUsage("read --format: it cannot be combined with --output".to_owned()).into(),
+        );
+    }
+
     let mut client = ask::connect(global)?;
     let jid = job_id::whole(&mut client, &args.jid)?;
 
@@ -149,7 +175,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::paged(global.output);
 
     // A table on a terminal is read from its beginning: it is printed as it arrives.
-    if out.form == Form::Table && out.width.is_some() {
+    if out.form == Form::Table && args.format.is_none() && out.width.is_some() {
         report(global, args, call, &mut out)?;
         return Ok(out.finish()?);
     }
@@ -163,21 +189,24 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let is_without_return = args.result.is_some_and(ReturnResult::is_without_return);
     let by_duration = args.sort.is_some();
-    match out.form {
-        Form::Nested | Form::Highstate => {
-            let mut returns = returns(&job)?;
-            if by_duration && out.form == Form::Highstate {
-                outputter::slowest_first(&mut returns);
-            }
-            // Salt's outputters take the whole map, and colour it by the job's success.
-            let text = if out.form == Form::Highstate {
+    if let Some(format) = args.format {
+        let mut returns = returns(&job)?;
+        // Salt's outputters take the whole map, and colour it by the job's success.
+        let text = match format {
+            SaltFormat::Salt => outputter::nested(&returns, 0, out.colours(), job.row.failed > 0),
+            SaltFormat::Highstate => {
+                if by_duration {
+                    outputter::slowest_first(&mut returns);
+                }
                 outputter::highstate(&returns, out.colours())
-            } else {
-                outputter::nested(&returns, 0, out.colours(), job.row.failed > 0)
-            };
+            }
+        };
 
-            out.rendered(text.trim_end())?;
-        }
+        out.rendered(text.trim_end())?;
+        return Ok(out.finish()?);
+    }
+
+    match out.form {
         Form::Json if args.returns => out.json(&to_json(&returns(&job)?))?,
         Form::Json => out.json(&job)?,
         Form::Jsonl if args.returns => {
@@ -288,7 +317,7 @@ fn report(global: &Global, args: &Args, call: ShowArgs, out: &mut Output) -> any
     }
 }
 
-/// `{minion: return}`, as Salt's own commands print it.
+/// `{minion: return}`, as Salt's commands print it.
 fn returns(job: &JobAnswer) -> anyhow::Result<Value> {
     let pair = |answer: &Return| {
         let mut packed = answer.value.packed();
@@ -313,7 +342,7 @@ fn head(out: &mut Output, client: &mut Client, job: &JobAnswer, args: &Args) -> 
 
     let facts = facts(job, out.width);
     let causes = cause_lines(&found, out.width);
-    // By a result the answer may list none of them, or has them for the caller to read.
+    // By a result the response may list none of them, or has them for the caller to read.
     let (groups, width) = match args.result.filter(|result| result.is_without_return()) {
         Some(_) if job.missing.is_empty() => (&[][..], None),
         Some(_) => (found.missing.as_slice(), None),

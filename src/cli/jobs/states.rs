@@ -13,7 +13,7 @@ use crate::cli::{Column, Format, Global, Output, Paged, Table, Tone, ask, leaf, 
 use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
-Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, also within \
+Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, even within \
 orchestrations. JSON includes complete changes and comments; docs/WIRE.md lists the fields.
 
 Examples:

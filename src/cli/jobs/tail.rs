@@ -7,31 +7,32 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::event_rows::{columns, line, row};
-use super::filter::FilterFlags;
+use super::filter::EventFlags;
 use crate::api::call as calls;
 use crate::api::call::events::{CountArgs as CountCall, EventGroup, EventRow, FollowArgs, GroupBy};
-use crate::base::clock::Micros;
+use crate::base::clock::{Clock, Micros};
 use crate::cli::{
-    Column, Format, Global, Output, Table, TimeRange, When, ask, nested, plain, print_error,
-    short_at, show, show_rows, title, value,
+    Column, Format, Global, Output, Table, ask, nested, plain, print_error, short_at, show,
+    show_rows, title, value,
 };
 use crate::wire::msgpack::Time;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
+Prints each event once, in the order of the log: first the events since --since, then new ones as they are stored. \
+Ends with --limit, --until or --before. JSON includes each event's data. \
 The command replaces `salt-run state.event pretty=True`, and needs no access to Salt's bus. \
 After a restart of the daemon it continues at its position; an event `saltcellar/gap/retention` stands for events that were deleted meanwhile.
 
 Examples:
   saltcellar events tail
   saltcellar events tail --since 10m --tag 'salt/job/*/ret/*'
-  saltcellar events tail --where 'data.success is false and data.fun is startingwith(\"state.\")' --data
+  saltcellar events tail --where 'data.success is false and data.fun is startingwith(\"state.\")' --show-data
   saltcellar events tail --output jsonl | jq .data";
 
 pub(in crate::cli) const COUNT_EXAMPLES: &str = "\
 Examples:
   saltcellar events count --since 1d --tag 'salt/auth'
-  saltcellar events count --fun 'state.*' --retcode '!0'
+  saltcellar events count --fun 'state.*' --failed
   saltcellar events count --since today --by function
   saltcellar events count --since -1d --search 'Permission denied' --by minion";
 
@@ -41,10 +42,7 @@ const WAIT_MS: u64 = 10_000;
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
-    filter: FilterFlags,
-    /// Start with the events since then: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    since: Option<When>,
+    filter: EventFlags,
     /// End after this number of events
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
@@ -53,15 +51,13 @@ pub(in crate::cli) struct Args {
     follow: bool,
     /// Show each event's data
     #[arg(long)]
-    data: bool,
+    show_data: bool,
 }
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct CountArgs {
     #[command(flatten)]
-    filter: FilterFlags,
-    #[command(flatten)]
-    when: TimeRange,
+    filter: EventFlags,
     /// Count by function, minion, hour or class
     #[arg(long, value_name = "WHAT", value_parser = ask::words::<GroupBy>(), hide_possible_values = true)]
     by: Option<GroupBy>,
@@ -77,7 +73,11 @@ impl CountArgs {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
-    let left = args.limit.map_or(usize::MAX, ask::rows);
+    let bounds = Bounds {
+        limit: args.limit.map(ask::rows),
+        until: args.filter.when.until().map(|Time(at)| at),
+        before: args.filter.before,
+    };
 
     // The first call does not wait: its response has the position from which a later connection
     // continues.
@@ -86,24 +86,59 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         wait_ms: Some(0),
         ..FollowArgs::default()
     };
-    call.start.time = args.since.map(Time::from);
+    call.start.time = args.filter.when.since();
 
-    follow(global, (&mut out, &mut table), call, left, args.data)
+    follow(global, (&mut out, &mut table), call, bounds, args.show_data)
 }
 
-/// Prints events from where `call` starts, until as many as `left` are printed.
+/// Where following ends; without any of them it does not end.
+#[derive(Default)]
+pub(super) struct Bounds {
+    /// After this number of events.
+    limit: Option<usize>,
+    /// With the events before this time.
+    until: Option<Micros>,
+    /// With the events before this sequence number.
+    before: Option<u64>,
+}
+
+impl Bounds {
+    /// Whether an event is beyond them.
+    fn is_beyond(&self, event: &EventRow) -> bool {
+        self.before.is_some_and(|before| event.seq >= before)
+            || self.until.is_some_and(|until| event.time.0 >= until)
+    }
+
+    /// How long a call may wait: not beyond the end.
+    fn wait_ms(&self, now: Micros) -> u64 {
+        let left = self.until.map(|until| until.0.saturating_sub(now.0) / 1000);
+        left.and_then(|left| u64::try_from(left).ok())
+            .map_or(WAIT_MS, |left| left.saturating_add(1).min(WAIT_MS))
+    }
+
+    /// Whether no event before them can follow: `next` is the position that was read up to, at this
+    /// time or later.
+    fn is_passed(&self, next: u64, read_at: Micros) -> bool {
+        self.before.is_some_and(|before| next >= before)
+            || self.until.is_some_and(|until| read_at >= until)
+    }
+}
+
+/// Prints events from where `call` starts, within `bounds`.
 pub(super) fn follow(
     global: &Global,
     (out, table): (&mut Output, &mut Table),
     mut call: FollowArgs,
-    mut left: usize,
+    bounds: Bounds,
     with_data: bool,
 ) -> anyhow::Result<()> {
     let operation = "follow the events";
     let mut client = ask::connect(global)?;
     let mut has_position = call.start.seq.is_some();
+    let mut left = bounds.limit.unwrap_or(usize::MAX);
 
     while left > 0 {
+        let read_at = Clock::real().now();
         call.limit = Some(left.min(crate::base::limits::CLI_PAGE_ROWS));
 
         let found = match client.make::<calls::events::Follow>(&call) {
@@ -116,6 +151,10 @@ pub(super) fn follow(
         };
 
         for event in &found.events {
+            // The log is in the order of sequence numbers, and of times unless a clock was set.
+            if bounds.is_beyond(event) {
+                return Ok(out.flush()?);
+            }
             print(out, table, event, with_data)?;
             left = left.saturating_sub(1);
         }
@@ -128,9 +167,14 @@ pub(super) fn follow(
             print_error(&format!("{}; not shown", plain(&unfiltered.reason)));
         }
 
+        // Everything before the end was stored when the call was made.
+        if !found.more && bounds.is_passed(found.next, read_at) {
+            return Ok(());
+        }
+
         // From now on by position: by time, an event could be missed or repeated.
         has_position = true;
-        call.wait_ms = Some(WAIT_MS);
+        call.wait_ms = Some(bounds.wait_ms(Clock::real().now()));
         call.start.time = None;
         call.start.seq = Some(found.next);
     }
@@ -212,8 +256,9 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let operation = "count the events";
     let mut client = ask::connect(global)?;
     let mut call = CountCall {
-        since: args.when.since(),
-        until: args.when.until(),
+        since: args.filter.when.since(),
+        until: args.filter.when.until(),
+        before: args.filter.before,
         filter: args.filter.args(),
         by: args.by,
         ..CountCall::default()

@@ -16,14 +16,14 @@ use crate::api::call::jobs::answers::{Awaited, JobUpdate, NewReturn, Step, Unkno
 use crate::api::call::jobs::{MissingArgs, WatchArgs};
 use crate::api::client::Client;
 use crate::cli::{
-    Exit, Finding, Format, Global, Output, ask, finding, joined, leaf, plain, short_at, value,
+    Exit, Finding, Format, Global, Output, ask, duration, finding, joined, leaf, plain, short_at,
+    value,
 };
-use crate::model::word::Word as _;
 use crate::wire::call::Id;
 
 const EXAMPLES: &str = "\
 Exits once all expected minions have returned, or a runner has finished. A terminal shows a status line and the failed \
-returns; other output has one line per return. With state_events in the master's configuration, states are shown \
+returns; other output contains one line per return. With state_events in the master's configuration, states are shown \
 as they run.
 
 Exit codes: 0 all returned successfully, 1 minions failed, 75 timed out with missing minions.
@@ -46,12 +46,8 @@ pub(in crate::cli) struct Args {
     /// The job's id
     jid: String,
     /// Timeout: 30s, 10m, 2h
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = timeout)]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
-}
-
-fn timeout(text: &str) -> Result<Duration, String> {
-    Duration::parse(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
 }
 
 #[derive(Default)]
@@ -338,7 +334,7 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
 }
 
 fn finish(out: &mut Output, client: &mut Client, jid: &str, job: &JobState) -> anyhow::Result<()> {
-    // As `jobs show` has it: without all answers of a master that is behind, its minions are not missing.
+    // As `jobs show` has it: without all responses of a master that is behind, its minions are not missing.
     let args = MissingArgs {
         jid: Id(jid.to_owned()),
     };

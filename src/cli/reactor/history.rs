@@ -1,12 +1,12 @@
 //! `saltcellar reactor history`: lists reactions.
 
 use clap::builder::PossibleValuesParser;
+use salt_sls::Glob;
 
 use crate::api::call::reactor::{HistoryArgs, ReactionRow};
 use crate::api::call::{self as calls, Cursor};
 use crate::cli::{
-    Column, Global, ListFlags, ListOf, Listing, Order, Table, TimeRange, Tone, ask, plain,
-    short_at, title,
+    Column, Global, ListFlags, ListOf, Listing, Table, TimeRange, Tone, ask, plain, short_at, title,
 };
 use crate::reactor::master::Call;
 use crate::reactor::stored::{States, StoredRecord};
@@ -22,8 +22,8 @@ pub(in crate::cli) struct Args {
     /// Only reactions of this master's reactor
     #[arg(long, value_name = "ID")]
     master: Option<String>,
-    /// Only events of this minion
-    #[arg(long, value_name = "ID")]
+    /// Only events of minions that match this glob
+    #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
     /// Only reactions in these states: done, failed, partial, dead, skipped
     #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = PossibleValuesParser::new(States::names()))]
@@ -65,7 +65,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         limit: Some(args.rows.limit()),
         since: args.when.since(),
         until: args.when.until(),
-        minion: args.minion.clone(),
+        minion: args.minion.clone().map(Glob::from),
         tag: args.tag.clone(),
         master: args.master.clone(),
         state: states,
@@ -75,7 +75,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     Listing::<calls::reactor::History>::new(global, call)?
         .reversed(args.rows.reverse)
-        .print(global.output, Order::NewestLast, |out, reactions| {
+        .print(global.output, |out, reactions| {
             Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?)
         })
 }

@@ -1,27 +1,26 @@
 //! `saltcellar reactor ...`: the reactor's rules and history, tests of its files, and comparison
 //! with Salt's own.
 
-mod check;
-mod conformance;
+mod diff;
 mod history;
-mod list;
+mod lint;
+mod render;
 mod replay;
+mod rules;
 mod salt;
-mod shadow;
 mod show;
-mod test;
 mod why;
 
-pub(super) use self::check::faults;
 pub(super) use self::history::failures;
+pub(super) use self::lint::faults;
 use crate::cli::Global;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Reactor {
     /// List the rules and the reactor that acts on each
-    #[command(after_long_help = list::EXAMPLES)]
-    List(list::Args),
-    /// List reactions, newest last
+    #[command(after_long_help = rules::EXAMPLES)]
+    Rules(rules::Args),
+    /// List reactions, newest first
     #[command(after_long_help = history::EXAMPLES)]
     History(history::Args),
     /// Show a reaction: event, rules, rendered files, calls and results
@@ -33,44 +32,36 @@ pub(super) enum Reactor {
     /// Retry failed reactions
     #[command(after_long_help = replay::EXAMPLES)]
     Replay(replay::Args),
-    /// Compare the shadow reactor with Salt's own
-    #[command(after_long_help = shadow::EXAMPLES)]
-    Shadow(shadow::Args),
+    /// Compare the calls of the shadow reactor with the calls of Salt's reactor
+    #[command(after_long_help = diff::EXAMPLES)]
+    Diff(diff::Args),
     /// Render a file for an event and show its calls, without making them
-    #[command(after_long_help = test::EXAMPLES)]
-    Test(test::Args),
+    #[command(after_long_help = render::EXAMPLES)]
+    Render(render::Args),
     /// Check the master's rules and their files for errors and for use of Salt's Python
-    #[command(after_long_help = check::EXAMPLES)]
-    Check(check::Args),
-    /// Run recorded cases and compare the results with Salt's
-    #[command(after_long_help = conformance::EXAMPLES)]
-    Conformance(conformance::Args),
+    #[command(after_long_help = lint::EXAMPLES)]
+    Lint(lint::Args),
 }
 
 impl Reactor {
     /// Whether it prints a table.
     pub(super) fn has_rows(&self) -> bool {
         match self {
-            Self::List(_) | Self::History(_) | Self::Why(_) | Self::Shadow(_) => true,
-            Self::Show(_)
-            | Self::Replay(_)
-            | Self::Test(_)
-            | Self::Check(_)
-            | Self::Conformance(_) => false,
+            Self::Rules(_) | Self::History(_) | Self::Why(_) | Self::Diff(_) => true,
+            Self::Show(_) | Self::Replay(_) | Self::Render(_) | Self::Lint(_) => false,
         }
     }
 }
 
 pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
     match reactor {
-        Reactor::List(args) => list::run(global, &args),
+        Reactor::Rules(args) => rules::run(global, &args),
         Reactor::History(args) => history::run(global, &args),
         Reactor::Show(args) => show::run(global, &args),
         Reactor::Why(args) => why::run(global, &args),
         Reactor::Replay(args) => replay::run(global, &args),
-        Reactor::Shadow(args) => shadow::run(global, &args),
-        Reactor::Test(args) => test::run(global, &args),
-        Reactor::Check(args) => check::run(global, &args),
-        Reactor::Conformance(args) => conformance::run(global, &args),
+        Reactor::Diff(args) => diff::run(global, &args),
+        Reactor::Render(args) => render::run(global, &args),
+        Reactor::Lint(args) => lint::run(global, &args),
     }
 }

@@ -10,7 +10,7 @@ pub(in crate::cli) struct Args {
     seq: u64,
     /// Repeat all calls, including those already made
     #[arg(long, conflicts_with = "render")]
-    all: bool,
+    include_done: bool,
     /// Render the event again, with the current rules
     #[arg(long)]
     render: bool,
@@ -18,7 +18,7 @@ pub(in crate::cli) struct Args {
 
 pub(super) const EXAMPLES: &str = "\
 Makes dead-lettered calls. If a reaction failed to render, wholly or partly, renders the event again with the current \
-version of the same rules. Skips calls that were already made, except with --all. Root, the daemon's user and the owner \
+version of the same rules. Skips calls that were already made, except with --include-done. Root, the daemon's user and the owner \
 of the master's bus have the right to replay. The history lists the replay as a separate reaction.
 
 Examples:
@@ -27,19 +27,23 @@ Examples:
   saltcellar reactor replay 18230 --render";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let Args { seq, all, render } = *args;
+    let Args {
+        seq,
+        include_done,
+        render,
+    } = *args;
     ask::change::<calls::reactor::ReplayCalls>(
         global,
         &ReplayArgs {
             seq,
-            all,
+            all: include_done,
             render,
             ..ReplayArgs::default()
         },
         "replay the reaction",
         |Replay { seq, what, count }| {
             let doing = match what {
-                Repeated::Rules => "being rendered again",
+                Repeated::Rules => "being rerendered",
                 Repeated::Calls => "being repeated",
             };
 

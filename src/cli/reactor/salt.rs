@@ -1,6 +1,6 @@
 //! The Salt whose reactor is meant: its configuration, and its Python.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use anyhow::Context as _;
 use salt_sls::Value;
 
 use crate::cli::{Global, print_error};
-use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster, python};
+use crate::config::salt_master::{Role, SALT_CONFIG, SALT_MASTER_FILE, SaltMaster, python};
 use crate::config::{Config, Environment, ReactorConfig};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
 
 #[derive(clap::Args)]
 pub(super) struct SaltArgs {
-    /// The Salt master's configuration file [default: reactor.master or reactor.minion of the configuration, or
-    /// /etc/salt/master]
-    #[arg(long, value_name = "FILE")]
-    pub(super) master_config: Option<PathBuf>,
-    /// A minion's configuration file, for the reactor of a minion (reactor.minion)
-    #[arg(long, value_name = "FILE", conflicts_with = "master_config")]
-    pub(super) minion_config: Option<PathBuf>,
+    /// Salt's configuration directory, as for Salt's own -c [default: the file that reactor.master or reactor.minion
+    /// names, or /etc/salt]
+    #[arg(long, value_name = "DIR")]
+    pub(super) salt_config: Option<PathBuf>,
+    /// Read the file `minion` instead of `master`, for the reactor of a minion (reactor.minion)
+    #[arg(long)]
+    pub(super) masterless: bool,
     #[command(flatten)]
     pub(super) python: PythonArgs,
 }
@@ -30,12 +30,6 @@ pub(super) struct PythonArgs {
     /// A Python with Salt, for `#!py` files and functions of `salt` [default: reactor.python, or that of salt-master]
     #[arg(long, value_name = "PATH", env = "SALTCELLAR_SALT_PYTHON")]
     pub(super) salt_python: Option<PathBuf>,
-}
-
-impl PythonArgs {
-    pub(super) fn python(&self) -> Option<PathBuf> {
-        python::find(self.salt_python.as_deref())
-    }
 }
 
 /// The Salt configuration selected by flags, or by saltcellar's configuration.
@@ -55,17 +49,19 @@ impl SaltArgs {
             .context("read the configuration")
             .map(|config| config.reactor);
 
-        let named = match (&self.master_config, &self.minion_config) {
-            (_, Some(path)) => Some((Role::Minion, path.clone())),
-            (Some(path), None) => Some((Role::Master, path.clone())),
-            (None, None) => None,
+        let dir = self.salt_config.as_deref();
+        let named = if self.masterless {
+            let dir = dir.unwrap_or(Path::new(SALT_CONFIG));
+            Some((Role::Minion, dir.join("minion")))
+        } else {
+            dir.map(|dir| (Role::Master, dir.join("master")))
         };
 
         if let Some((role, path)) = named {
             let config = config.unwrap_or_else(|error| {
                 // It is needed for little, and the file may be meant for another host.
                 print_error(&format!(
-                    "warning: the configuration has an error and is not used: {error:#}"
+                    "warning: the configuration contains an error and is not used: {error:#}"
                 ));
                 ReactorConfig::default()
             });
@@ -85,7 +81,7 @@ impl SaltArgs {
         let of_whom = config
             .of_whom()
             .map(|(role, path, _)| (role, path.to_owned()));
-        // Salt's own file is the best guess without a configuration.
+        // Salt's file is the best guess without a configuration.
         let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
         Ok((role, path, config))
     }
@@ -136,22 +132,20 @@ pub(super) fn program_time(config: &ReactorConfig) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
-    fn a_named_file_is_rendered_with_the_configured_python_and_without_the_configured_rules() {
+    fn a_named_directory_is_read_with_the_configured_python_and_without_the_configured_rules() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
         let global = Global {
             config: Some(file.clone()),
             ..Global::with_json()
         };
-        let settings = |master_config: Option<&str>| {
+        let settings = |salt_config: Option<&str>, masterless| {
             let args = SaltArgs {
-                master_config: master_config.map(PathBuf::from),
-                minion_config: None,
+                salt_config: salt_config.map(PathBuf::from),
+                masterless,
                 python: PythonArgs { salt_python: None },
             };
             args.settings(&global)
@@ -159,19 +153,22 @@ mod tests {
 
         let text = "reactor: {master: /etc/salt/a, python: /opt/python3, program_timeout: 77s, rules: [{a: [/b.sls]}]}\n";
         std::fs::write(&file, text).unwrap();
-        let (_, path, config) = settings(Some("/srv/master")).unwrap();
+        let (_, path, config) = settings(Some("/srv"), false).unwrap();
         assert_eq!(path, Path::new("/srv/master"));
         assert_eq!(config.python.as_deref(), Some(Path::new("/opt/python3")));
         assert_eq!(config.program_timeout, Duration::from_secs(77));
         assert!(config.rules().is_none(), "{config:?}");
 
-        let (_, path, config) = settings(None).unwrap();
+        let (_, path, config) = settings(None, false).unwrap();
         assert_eq!(path, Path::new("/etc/salt/a"));
         assert!(config.rules().is_some());
 
+        let (role, path, _) = settings(None, true).unwrap();
+        assert_eq!((role, path), (Role::Minion, "/etc/salt/minion".into()));
+
         // The file can be checked although the configuration is invalid.
         std::fs::write(&file, "buss: 1\n").unwrap();
-        assert_eq!(settings(Some("/srv/master")).unwrap().2.python, None);
-        settings(None).map(|_| ()).unwrap_err();
+        assert_eq!(settings(Some("/srv"), false).unwrap().2.python, None);
+        settings(None, false).map(|_| ()).unwrap_err();
     }
 }

@@ -54,11 +54,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 )?;
             }
         } else {
-            out.line("the archive has no event with this tag")?;
+            out.line("the archive contains no event with this tag")?;
         }
 
-        // Newest last, as in the history.
-        let rows: Vec<_> = why.reactions.iter().rev().map(history::row).collect();
+        let rows: Vec<_> = why.reactions.iter().map(history::row).collect();
 
         if rows.is_empty() {
             return Ok(out.line("no reactions")?);

@@ -11,8 +11,8 @@ Settings are what cannot be rebuilt from stored events: consumers, holds, tokens
 If changes of both copies are damaged, `saltcellar status` says so, and until you accept the loss the daemon takes the careful side: \
 new consumers begin with the oldest event, tokens from before are rejected, and every job counts as held.
 
-Check `saltcellar consumers list`, `saltcellar token list`, `saltcellar store hold` and the dead letters of your sinks first: correct what is \
-wrong, or restore a backup. From then on the settings count as they are.
+Check `saltcellar consumers list`, `saltcellar tokens list`, `saltcellar store holds list` and the sink dead letters first: correct what is \
+wrong, or restore a backup. Afterwards the settings count as they are.
 
 Examples:
   saltcellar store accept-loss";

@@ -126,7 +126,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         )));
     }
 
-    // The damage is in the backup, too, so a script must notice.
+    // The damage is also in the backup, therefore a script must notice.
     if !report.damaged.is_empty() {
         let damaged = count(
             report.damaged.len() as u64,

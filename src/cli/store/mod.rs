@@ -2,7 +2,7 @@
 
 mod accept_loss;
 mod backup;
-mod hold;
+mod holds;
 mod prune;
 mod rebuild;
 mod restore;
@@ -22,9 +22,9 @@ pub(super) enum Store {
     /// Drop expired segments now
     #[command(after_long_help = prune::EXAMPLES)]
     Prune(prune::Args),
-    /// Exempt a job from retention
-    #[command(after_long_help = hold::EXAMPLES)]
-    Hold(hold::Args),
+    /// List, add and remove holds, which exempt jobs from retention
+    #[command(subcommand)]
+    Holds(holds::Holds),
     /// Count lost settings as gone
     #[command(name = "accept-loss", after_long_help = accept_loss::EXAMPLES)]
     AcceptLoss,
@@ -37,7 +37,7 @@ pub(super) enum Store {
     /// Recover a damaged store into a new one
     #[command(after_long_help = salvage::EXAMPLES)]
     Salvage(salvage::Args),
-    /// Back up the store incrementally, also while the daemon runs
+    /// Back up the store incrementally, even while the daemon runs
     #[command(after_long_help = backup::EXAMPLES)]
     Backup(backup::Args),
     /// Restore a backup to a new state directory
@@ -50,7 +50,7 @@ impl Store {
     pub(super) fn has_rows(&self) -> bool {
         match self {
             Self::Stats | Self::Prune(_) => true,
-            Self::Hold(args) => args.has_rows(),
+            Self::Holds(verb) => verb.has_rows(),
             Self::AcceptLoss
             | Self::Verify(_)
             | Self::Rebuild(_)
@@ -65,7 +65,7 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
     match store {
         Store::Stats => stats::run(global),
         Store::Prune(args) => prune::run(global, &args),
-        Store::Hold(args) => hold::run(global, &args),
+        Store::Holds(verb) => holds::run(global, verb),
         Store::AcceptLoss => accept_loss::run(global),
         Store::Verify(args) => verify::run(global, &args),
         Store::Rebuild(args) => rebuild::run(global, &args),

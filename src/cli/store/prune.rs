@@ -19,9 +19,9 @@ use crate::store::retain::PruneOptions;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Only this class
+    /// Only this retention class
     #[arg(long)]
-    class: Option<String>,
+    retention_class: Option<String>,
     /// Keep younger entries, instead of the class's own limits: 12h, 30d
     #[arg(long, value_parser = age)]
     age: Option<Duration>,
@@ -32,7 +32,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     entries: Option<u64>,
     /// Accept the keep_jobs_seconds that Salt reported, although it is shorter than the one in effect
-    #[arg(long, conflicts_with_all = ["class", "age", "bytes", "entries"])]
+    #[arg(long, conflicts_with_all = ["retention_class", "age", "bytes", "entries"])]
     accept_salt: bool,
     /// Only show the segments that would be dropped
     #[arg(long)]
@@ -45,15 +45,15 @@ Without --age, --bytes and --entries the configured limits apply, which the daem
 Without a running daemon, the command opens the store itself.
 
 Age is measured by the system clock. After a step of the clock, the daemon pauses deletion by age for up to a day (see \
-the check `clock` of `saltcellar doctor`). prune does not wait. Without --class, --age, --bytes and --entries it also \
+the check `clock` of `saltcellar doctor`). prune does not wait. Without --retention-class, --age, --bytes and --entries it also \
 confirms that the clock is right.
 
 A master whose keep_jobs_seconds becomes shorter deletes nothing by itself: `saltcellar status` reports it, and --accept-salt puts it into effect.
 
 Examples:
   saltcellar store prune --dry-run
-  saltcellar store prune --class events --age 7d --dry-run
-  saltcellar store prune --class chatter --bytes 500MiB
+  saltcellar store prune --retention-class events --age 7d --dry-run
+  saltcellar store prune --retention-class chatter --bytes 500MiB
   saltcellar store prune --accept-salt --dry-run
   saltcellar store prune --dry-run --output json | jq '[.segments[].disk_bytes] | add'";
 
@@ -67,7 +67,7 @@ fn size(text: &str) -> Result<u64, String> {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let call = PruneArgs {
-        class: args.class.clone(),
+        class: args.retention_class.clone(),
         age_s: args.age.map(|age| age.as_secs()),
         bytes: args.bytes,
         entries: args.entries,
@@ -132,7 +132,7 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
     });
 
     let options = PruneOptions {
-        class: args.class.clone(),
+        class: args.retention_class.clone(),
         keep,
         // `run` rejects it without a daemon.
         accept_salt: false,

@@ -18,7 +18,7 @@ pub(in crate::cli) struct Args {
 pub(in crate::cli) const EXAMPLES: &str = "\
 Reads every frame of every log, verifies its checksum, block and bodies, checks that sequence numbers ascend without \
 duplicates, and compares the indexes with the logs. Reads every file that cannot be rebuilt. Counts lost entries by what indexes, the \
-state database and the last clean stop know; without them, by sequence numbers: at most so many. Changes nothing. While the daemon \
+state database and the last clean stop know; without them, by sequence numbers: at most this many. Changes nothing. While the daemon \
 runs, it verifies the data that was on disk at its start, and skips the indexes, which the daemon has open.
 
 Exit codes: 0 no damage, 1 damage found, others if the store could not be verified.

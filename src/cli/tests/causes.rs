@@ -274,7 +274,7 @@ fn a_restart_changes_no_answer_and_limits_hide_other_minions() {
     );
     let limited = token(
         &site.cellar,
-        &["web", "--scope", "read", "--minions", "web*"],
+        &["web", "--scope", "read", "--minion", "web*"],
     );
 
     let before = ["/causes", "/fleet", &format!("/causes?jid={job}")].map(|path| site.get(path));

@@ -183,7 +183,7 @@ fn an_event_that_a_condition_is_too_slow_for_is_left_out_and_reported() {
         error.contains("event 1: the condition goes through more than"),
         "{error}"
     );
-    assert!(cellar.counter("filters_too_costly") >= 1);
+    assert!(cellar.counter("conditions_too_costly") >= 1);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn the_verbs_control_a_consumer() {
         ""
     );
     done(&cellar, &["consumers", "resume", "audit"]);
-    done(&cellar, &["consumers", "pin", "audit", "--release"]);
+    done(&cellar, &["consumers", "unpin", "audit"]);
     assert_eq!(
         done(&cellar, &["consumers", "seek", "audit", "oldest"]),
         "audit continues with 1\n"
@@ -333,7 +333,7 @@ fn lists_and_counts_take_the_same_filter() {
     };
     let condition = ["--where", "data.n >= 36 and data.retcode == 1"];
     assert_eq!(tags(&condition), ["test/39", "test/37"]);
-    assert_eq!(tags(&["--class", "jobs"]), [""; 0]);
+    assert_eq!(tags(&["--retention-class", "jobs"]), [""; 0]);
     assert_eq!(
         tags(&["--tag", "test/3?", "--where", "data.n in [31, 32, 5]"]),
         ["test/32", "test/31"]

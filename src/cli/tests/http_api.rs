@@ -350,7 +350,7 @@ fn metrics_count_jobs_returns_and_times_and_name_no_minion_unless_configured() {
         "saltcellar_returns_total{function_class=\"state\",outcome=\"succeeded\",confirmed=\"yes\"} 1",
         "saltcellar_consumer_lag_entries{consumer=\"audit\"} 2.0",
         "saltcellar_commit_duration_seconds_bucket{le=\"+Inf\"}",
-        "saltcellar_answer_duration_seconds_count",
+        "saltcellar_response_duration_seconds_count",
     ] {
         assert!(
             text.lines().any(|found| found.starts_with(line)),
@@ -376,7 +376,7 @@ fn no_condition_in_an_address_ends_the_daemon() {
     let address = address(&cellar);
     let read = token(
         &cellar,
-        &["r", "--scope", "read", "--minions", "does-not-exist"],
+        &["r", "--scope", "read", "--minion", "does-not-exist"],
     );
     for deep in [
         format!("data{}", ".a".repeat(1_900)),
@@ -403,7 +403,7 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     put_job(&cellar, "20261121054728123456", "state.apply");
     put_job(&cellar, "20261121054729123456", "test.ping");
     let read = token(&cellar, &["reader", "--scope", "read"]);
-    let web = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let web = token(&cellar, &["web", "--scope", "read", "--minion", "web*"]);
     let write = token(&cellar, &["writer", "--scope", "write"]);
     let admin = token(&cellar, &["admin", "--scope", "admin"]);
     for (method, below, body) in [
@@ -429,10 +429,7 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
         assert_ne!(of("own", &write).status, 403, "{method} {below}");
         assert_ne!(of("out", &admin).status, 403, "{method} {below}");
     }
-    let state = token(
-        &cellar,
-        &["state", "--scope", "write", "--functions", "state.*"],
-    );
+    let state = token(&cellar, &["state", "--scope", "write", "--fun", "state.*"]);
     let denied = request(&address, "PUT", "/api/v1/consumers/a", &read, b"{}");
     assert_eq!(denied.status, 403);
     assert!(
@@ -526,7 +523,7 @@ fn a_stream_ends_when_its_token_is_revoked() {
     let read = token(&cellar, &["reader", "--scope", "read"]);
     let stream = stream(&address, "/api/v1/events/stream", &read);
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
-    // The position is fixed once the answer has started.
+    // The position is fixed once the response has started.
     assert!(lines.by_ref().any(|line| line == ":"));
     put(&cellar, 0..1);
     assert!(

@@ -6,7 +6,7 @@ use super::http_page::{JID, put_job};
 use crate::cli::in_process::{LISTENER, token};
 use crate::daemon::in_process::{Answer, Cellar, address, get, stream};
 
-/// The text of an answer in this encoding.
+/// The text of a response in this encoding.
 fn decoded(answer: &Answer, encoding: &str) -> String {
     assert_eq!(answer.header("content-encoding"), Some(encoding));
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Limited tokens: every answer equals that of a store in which what the token may not read was never stored.
+//! Limited tokens: every response equals that of a store in which what the token may not read was never stored.
 //!
 //! Two stores get the same entries; one of them also has entries of another minion, with a secret in each of their values. Each operation of the
 //! API, each view of the page and the part of salt-api is asked with many parameters, among them filters that search for the secret.
@@ -27,7 +27,7 @@ fn start(world: World) -> Cellar {
 
 /// Replaces what differs between any two stores: the store's id, sequence numbers, and times of arrival.
 fn normal(text: &str) -> String {
-    // Compiled once: thousands of answers are compared.
+    // Compiled once: thousands of responses are compared.
     static RULES: LazyLock<[(Regex, &str); 8]> = LazyLock::new(|| {
         [
             (r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|%3A)?", "TIME"),
@@ -52,7 +52,7 @@ fn values(name: &str) -> Option<Vec<String>> {
     let secret = || format!("*{SECRET}*");
     let list: Vec<String> = match name {
         "limit" => vec!["1".into(), "2".into(), "1000".into()],
-        "since" | "until" => vec![
+        "since" | "until" | "not_seen_since" => vec![
             "2026-11-21T06:00:00Z".into(),
             "2026-11-22T06:00:00Z".into(),
             "4000000000000000".into(),
@@ -192,7 +192,7 @@ fn assert_allowed(path: &str, page: &Json, next: &str) {
     );
 }
 
-/// An answer, and those of the pages after it.
+/// A response, and those of the pages after it.
 fn pages(address: &Http, token: &str, path: &str, secret: &str) -> Vec<(u16, String)> {
     let mut found = Vec::new();
     let mut next = path.to_owned();
@@ -294,7 +294,7 @@ fn replay(address: &Http, headers: &str, query: &str, last: &str) -> String {
     let last = format!("\"id\":\"{last}\"");
     let (text, _) = read_stream(&mut stream, |text| text.contains(&last));
 
-    // Without signs of life, which come by the clock.
+    // Without heartbeats, which come by the clock.
     let is_sent = |line: &&str| !matches!(*line, "" | ":");
     let lines: Vec<_> = text.lines().filter(is_sent).collect();
     lines.join("\n")
@@ -344,7 +344,7 @@ fn compare_replays(stores: [&(Http, String); 2], limits: &[&str], secret: &str) 
     }
 }
 
-/// Compares all answers of two stores for tokens with the same limits. These operations apply them, and all others reject the token.
+/// Compares all responses of two stores for tokens with the same limits. These operations apply them, and all others reject the token.
 fn compare(full: &Cellar, other: &Cellar, limits: &[&str], secret: &str, applied: &[&str]) {
     let name = limits.join("");
     let make = |cellar: &Cellar, scope: &str| {
@@ -442,9 +442,9 @@ const OF_MINIONS: [&str; 2] = ["/minions", "/minions/{minion}"];
 fn a_token_limited_to_minions_reads_as_if_there_were_no_others() {
     let (full, other) = (start(World::Full), start(World::WithoutMinion));
     let all = [&OF_JOBS[..], &OF_EVENTS, &OF_MINIONS].concat();
-    compare(&full, &other, &["--minions", "web*"], SECRET, &all);
+    compare(&full, &other, &["--minion", "web*"], SECRET, &all);
     let both = [&OF_JOBS[..], &OF_EVENTS].concat();
-    let limits = ["--minions", "web1", "--functions", "state.*"];
+    let limits = ["--minion", "web1", "--fun", "state.*"];
     compare(&full, &other, &limits, SECRET, &both);
 }
 
@@ -452,11 +452,11 @@ fn a_token_limited_to_minions_reads_as_if_there_were_no_others() {
 fn a_token_limited_to_functions_or_tags_reads_as_if_there_were_no_others() {
     let (full, other) = (start(World::Full), start(World::WithoutOwnOfMinion));
     let both = [&OF_JOBS[..], &OF_EVENTS].concat();
-    compare(&full, &other, &["--functions", "state.*"], ALONE, &both);
+    compare(&full, &other, &["--fun", "state.*"], ALONE, &both);
     compare(
         &full,
         &other,
-        &["--tags", "salt/job/20261121*"],
+        &["--tag", "salt/job/20261121*"],
         ALONE,
         &OF_EVENTS,
     );
@@ -477,7 +477,7 @@ fn read_stream(stream: &mut Stream, done: impl Fn(&str) -> bool) -> (String, usi
 fn a_stream_sends_nothing_when_others_entries_are_stored() {
     let cellar = Cellar::start_configured(LISTENER);
     let address = address(&cellar);
-    // Conditions that others' entries meet, too.
+    // Conditions that entries of others also meet.
     let both = format!(
         "?where={}",
         encoded(&format!("\"{SECRET}\" in data.text or data.id == \"web1\""))
@@ -485,9 +485,9 @@ fn a_stream_sends_nothing_when_others_entries_are_stored() {
     let all_of_it = token(&cellar, &["all", "--scope", "read"]);
     let all = ["", "?max_rate=1", "?where=data.text%20is%20defined", &both];
     for (n, (limit, glob, queries)) in [
-        ("--minions", "web*", &all[..]),
-        ("--functions", "state.*", &[all[0], all[3]]),
-        ("--tags", "salt/minion/web1/*", &[all[0], all[3]]),
+        ("--minion", "web*", &all[..]),
+        ("--fun", "state.*", &[all[0], all[3]]),
+        ("--tag", "salt/minion/web1/*", &[all[0], all[3]]),
     ]
     .into_iter()
     .enumerate()
@@ -511,9 +511,9 @@ fn a_stream_behind_retention_tells_nothing_of_others_entries() {
         cellar.store_event(&format!("salt/minion/web1/{n}"), &data);
     };
     let tokens = [
-        ["--minions", "web*"],
-        ["--functions", "state.*"],
-        ["--tags", "salt/minion/web1/*"],
+        ["--minion", "web*"],
+        ["--fun", "state.*"],
+        ["--tag", "salt/minion/web1/*"],
     ]
     .map(|limits| {
         let name = format!("of{}", limits[0]);
@@ -566,7 +566,7 @@ fn a_stream_behind_retention_tells_nothing_of_others_entries() {
     }
 }
 
-/// A stream whose position is fixed: its answer has started.
+/// A stream whose position is fixed: its response has started.
 fn opened_stream(address: &Http, token: &str, query: &str) -> Stream {
     let path = format!("/api/v1/events/stream{query}");
     let mut stream = stream(
@@ -580,7 +580,7 @@ fn opened_stream(address: &Http, token: &str, query: &str) -> Stream {
 }
 
 /// Stores entries of the other minion, and returns when a stream without limits has told of all of them: the others
-/// have passed them, too.
+/// have also passed them.
 fn foreign_passed(cellar: &Cellar, witness: &mut Stream) {
     foreign(cellar, World::Full, 10);
     let newest = cellar.ask("events_list", vec![("limit", 1.into())]);
@@ -611,7 +611,7 @@ fn assert_alone(cellar: &Cellar, address: &Http, tokens: [&str; 2], query: &str,
         assert!(!text.contains(SECRET), "{limit} {query}: {text}");
         let events = text.matches("\"tag\":").count() + counted(&text);
         assert_eq!(text.matches("skipped").count(), counted(&text), "{text}");
-        // A sign of life comes by the clock only, every 10 s.
+        // A heartbeat comes by the clock only, every 10 s.
         let most = usize::try_from(begun.elapsed().as_secs() / 10).unwrap();
         assert!(
             events == 1 && beats <= most,

@@ -179,8 +179,9 @@ fn every_view_shows_what_is_stored() {
             &["Failed states", "2 states, 1 failed, 1 changed", "History"],
         ),
         ("/reactor".to_owned(), &["no reactor is configured"]),
-        ("/engines".to_owned(), &["out.jsonl", "audit"]),
-        ("/engines/out".to_owned(), &["Dead letters", "out.jsonl"]),
+        ("/sinks".to_owned(), &["out.jsonl", "Delivery"]),
+        ("/consumers".to_owned(), &["audit", "Delivery"]),
+        ("/sinks/out".to_owned(), &["Dead letters", "out.jsonl"]),
     ] {
         let page = html(&local(&cellar, "GET", &path, b""));
         for part in expected {
@@ -192,7 +193,7 @@ fn every_view_shows_what_is_stored() {
         "/minions/unknown",
         "/events/999999",
         "/events/x",
-        "/engines/none",
+        "/sinks/none",
     ] {
         let answer = local(&cellar, "GET", path, b"");
         assert!(
@@ -239,7 +240,7 @@ fn hostile_text_stays_text_in_every_view() {
         format!("/minions/{text}"),
         format!("/jobs/{text}"),
         format!("/reactor?tag={text}&minion={id}&why={text}"),
-        format!("/engines/{text}"),
+        format!("/sinks/{text}"),
         format!("/sign-in?next={text}"),
         format!("/jobs?{text}={text}"),
         format!("/jobs?last={text}"),
@@ -361,7 +362,7 @@ fn a_token_signs_in_and_its_limits_apply() {
     let secret = |line: &str| line.trim().rsplit(' ').next().unwrap().to_owned();
     let web = secret(&token(
         &cellar,
-        &["web", "--scope", "read", "--minions", "web*"],
+        &["web", "--scope", "read", "--minion", "web*"],
     ));
     // Without a token: the form, and no data.
     for path in ["/", "/jobs", &format!("/jobs/{JID}"), "/minions/web1"] {
@@ -405,7 +406,7 @@ fn a_token_signs_in_and_its_limits_apply() {
     );
     let jobs = html(&get(&address, "/jobs", &line));
     assert!(jobs.contains(JID) && !jobs.contains("db1"), "{jobs}");
-    for path in ["/minions/db1", "/engines/out"] {
+    for path in ["/minions/db1", "/sinks/out"] {
         let denied = get(&address, path, &line);
         assert_eq!(denied.status, 403, "{path}");
         assert!(
@@ -427,12 +428,12 @@ fn a_token_signs_in_and_its_limits_apply() {
     for part in [
         "class=\"note\"",
         "Sources and lag",
-        "href=\"&#x2f;engines\"",
+        "href=\"&#x2f;sinks\"",
         "href=\"&#x2f;reactor\"",
     ] {
         assert!(!overview.contains(part), "{part} in {overview}");
     }
-    // The stream of the page has the cookie too.
+    // The stream of the page contains the cookie too.
     assert_eq!(get(&address, "/api/v1/minions", &line).status, 200);
     // A change needs the proof of its origin, and the right.
     let replay = "/reactor/reactions/1/replay";

@@ -52,7 +52,8 @@ fn every_view_has_a_title_of_its_own() {
         ("/minions".to_owned(), "Minions"),
         ("/minions/web1".to_owned(), "web1"),
         ("/reactor".to_owned(), "Reactor"),
-        ("/engines".to_owned(), "Engines"),
+        ("/sinks".to_owned(), "Delivery"),
+        ("/consumers".to_owned(), "Consumers"),
     ] {
         let page = page(&cellar, &path);
         let (_, rest) = page.split_once("<title>").unwrap();
@@ -172,8 +173,8 @@ fn a_sink_and_its_consumer_are_listed_once() {
     );
     let cellar = Cellar::start_configured(&config);
     local(&cellar, "PUT", "/api/v1/consumers/audit", b"{}");
-    let engines = page(&cellar, "/engines");
-    let (_, consumers) = engines.split_once("id=\"consumers\"").unwrap();
+    let shown = page(&cellar, "/consumers");
+    let (_, consumers) = shown.split_once("id=\"consumers\"").unwrap();
     assert!(consumers.contains("audit"), "{consumers}");
     assert!(!consumers.contains("<th scope=\"row\">out"), "{consumers}");
 }
@@ -305,7 +306,7 @@ fn a_search_finds_nothing_outside_of_the_limits() {
     let cellar = Cellar::start_configured(LISTENER);
     let address = address(&cellar);
     put_job(&cellar, JID, &["web1", "db1"], "x");
-    let line = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let line = token(&cellar, &["web", "--scope", "read", "--minion", "web*"]);
     let hidden = html(&get(&address, "/find?q=db1", &line));
     assert!(
         !hidden.contains("/minions/db1") && !hidden.contains("href=\"/jobs/"),
@@ -408,7 +409,7 @@ fn a_comparison_counts_the_whole_jobs_and_shows_equal_differences_once() {
     let path = format!("/api/v1/jobs/{JID}/diff?with={EARLIER}&limit=1");
     let found = local(&cellar, "GET", &format!("{path}&totals=true"), b"").json();
     let expected =
-        json!({ "newly_failed": 1, "fixed": 1, "changed": 2, "appeared": 1, "went": 1, "same": 1 });
+        json!({ "newly_failed": 1, "fixed": 1, "changed": 2, "added": 1, "removed": 1, "same": 1 });
     assert_eq!(found["totals"], expected, "{found}");
     let without = local(&cellar, "GET", &path, b"").json();
     assert!(without["totals"].is_null(), "{without}");

@@ -58,7 +58,7 @@ fn dead_letters_are_grouped_by_reason_and_an_administrator_changes_them() {
     }
     wait_for("the dead letters", || (total(&cellar) == 3).then_some(()));
 
-    let page = html(&local(&cellar, "GET", "/engines/dead", b""));
+    let page = html(&local(&cellar, "GET", "/sinks/dead", b""));
     for part in [
         "Dead letters: 3",
         "What happens next",
@@ -82,14 +82,14 @@ fn dead_letters_are_grouped_by_reason_and_an_administrator_changes_them() {
     let line = token(&cellar, &["r", "--scope", "read"]);
     let shown = html(&crate::daemon::in_process::get(
         &address,
-        "/engines/dead",
+        "/sinks/dead",
         &line,
     ));
     assert!(
-        !shown.contains("<form method=\"post\" action=\"/engines"),
+        !shown.contains("<form method=\"post\" action=\"/sinks"),
         "{shown}"
     );
-    let path = "/engines/dead/dead-letters/drop";
+    let path = "/sinks/dead/dead-letters/drop";
     let body = format!(
         "reason={}",
         reason
@@ -106,11 +106,11 @@ fn dead_letters_are_grouped_by_reason_and_an_administrator_changes_them() {
     let other = local(&cellar, "POST", path, b"reason=another");
     assert_eq!(
         (other.status, other.header("location")),
-        (303, Some("/engines/dead?drop=0"))
+        (303, Some("/sinks/dead?drop=0"))
     );
-    let retried = local(&cellar, "POST", "/engines/dead/dead-letters/retry", b"");
-    assert_eq!(retried.header("location"), Some("/engines/dead?retry=3"));
-    let none = local(&cellar, "POST", "/engines/dead/dead-letters/forget", b"");
+    let retried = local(&cellar, "POST", "/sinks/dead/dead-letters/retry", b"");
+    assert_eq!(retried.header("location"), Some("/sinks/dead?retry=3"));
+    let none = local(&cellar, "POST", "/sinks/dead/dead-letters/forget", b"");
     assert_eq!(none.status, 404, "{}", none.text());
 
     // The retried ones are rejected again, and stay.
@@ -120,7 +120,7 @@ fn dead_letters_are_grouped_by_reason_and_an_administrator_changes_them() {
         local(&cellar, "POST", path, b"");
         (total(&cellar) == 0).then_some(())
     });
-    let page = html(&local(&cellar, "GET", "/engines/dead?drop=3", b""));
+    let page = html(&local(&cellar, "GET", "/sinks/dead?drop=3", b""));
     assert!(page.contains("Dropped: <bdi>3</bdi>"), "{page}");
 }
 
@@ -131,7 +131,7 @@ fn a_sink_that_retries_says_how_long_nothing_is_lost() {
     ));
     cellar.store_numbered(0..2);
     let shown = wait_for("a failure", || {
-        let page = html(&local(&cellar, "GET", "/engines/away", b""));
+        let page = html(&local(&cellar, "GET", "/sinks/away", b""));
         page.contains("retrying").then_some(page)
     });
     for part in [

@@ -93,7 +93,7 @@ fn a_stream_with_a_maximum_rate_counts_what_it_skips() {
         [300, 301, 302].map(|n| ("event", n))
     );
     // Only events that the filter and the token allow are counted: one of two.
-    let web = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let web = token(&cellar, &["web", "--scope", "read", "--minion", "web*"]);
     let matched = format!("{path}&where=data.id%20==%20%22web1%22");
     for (path, headers) in [(path.to_owned(), &web), (matched, &read)] {
         let found = follow_limited(&address, &path, headers, 152);
@@ -151,7 +151,7 @@ fn a_stream_passes_an_event_that_its_filter_is_too_slow_for_and_reports_it() {
         let rest = follow_limited(&address, &path, &headers, 1);
         assert_eq!(rest[0].1, 3, "{rest:?}");
     }
-    assert!(cellar.counter("filters_too_costly") >= 2);
+    assert!(cellar.counter("conditions_too_costly") >= 2);
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn secret(line: &str) -> String {
     line.trim().rsplit(' ').next().unwrap().to_owned()
 }
 
-/// The answer to one chunk.
+/// The response to one chunk.
 fn run(address: &Http, token: &str, chunk: &Json) -> Json {
     let answer = post(address, "/", token, chunk);
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -292,7 +292,7 @@ fn active_jobs_have_all_returns_however_many_pages_they_take() {
     assert_eq!(active[jid]["Returned"], json!(["a", "b", "c"]));
     assert_eq!(active[jid]["Running"], json!([{ "d": 0 }]));
 
-    // All of them are one answer, and two such answers are more than one request may have.
+    // All of them are one response, and two such responses are more than one request may have.
     let chunk = json!({ "client": "runner", "fun": "jobs.list_job", "jid": jid });
     let job = run(&address, &token, &chunk);
     assert_eq!(job["Result"].as_object().unwrap().len(), 3);
@@ -519,7 +519,7 @@ fn other_clients_functions_and_peers_are_refused() {
     // The limits of a token apply.
     let web = secret(&token(
         &cellar,
-        &["web", "--scope", "read", "--minions", "web*"],
+        &["web", "--scope", "read", "--minion", "web*"],
     ));
     let listed = &run(&address, &web, &list)[JID];
     // Target and arguments name other minions.
@@ -540,10 +540,10 @@ fn other_clients_functions_and_peers_are_refused() {
     );
     let other = secret(&token(
         &cellar,
-        &["other", "--scope", "read", "--minions", "app*"],
+        &["other", "--scope", "read", "--minion", "app*"],
     ));
     assert_eq!(run(&address, &other, &list), json!({}));
-    let tags = secret(&token(&cellar, &["tags", "--scope", "read", "--tags", "x"]));
+    let tags = secret(&token(&cellar, &["tags", "--scope", "read", "--tag", "x"]));
     let refused = post(&address, "/", &tags, &list);
     assert!(
         refused.status == 403 && refused.text().contains("limited to tags x"),

@@ -386,7 +386,7 @@ fn jobs_are_found_by_result() {
     cellar.publish(jids[4], "saltutil.find_job", &["web1"]);
     for (flags, expected) in [
         (&[][..], &[3, 2, 1, 0][..]),
-        (&["--find-job", "--result", "missing"], &[4, 1]),
+        (&["--include-polling", "--result", "missing"], &[4, 1]),
         (&["--result", "failed"], &[0]),
         (&["--result", "missing"], &[1]),
         (&["--result", "succeeded"], &[3, 2]),
@@ -685,7 +685,7 @@ fn an_orchestration_and_its_jobs_are_linked() {
         (&rows["states"][0]["minion"], &rows["states"][0]["job"]),
         (&json!("vm_master"), &json!(LATER))
     );
-    let highstate = text(&cellar, &["jobs", "show", nested, "--output", "highstate"]);
+    let highstate = text(&cellar, &["jobs", "show", nested, "--format", "highstate"]);
     assert!(
         highstate.starts_with("vm_master:\n----------\n          ID: echo\n"),
         "{highstate}"
@@ -935,7 +935,7 @@ fn returns_are_shown_in_the_forms_of_salt() {
     let cellar = Cellar::start();
     cellar.publish(JID, "state.apply", &["web1"]);
     cellar.answer(JID, "web1", "state.apply", &run_states(true, true), 0);
-    let highstate = text(&cellar, &["jobs", "show", JID, "--output", "highstate"]);
+    let highstate = text(&cellar, &["jobs", "show", JID, "--format", "highstate"]);
     assert!(
         highstate
             .starts_with("web1:\n----------\n          ID: nginx\n    Function: pkg.installed\n"),
@@ -949,17 +949,15 @@ fn returns_are_shown_in_the_forms_of_salt() {
     cellar.publish(LATER, "test.ping", &["web1"]);
     cellar.answer(LATER, "web1", "test.ping", &json!(true), 0);
     assert_eq!(
-        text(&cellar, &["jobs", "show", LATER, "--output", "nested"]),
+        text(&cellar, &["jobs", "show", LATER, "--format", "salt"]),
         "web1:\n    True\n"
     );
     let returns = document(&cellar, &["jobs", "show", LATER, "--returns"]);
     assert_eq!(returns, json!({"web1": true}));
-    let rows = text(
-        &cellar,
-        &["jobs", "list", "--output", "nested", "--limit", "1"],
-    );
-    assert!(rows.contains("fun:\n    test.ping\n"), "{rows}");
-    let refused = cli(&cellar, &["jobs", "list", "--output", "highstate"]);
+    let both = [
+        "jobs", "show", LATER, "--format", "salt", "--output", "json",
+    ];
+    let refused = cli(&cellar, &both);
     assert_eq!(refused.status.code(), Some(64), "{}", stderr(&refused));
 }
 

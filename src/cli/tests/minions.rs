@@ -192,7 +192,7 @@ fn one_minion_is_shown_with_its_history() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "saltcellar: failed to show the minion: no entry of the archive names the minion web\\x1b9\n"
+        "saltcellar: cannot show the minion: no entry of the archive names the minion web\\x1b9\n"
     );
 }
 
@@ -248,7 +248,7 @@ fn events_are_searched_and_counted_by_group() {
     }
     let output = cli(
         &cellar,
-        &["events", "list", "--tag", "no/such/*", "--explain"],
+        &["events", "list", "--tag", "no/such/*", "--stats"],
     );
     assert!(
         stderr(&output).starts_with("saltcellar: searched 0 of "),

@@ -30,7 +30,7 @@ fn a_tree_of_salts_job_cache_is_imported_once() {
     tree.put("20261101120000000002", "nocache", b"");
     tree.put_job("made up", &["web2"]);
     let from = tree.0.to_str().unwrap();
-    let output = run(&cellar, &["import", "local_cache", from]);
+    let output = run(&cellar, &["import", "local-cache", from]);
     assert_eq!(
         (output.status.code(), sums(&output)),
         (Some(0), [10, 0, 0]),
@@ -59,7 +59,7 @@ fn a_tree_of_salts_job_cache_is_imported_once() {
 
     let output = run(
         &cellar,
-        &["import", "local_cache", cellar.dir.path().to_str().unwrap()],
+        &["import", "local-cache", cellar.dir.path().to_str().unwrap()],
     );
     assert_eq!(
         (output.status.code(), sums(&output)),
@@ -137,7 +137,7 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
     tree.put_value("4", "old/return.p", &"the format of 2014".into());
     let output = run(
         &cellar,
-        &["import", "local_cache", tree.0.to_str().unwrap()],
+        &["import", "local-cache", tree.0.to_str().unwrap()],
     );
     assert_eq!(
         (output.status.code(), sums(&output)),
@@ -164,7 +164,7 @@ fn unreadable_files_are_reported_and_the_rest_is_imported() {
         &cellar,
         &[
             "import",
-            "local_cache",
+            "local-cache",
             cellar.dir.path().join("state").to_str().unwrap(),
         ],
     );
@@ -541,7 +541,7 @@ fn an_imported_register_replaces_no_later_one() {
     assert_eq!(cellar.ask("load_reg", vec![]), reg(3));
 }
 
-/// A daemon beside a master with this id.
+/// The daemon of a master with this id.
 fn beside_master(id: &str) -> Cellar {
     let mut cellar = Cellar::start();
     fs::write(
@@ -829,7 +829,7 @@ fn the_calls_of_a_peer_for_a_job_are_imported_once() {
         kinds.sort_unstable();
         kinds
     };
-    // A new daemon beside the same master takes the entries of that master for its own.
+    // A new daemon of the same master takes the entries of that master for its own.
     let new = beside_master("m2");
     import(&new, &of_b);
     for (master, count) in [(".", 1), ("m1", 2)] {

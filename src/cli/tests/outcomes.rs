@@ -452,7 +452,7 @@ fn a_deep_value_of_one_minion_fails_no_view() {
             .to_string()
             .contains("<unreadable: nested deeper")
     );
-    assert_eq!(cellar.counter("returns_mended"), 1);
+    assert_eq!(cellar.counter("returns_repaired"), 1);
 }
 
 #[test]

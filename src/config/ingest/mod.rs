@@ -17,9 +17,9 @@ use crate::wire::filter::FilterRule;
 pub struct IngestConfig {
     /// Rules for storing or dropping events and returns, tried in order at every source (bus, `event_return`, `returner` and others). The first rule
     /// of which all conditions hold decides; entries without a matching rule are stored. `tag`, `fun` and `minion` are a glob or a list of globs, as in
-    /// Salt. `retcode` is an exit code, `!` and an exit code for all other ones, or a list of these; only returns have one.
+    /// Salt. `retcode` is an exit code, `!` and an exit code for all other ones, or a list of these; only returns contain one.
     /// That of several functions is the first that is not 0, and a failure without one has 1, so `!0` matches each failure. `where` is an expression
-    /// over `tag` and `data`, as of consumers (docs/WIRE.md); an event that it is too costly for does not match. There is no `class`, because an entry
+    /// over `tag` and `data`, same as for consumers (docs/WIRE.md); an event that it is too costly for does not match. There is no `class`, because an entry
     /// gets its class when it is stored. A rule without conditions matches everything, so a list that ends in `{do: drop}` stores only entries that an
     /// earlier rule matches with `do: store`. `do` is `store`, `drop`, or `sample N`, which stores one of N entries. The choice depends on a hash of
     /// the jid, or of tag and data for entries without a jid, so every source makes the same choice and a job is kept as a whole. Loads that Salt
@@ -37,9 +37,9 @@ pub struct IngestConfig {
     /// selects an item of a list), `patterns` (regular expressions for text; only the matching part is replaced), or a `builtin`: `passwords` (keys
     /// such as password, passwd, passphrase, secret, token, api_key, private_key), `private_keys` (blocks from `-----BEGIN ... PRIVATE KEY-----` to
     /// their end), `pillar` (results of `pillar.*`, and values under the keys pillar and pillar_override). `tag`, `fun` and `minion` restrict a rule,
-    /// as under `ingest.filter`. nil, true and false are kept. So are the keys jid, id, fun, retcode, success, tgt, minions, cmd, out and _stamp of a
-    /// return, an event or a load, which identify jobs. Tags are not searched. Redaction is irreversible: `salt-run jobs.lookup_jid` shows
-    /// `[redacted]`, too. Entries stored earlier are not changed.
+    /// as under `ingest.filter`. nil, true and false are kept. The same holds for the keys jid, id, fun, retcode, success, tgt, minions, cmd, out and _stamp of a
+    /// return, an event or a load, which identify jobs. Tags are not searched. Redaction is irreversible: `salt-run jobs.lookup_jid` also
+    /// shows `[redacted]`. Entries stored earlier are not changed.
     ///
     /// - value: a list of rules, each with `builtin`, `keys`, `paths` or `patterns`, and any of `name`, `tag`, `fun` and `minion`
     /// - default: `[]`
@@ -57,7 +57,7 @@ pub struct IngestConfig {
     /// - example: `[/etc/salt/master, /srv/other/etc/master]`
     #[serde(with = "word::many")]
     pub masters: Vec<PathBuf>,
-    /// Events of a bus that the store cannot accept at once wait in memory, then in files under `spill/` in the state directory. This is the limit of
+    /// Events of a bus that the store cannot accept immediately wait in memory, then in files under `spill/` in the state directory. This is the limit of
     /// these files for each bus. Beyond it events are lost and counted, and a gap record is stored.
     ///
     /// - value: a size from 16MiB to 1024GiB: a number of bytes, or a number with KiB, MiB or GiB

@@ -95,7 +95,7 @@ fn an_error_names_line_key_and_accepted_values() {
         ),
         (
             "ingest.redact:\n- patterns: 'x*'",
-            "c.yaml:2: ingest.redact[0].patterns: \"x*\" matches the empty text",
+            "c.yaml:2: ingest.redact[0].patterns: \"x*\" matches the empty string",
         ),
     ]);
 }

@@ -13,7 +13,7 @@ use crate::model::word;
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
     /// Address of the HTTP listener for metrics, hooks and the API (docs/HTTP.md). On a loopback address `/metrics`, `/healthz` and `/readyz` need no
-    /// token. Any other address requires `http.tls`, and a token (`saltcellar token create`) for each request but `/healthz` and `/readyz`.
+    /// token. Any other address requires `http.tls`, and a token (`saltcellar tokens create`) for each request but `/healthz` and `/readyz`.
     ///
     /// - value: an address and a port, such as `"127.0.0.1:4581"` or `"[::1]:4581"`
     /// - default: none: no network listener
@@ -56,7 +56,7 @@ pub struct HttpConfig {
     /// - example: `true`
     pub minion_metrics: bool,
     /// Whether `http.listen` also serves minions (docs/MINIONS.md), so that they need no second port. Requires `http.listen` and `http.tls`;
-    /// `https.pki_dir` and `https.read` apply. `https.listen` is an address for minions alone; only one of the two can serve them.
+    /// `https.pki_dir` and `https.read` apply. `https.listen` is a separate minion listener; only one of the two can serve minions.
     ///
     /// - value: true or false
     /// - default: `false`
@@ -98,7 +98,7 @@ impl HttpConfig {
                 Err(Invalid::new(
                     "http.listen",
                     format!(
-                        "{address} can be reached from other machines, which requires TLS and tokens; give http.tls \
+                        "{address} can be reached from other hosts, which requires TLS and tokens; give http.tls \
                      ({{certificate: FILE, key: FILE}}), or a loopback address such as 127.0.0.1:{}",
                         address.port()
                     ),
@@ -118,7 +118,7 @@ mod tests {
         assert_errors(&[
             (
                 "bus: [/a]\nhttp:\n  listen: 0.0.0.0:4581\n",
-                "c.yaml:3: http.listen: 0.0.0.0:4581 can be reached from other machines, which requires TLS and tokens; give http.tls",
+                "c.yaml:3: http.listen: 0.0.0.0:4581 can be reached from other hosts, which requires TLS and tokens; give http.tls",
             ),
             (
                 "http: {tls: {certificate: /c}}",

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::word;
 
-/// The address for minions, and their rights.
+/// The minion listener, and the rights of minions.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpsConfig {
-    /// Address for minions alone, for `--return saltcellar` and `ext_job_cache` on other machines; `http.minions` needs no address of its own. Requires `https.certificate` and
+    /// Address for minions alone, for `--return saltcellar` and `ext_job_cache` on other hosts; `http.minions` needs no address of its own. Requires `https.certificate` and
     /// `https.key`. A minion signs its calls with its own Salt key, and can store only its own returns (docs/WIRE.md). The daemon must terminate TLS
     /// itself: a signature is valid for this certificate only.
     ///
     /// - value: an address and a port, such as `"0.0.0.0:4580"` or `"[::]:4580"`
-    /// - default: none: no address for minions alone
+    /// - default: none: no minion listener
     /// - example: `"0.0.0.0:4580"`
     #[serde(with = "word")]
     pub listen: Option<SocketAddr>,

@@ -28,7 +28,7 @@ pub struct Nats {
     /// TLS.
     #[serde(default, skip_serializing_if = "ClientTls::is_default")]
     pub tls: ClientTls,
-    /// Longest wait for a connection, and for an answer.
+    /// Longest wait for a connection, and for a response.
     #[serde(default = "Nats::default_timeout", with = "word")]
     pub timeout: Duration,
 }

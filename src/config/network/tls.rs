@@ -11,7 +11,7 @@ use crate::model::word;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientTls {
-    /// Certificates of authorities to trust instead of the machine's.
+    /// Certificates of authorities to trust instead of the system's.
     #[serde(with = "word", skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// The client's certificate, with its chain.

@@ -1,4 +1,4 @@
-//! Renders configurations for `saltcellar check`.
+//! Renders configurations for `saltcellar config show`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -64,7 +64,7 @@ impl Config {
 fn values(config: &Config) -> Map<String, Json> {
     match serde_json::to_value(config) {
         Ok(Json::Object(values)) => values,
-        // The keys of a configuration are texts, and its values can all be written.
+        // The keys of a configuration are strings, and its values can all be written.
         other => unreachable!("{other:?}"),
     }
 }

@@ -109,7 +109,7 @@ impl Reader {
             }
         };
 
-        // Salt turns an id such as the number 42 into a text.
+        // Salt turns an id such as the number 42 into a string.
         if let Some(id) = options.get_mut("id")
             && !matches!(id, Value::Str(_))
         {

@@ -27,6 +27,8 @@ use crate::model::{Note, NoteLevel};
 
 /// The configuration file of a packaged master.
 pub const SALT_MASTER_FILE: &str = "/etc/salt/master";
+/// Configuration directory of Salt's packages.
+pub const SALT_CONFIG: &str = "/etc/salt";
 
 /// Whether two paths lead to the same file or directory; compares names where nothing exists.
 pub fn same_file(one: &Path, other: &Path) -> bool {
@@ -80,7 +82,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The name of its configuration file, and of the directory beside it without `.d`.
+    /// The name of its configuration file, and of the directory next to it without `.d`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Master => "master",
@@ -112,7 +114,7 @@ pub struct SaltMaster {
     pub files: Vec<PathBuf>,
     /// Problems, in Salt's words.
     pub notes: Vec<Note>,
-    /// The master's id. Without `id`, Salt's default: the machine's minion id or host name, with `_master`.
+    /// The master's id. Without `id`, Salt's default: the system's minion id or host name, with `_master`.
     pub id: String,
     /// The user that the master runs as; `root` unless configured.
     pub user: String,
@@ -295,7 +297,7 @@ impl SaltMaster {
         self.options.get(name)
     }
 
-    /// A text option.
+    /// A string option.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.option(name)?.as_str()
     }
@@ -313,7 +315,7 @@ impl SaltMaster {
         }
     }
 
-    /// The texts of a list option; a single text is a list of one.
+    /// The strings of a list option; a single text is a list of one.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         match self.option(name) {
             Some(Value::Str(one)) => vec![one],
@@ -371,7 +373,7 @@ impl SaltMaster {
         }
     }
 
-    /// Whether the extension's engine `saltcellar_reactor` may start Salt's own reactor as a fallback.
+    /// Whether the extension's engine `saltcellar_reactor` may start Salt's reactor as a fallback.
     pub fn has_reactor_fallback(&self) -> bool {
         let is_engine = |item: &Value| item.as_str() == Some("saltcellar_reactor");
         let in_section = || self.option("saltcellar")?.as_map()?.get("reactor_fallback");

@@ -1,6 +1,6 @@
 //! Salt's Python: the interpreter in which Salt is installed.
 //!
-//! [`find`] is used by everything that needs it: the daemon's reactor, `reactor check` and its siblings, `doctor` and `setup`. It depends on
+//! [`find`] is used by everything that needs it: the daemon's reactor, `reactor lint` and its siblings, `doctor` and `setup`. It depends on
 //! installed files only, so that all of them find the same one. [`of_running_master`] shows what a master that runs now was started with,
 //! [`of_unit`] what systemd would start.
 //!
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::base::trusted::PROGRAM_PATH;
 
-/// The Python of Salt's own packages.
+/// The Python of Salt's packages.
 pub const SALT_PYTHON: &str = "/opt/saltstack/salt/bin/python3";
 
 /// Programs of Salt whose first line names its Python.
@@ -41,7 +41,7 @@ fn in_directories(path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
         .or_else(|| Some(PathBuf::from(SALT_PYTHON)).filter(|python| python.is_file()))
 }
 
-/// The Python on a program's first line, or in `bin` beside it, which the shell scripts of Salt's packages start.
+/// The Python on a program's first line, or in `bin` next to it, which the shell scripts of Salt's packages start.
 fn interpreter(program: &Path) -> Option<PathBuf> {
     let program = program.canonicalize().ok()?;
     let mut line = String::new();
@@ -62,7 +62,7 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
 /// The Python of a running `salt-master`, by its command line: as it was started, possibly before an upgrade of Salt. `None` if none runs,
 /// or if several run with different ones.
 ///
-/// Anyone can start a process with any command line. So only processes of root count, and those of the user `uid`, that of the master.
+/// Anyone can start a process with any command line. Therefore only processes of root count, and those of the user `uid`, that of the master.
 /// Whether the interpreter may be run is checked where it is run.
 pub fn of_running_master(uid: Option<u32>) -> Option<PathBuf> {
     let own = rustix::process::geteuid().as_raw();

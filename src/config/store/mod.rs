@@ -37,11 +37,11 @@ pub struct StoreConfig {
     #[serde(with = "word")]
     pub entry_bytes_max: usize,
     /// Retention classes. An entry belongs to the first class with a matching item under `match`. Entries without a match belong to `jobs` if they
-    /// are part of a job, else to `events`; these two classes always exist. An item has a glob for the function (`fun`), for the event's tag (`tag`),
+    /// are part of a job, else to `events`; these two classes always exist. An item contains a glob for the function (`fun`), for the event's tag (`tag`),
     /// or both. A function selects its jobs as a whole: load, returns and events. A tag selects single events. `keep` limits the class by `age` (a
     /// time such as `12h` or `30d`, `forever`, `salt` for the master's `keep_jobs_seconds`, or `30d or salt` for the longer of both), by `bytes` on
     /// disk, and by `entries`. The oldest entries are deleted first, in segments of at most a sixteenth of each limit. Held jobs are kept (`saltcellar
-    /// store hold`). If `keep_jobs_seconds` becomes shorter later, nothing is deleted until `saltcellar store prune --accept-salt`.
+    /// store holds list`). If `keep_jobs_seconds` becomes shorter later, nothing is deleted until `saltcellar store prune --accept-salt`.
     ///
     /// - value: a list of classes, each with `name`, `match` and `keep`
     /// - default: `jobs` with the age `90d or salt`, `events` with `90d`
@@ -175,7 +175,7 @@ impl StoreConfig {
                 return Err(Invalid::new(key("match"), problem));
             }
 
-            // A class reaches its limits in steps of a segment, and segments have a minimum size.
+            // A class reaches its limits in steps of a segment, and segments contain a minimum size.
             within(key("keep.bytes"), &class.keep.bytes.unwrap_or(MIB), MIB..)?;
             within(
                 key("keep.entries"),

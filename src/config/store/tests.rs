@@ -92,11 +92,11 @@ fn an_error_names_line_key_and_accepted_values() {
     );
     check(
         "- name: a\n  match: [{fun: x}]\n",
-        "2: store.classes[0]: `keep` has no limit; give at least one of",
+        "2: store.classes[0]: `keep` contains no limit; give at least one of",
     );
     check(
         "- name: jobs\n  keep: {}\n",
-        "2: store.classes[0]: `keep` has no limit; give at least one of",
+        "2: store.classes[0]: `keep` contains no limit; give at least one of",
     );
     check(
         "- name: jobs\n  keep: {days: 3}\n",

@@ -34,7 +34,7 @@ fn other_protocols_get_an_error_and_are_disconnected() {
         let answer = last_message(&cellar, words);
         assert!(answer.contains("protocol"), "{words:x?}: {answer:?}");
     }
-    assert_eq!(cellar.counter("peers_dropped"), 5);
+    assert_eq!(cellar.counter("socket_connections_closed_protocol"), 5);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Records of reactions in answers.
+//! Records of reactions in responses.
 
 use crate::base::clock::Micros;
 use crate::daemon::in_process::Cellar;

@@ -146,7 +146,7 @@ fn an_invalid_minion_id_is_rejected_and_counted() {
             "{id:?}"
         );
     }
-    assert_eq!(cellar.counter("calls_refused"), bad.len() as u64);
+    assert_eq!(cellar.counter("calls_rejected"), bad.len() as u64);
     for id in ["a", "...", "a..b", "ž b"] {
         cellar.ask("returner", vec![("load", answer(id, 1.into()))]);
     }
@@ -199,7 +199,7 @@ fn calls_without_a_job_id_are_rejected_and_counted() {
             "refused"
         );
     }
-    assert_eq!(cellar.counter("calls_refused"), 5);
+    assert_eq!(cellar.counter("calls_rejected"), 5);
     assert_eq!(
         code(cellar.call("save_load", vec![("jid", JID.into())])),
         "bad_args"
@@ -407,7 +407,7 @@ fn an_entry_over_the_limit_is_refused_and_counted() {
         code(cellar.call("save_load", vec![("jid", JID.into()), ("load", load)])),
         "too_large"
     );
-    assert_eq!(cellar.counter("entries_too_large"), 1);
+    assert_eq!(cellar.counter("entries_rejected_too_large"), 1);
     // A return is one all the same: only its value is left out.
     cellar.ask("returner", vec![("load", answer("db1", giant))]);
     assert_eq!(cellar.counter("returns_without_value"), 1);
@@ -467,7 +467,7 @@ fn a_forged_event_does_not_replace_the_minions_return() {
     assert_eq!(
         events["events"].as_array().unwrap().len(),
         2,
-        "the archive has the bus events once"
+        "the archive contains the bus events once"
     );
 }
 
@@ -617,7 +617,7 @@ fn an_answer_is_one_of_a_peer_only_if_the_master_has_a_cluster() {
         cellar.ask("event_return", vec![("events", events)]);
 
         let job = cellar.ask("job_show", of_job());
-        let ignored = cellar.counter("event_peers_ignored");
+        let ignored = cellar.counter("event_peer_ids_ignored");
         let stored = cellar.ask("events_list", vec![("data", true.into())])["events"][0].clone();
         let marked = stored["data"]["__peer_id"].clone();
         if is_peers {
@@ -728,7 +728,7 @@ fn a_mirrored_call_stores_no_load_and_its_minions_only_without_the_event_of_the_
     );
     assert_eq!(cellar.counter("entries_stored"), 2);
 
-    // Nor does it make the job one that this master stores, whose answers need a returner call.
+    // Nor does it make the job one that this master stores, whose responses need a returner call.
     on_bus(
         &cellar,
         &format!("salt/job/{JID}/ret/web1"),

@@ -76,7 +76,7 @@ pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Re
     .context(operation)
 }
 
-/// Bounds the memory, and makes this process the first to end if the machine or the unit has none
+/// Bounds the memory, and makes this process the first to end if the host or the unit has none
 /// left.
 fn limit_resources() {
     let limit = |resource, limit| {
@@ -88,7 +88,7 @@ fn limit_resources() {
             },
         );
         if let Err(error) = limited {
-            tracing::warn!(?resource, %error, "cannot limit the resources of the ZeroMQ process");
+            tracing::warn!(?resource, %error, "cannot limit the resources of the ZeroMQ process, running it without this limit");
         }
     };
 
@@ -96,7 +96,7 @@ fn limit_resources() {
     limit(Resource::Core, 0);
 
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "1000") {
-        tracing::warn!(%error, "cannot set the OOM score of the ZeroMQ process");
+        tracing::warn!(%error, "cannot set the OOM score of the ZeroMQ process, the kernel may kill the daemon first");
     }
 }
 
@@ -220,7 +220,7 @@ impl ZmqSocket {
         if let Some(thread) = threads::join_until(self.thread, until) {
             tracing::warn!(
                 kind = self.status.kind.name(),
-                "the ZeroMQ process does not stop, killing it"
+                "ZeroMQ process does not stop, killing it"
             );
             signal(&self.process, Signal::KILL);
             threads::join(thread);
@@ -266,15 +266,15 @@ impl ChildProcess {
             match ended {
                 Ok(status) if self.stopped.try_recv().is_ok() => {
                     if !status.success() {
-                        tracing::warn!(socket, %status, "the ZeroMQ process failed while it stopped");
+                        tracing::warn!(socket, %status, "ZeroMQ process failed while stopping");
                     }
                     return;
                 }
                 Ok(status) => {
-                    tracing::warn!(socket, %status, ?pause, "the ZeroMQ process ended, starting another");
+                    tracing::warn!(socket, %status, ?pause, "ZeroMQ process ended, restarting it: its messages above show the cause");
                 }
                 Err(error) => {
-                    tracing::error!(socket, %error, ?pause, "cannot run the ZeroMQ process, trying again");
+                    tracing::error!(socket, %error, ?pause, "cannot start the ZeroMQ process, retrying: check the executable and the limits of the unit");
                 }
             }
 
@@ -325,7 +325,7 @@ impl ChildProcess {
 }
 
 /// Waits until a process ends, after `watch` has made it known. If that fails, the process is ended:
-/// nobody could stop it, and the next one would run beside it.
+/// nobody could stop it, and the next one would run at the same time.
 fn wait_watched(
     mut child: Child,
     watch: impl FnOnce(&Child) -> std::io::Result<()>,

@@ -8,7 +8,7 @@
 //! One batch is sent to the daemon at a time, and nothing is read from peers until it is on disk.
 //! Then the sockets' buffers fill, libzmq's PUSH reaches its high-water mark, and the sending
 //! program is slowed: nothing is dropped. A full disk is waited for, and so is the daemon: if a
-//! connection to it ends before the answer, the batch is sent over a new one. The daemon may have
+//! connection to it ends before the response, the batch is sent over a new one. The daemon may have
 //! stored it before, so an event can be stored twice, but none is lost.
 
 use std::os::unix::net::UnixListener;
@@ -91,14 +91,14 @@ impl Daemon {
                     // Nothing is known of what it still holds.
                     self.client = None;
                     self.log
-                        .line(|| format!("the daemon does not answer, connecting again: {error}"));
+                        .line(|| format!("the daemon does not respond, reconnecting: {error}"));
                 }
             }
             sleep(ZMQ_RETRY).await;
         }
     }
 
-    /// The answer to a call, or an error of the connection.
+    /// The response to a call, or an error of the connection.
     fn try_call<C: Call>(
         &mut self,
         args: &C::Args<'_>,
@@ -109,7 +109,7 @@ impl Daemon {
         };
 
         client.start::<C>(args)?;
-        // What it says is not read: any answer means that the batch is stored.
+        // What it says is not read: any response means that the batch is stored.
         let (_, answer) = client.next_packed()?;
         Ok(answer.map(drop))
     }

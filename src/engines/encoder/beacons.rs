@@ -1,6 +1,6 @@
 //! The encoder `beacons`: each number of a beacon's event as a measurement.
 //!
-//! A rule selects beacons by name and finds their numbers, also in texts such as `87.5%`, and in
+//! A rule selects beacons by name and finds their numbers, also in strings such as `87.5%`, and in
 //! maps of `value` and `unit` as in `/proc/meminfo` (kB become bytes). The rules for Salt's own
 //! beacons are in `beacons.yaml`. Events of other beacons have no items.
 //!
@@ -121,7 +121,7 @@ impl Measurements {
         };
 
         let beacon = rest.split('/').next().unwrap_or_default();
-        // Rules of the configuration come first, so they can replace those for Salt's own beacons.
+        // Rules of the configuration come first, so they can replace those for Salt's beacons.
         let mut rules = self.rules.iter().chain(RULES.iter());
         let Some(rule) = rules.find(|rule| rule.beacon.matches(beacon)) else {
             return Ok(None);
@@ -267,7 +267,7 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
     }
 }
 
-/// A finite number in a text.
+/// A finite number in a string.
 fn number(text: &str) -> Option<Json> {
     let text = text.trim();
     if let Ok(whole) = text.parse::<i64>() {

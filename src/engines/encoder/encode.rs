@@ -13,7 +13,7 @@ pub(crate) trait Encoder: Send + Sync + std::fmt::Debug {
     /// destination.
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError>;
 
-    /// Packs the events of a part of the log itself, up to about so many bytes, for a destination that takes the blocks of the log. `None`
+    /// Packs the events of a part of the log itself, up to about this many bytes, for a destination that takes the blocks of the log. `None`
     /// for an encoder of events.
     fn pack(
         &self,
@@ -23,7 +23,7 @@ pub(crate) trait Encoder: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// From now on no value of an event has a line break in an item, see
+    /// From now on no value of an event contains a line break in an item, see
     /// [`crate::engines::framing`]. Encoders that write JSON have none.
     fn break_no_lines(&mut self) {}
 }

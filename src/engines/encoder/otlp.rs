@@ -253,7 +253,7 @@ fn attribute(name: &str, value: AnyKind) -> KeyValue {
     }
 }
 
-/// A number, a flag or a text as it is; any other value as JSON.
+/// A number, a flag or a string as it is; any other value as JSON.
 fn kind(value: &Json) -> AnyKind {
     match value {
         Json::Bool(flag) => AnyKind::BoolValue(*flag),
@@ -355,7 +355,7 @@ mod tests {
         let mut found = ExportMetricsServiceRequest::decode(bytes.as_slice())
             .unwrap()
             .resource_metrics;
-        assert_eq!(found.len(), 1, "other events have no items");
+        assert_eq!(found.len(), 1, "other events contain no items");
         let metrics = found.remove(0).scope_metrics.remove(0).metrics;
         let values: Vec<_> = metrics
             .iter()

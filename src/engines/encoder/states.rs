@@ -1,8 +1,8 @@
 //! The encoder `states`: one flat record per state of a return of `state.apply` and its kin, with a
 //! fixed set of fields.
 //!
-//! `changes` is JSON in a text, so that the number of a log store's fields does not grow with the
-//! states. Other events have no items.
+//! `changes` is JSON in a string, so that the number of a log store's fields does not grow with the
+//! states. Other events contain no items.
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -14,8 +14,8 @@ use crate::wire::outcome::states::StateRow;
 
 const DOC: &str = r"One flat JSON object per state of a state run.
 
-The keys of `json` except `data`, and `state` (`pkg.installed`), `state_id`, `name`, `sls`, `result`, `changed`, `changes` (JSON as text), `comment`, `duration_ms`, `run_num`. So a log store has a fixed set of fields.
-Returns of several functions and results of orchestrations have items, too; in those of an orchestration, `minion` is the id that Salt gives with the states. Events without state results have no items.";
+The keys of `json` except `data`, and `state` (`pkg.installed`), `state_id`, `name`, `sls`, `result`, `changed`, `changes` (JSON as a string), `comment`, `duration_ms`, `run_num`. Therefore a log store has a fixed set of fields.
+Returns of several functions and results of orchestrations also have items; in items of an orchestration, `minion` is the id that Salt gives with the states. Events without state results have no items.";
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "states",
@@ -62,7 +62,7 @@ fn record_of(state: &StateRow<'_>) -> Result<Json, EncodeError> {
     let changes = state.changes.filter(|_| state.changed());
     let changes = changes.map(json_of).transpose()?;
 
-    // A comment is a text in Salt's own states, and may be anything in others.
+    // A comment is a string in Salt's states, and may be anything in others.
     let comment = match state.comment.map(json_of).transpose()? {
         None | Some(Json::Null) => Json::Null,
         Some(Json::String(text)) => Json::String(text),

@@ -155,7 +155,7 @@ pub(super) fn settings(
     }
 }
 
-/// Replaces `${name}` in all texts. A text that is only that becomes the value, of any type;
+/// Replaces `${name}` in all strings. A string that is only that becomes the value, of any type;
 /// nothing that uses an absent value remains.
 fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
     match value {
@@ -193,7 +193,7 @@ fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
                 if !made.contains(&place) {
                     continue;
                 }
-                // A text with a part missing, such as a URL, is of no use.
+                // A string with a part missing, such as a URL, is of no use.
                 if found.is_null() {
                     *value = Json::Null;
                     return;

@@ -38,7 +38,7 @@ pub(super) struct Batch {
     pub(super) moves: u64,
 }
 
-/// The items of a request that are delivered again, each in order.
+/// The items of a request that are redelivered, each in order.
 #[derive(Default)]
 struct Again {
     /// Not accepted for now.
@@ -118,7 +118,7 @@ impl DeliverContext {
                         sink = self.settings.name,
                         reason,
                         items = request.len(),
-                        "request refused, sending parts"
+                        "request rejected, splitting it"
                     );
                     self.state.counters.failures.add(1);
 
@@ -138,7 +138,7 @@ impl DeliverContext {
     }
 
     /// Notes what a destination accepted, and makes dead letters of what it rejected for good. The
-    /// rest is delivered again: first the items that it did not accept now, then the later ones of
+    /// rest is redelivered: first the items that it did not accept now, then the later ones of
     /// their minions, although it may have accepted those. Only so the last delivery of each item
     /// comes after that of the items before it.
     fn sort_out(
@@ -217,7 +217,7 @@ impl DeliverContext {
                 sink = self.settings.name,
                 error = reason,
                 ?pause,
-                "delivery failed, retrying"
+                "delivery failed, retrying: `saltcellar sinks test` shows the response"
             );
         }
 
@@ -260,7 +260,7 @@ impl DeliverContext {
             id = event.id,
             tag = event.tag,
             reason,
-            "event dead-lettered"
+            "event dead-lettered: see `saltcellar sinks dead-letters list`"
         );
         Ok(())
     }

@@ -432,7 +432,7 @@ mod tests {
             }
         }
 
-        /// Takes up to so many events before a position; returns their numbers.
+        /// Takes up to this many events before a position; returns their numbers.
         fn take(&mut self, upto: u64, events: usize) -> Vec<u64> {
             let read = |range: Range<SeqNo>, limits: BatchLimits| {
                 let count = (range.end.0 - range.start.0).min(limits.events as u64);
@@ -515,7 +515,7 @@ mod tests {
         d.take(30, 100);
         assert_eq!(kept(&group).len(), 0);
 
-        // A sink that ends needs nothing any more, and a seek back is read again.
+        // A sink that ends needs nothing any more, and a seek back is reread.
         a.take(120, 100);
         assert_eq!(kept(&group), [(115, 120)]);
         drop(c);

@@ -52,7 +52,7 @@ pub(crate) struct Dependencies {
     pub(crate) store: Store,
     pub(crate) fs: Arc<dyn Fs>,
     pub(crate) clock: Clock,
-    /// The id of this machine's master; empty if unknown.
+    /// The id of this host's master; empty if unknown.
     pub(crate) master_id: Arc<str>,
     /// A sink without events looks after idle connections and files this often.
     pub(crate) idle: Duration,
@@ -66,7 +66,9 @@ pub(crate) enum SinkError {
         "the sink {0:?} is the daemon's own, made of the keys under `cluster`: it can be paused, and neither moved nor tested"
     )]
     Own(String),
-    #[error("the sink could not start: {0}")]
+    #[error(
+        "the sink could not start: {0}; correct its settings and run `systemctl reload saltcellar`"
+    )]
     NotStarted(String),
     #[error(transparent)]
     Feed(#[from] FeedError),
@@ -160,7 +162,7 @@ impl Engines {
         for name in removed {
             tracing::info!(
                 sink = name,
-                "sink removed, its position is kept: `saltcellar consumers delete` forgets it"
+                "sink removed, keeping its position: delete it with `saltcellar consumers delete`"
             );
         }
 
@@ -173,7 +175,11 @@ impl Engines {
             Ok(running) => running,
             // A sink that cannot start is still listed, with the reason.
             Err(error) => {
-                tracing::error!(sink = settings.name, error, "sink not started");
+                tracing::error!(
+                    sink = settings.name,
+                    error,
+                    "sink not started: correct its settings and run `systemctl reload saltcellar`"
+                );
                 let state = SinkState::new(false);
                 state.failed(self.deps.clock.now(), &error);
                 state.set_phase(Phase::Failed);
@@ -458,7 +464,7 @@ impl Engines {
         for name in self.sinks.stop(time) {
             tracing::warn!(
                 sink = name,
-                "delivery still in progress, it is repeated after the next start"
+                "delivery still in progress at shutdown, it is repeated after the next start"
             );
         }
     }
@@ -522,7 +528,7 @@ fn spawn(sink: Sink) -> io::Result<JoinHandle<()>> {
         if catch_unwind(AssertUnwindSafe(|| sink.run())).is_err() {
             tracing::error!(
                 sink = name,
-                "sink panicked, it is restarted by a reload (SIGHUP)"
+                "sink panicked and is stopped: run `systemctl reload saltcellar`, and report the backtrace above"
             );
             state.failed(clock.now(), "the sink panicked, see the daemon's log");
             state.set_phase(Phase::Failed);

@@ -91,7 +91,7 @@ impl Reader {
             Ok(First::Fetched(batch)) => return Ok(Ok(Some(batch))),
             Ok(First::Nothing) => return Ok(Ok(None)),
             Ok(First::Paused) => {
-                // The feed answers at once when it is paused, so the wait is here.
+                // The feed answers immediately when it is paused, so the wait is here.
                 state.set_phase(Phase::Paused);
                 state.wait(clock, SINK_IDLE, moves)?;
                 return Ok(Ok(None));

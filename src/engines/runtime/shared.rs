@@ -1,4 +1,4 @@
-//! What outlives the thread of a sink: its turn, its dead letters, and which of them are delivered again.
+//! What outlives the thread of a sink: its turn, its dead letters, and which of them are redelivered.
 
 use std::collections::HashSet;
 

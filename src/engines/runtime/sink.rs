@@ -123,7 +123,7 @@ impl Sink {
         // Only the first failure is logged; the status shows the others. By the pauses and not by
         // the state: a delivery may succeed between two failed acknowledgements.
         if backoff.is_reset() {
-            tracing::warn!(sink = settings.name, %error, "events not available, retrying");
+            tracing::warn!(sink = settings.name, %error, "cannot read events for a sink, retrying: run `saltcellar store verify`");
         }
 
         state.wait(clock, backoff.next(), moves)
@@ -154,7 +154,7 @@ impl Sink {
         // Removed only now: after a crash in between they are delivered twice, which at-least-once
         // permits.
         if let Err(error) = context.shared.dead_letters.remove(Some(&accepted)) {
-            tracing::error!(sink = context.settings.name, %error, "delivered dead letters not removed");
+            tracing::error!(sink = context.settings.name, %error, "cannot remove delivered dead letters, they will be redelivered: check the disk for errors and free space");
             context
                 .state
                 .failed(context.clock.now(), &error.to_string());
@@ -203,7 +203,7 @@ fn deliver(
         deliveries.collect::<Vec<_>>().into_iter().try_for_each(|thread| match thread {
             Ok(thread) => joined(thread),
             Err(error) => {
-                tracing::error!(sink = context.settings.name, %error, "cannot start a thread, delivering again");
+                tracing::error!(sink = context.settings.name, %error, "cannot start a thread, retrying the delivery: raise TasksMax of the unit");
                 context.state.failed(context.clock.now(), &error.to_string());
                 context.state.wait(&context.clock, SINK_IDLE, moves)?;
                 // Nothing is acknowledged, so all is fetched again.

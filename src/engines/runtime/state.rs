@@ -60,7 +60,7 @@ pub(crate) struct SinkCounters {
 impl SinkCounters {
     /// The present values.
     pub(crate) fn get(&self) -> SinkCounts {
-        // By name of each field, so that a counter that is not in the answer does not compile.
+        // By name of each field, so that a counter that is not in the response does not compile.
         let Self {
             delivered,
             items,

@@ -1,7 +1,7 @@
-//! The transport of the sink `cluster`: the own master's entries, in blocks, to the stream of the shared history.
+//! The transport of the sink `cluster`: the entries of this daemon's master, in blocks, to the stream of the shared history.
 //!
 //! A batch becomes blocks of the store's own format, which are published in order and await their acknowledgements together. Nothing is
-//! ever rejected: what the stream does not accept now is published again, because the other masters must miss nothing.
+//! ever rejected: what the stream does not accept now is republished, because the other masters must miss nothing.
 //!
 //! # Invariant
 //!
@@ -136,7 +136,7 @@ impl Transport for OutboxTransport {
             };
         }
 
-        // Whatever was stored of a failed batch is dropped by its numbers when it is published again.
+        // Whatever was stored of a failed batch is dropped by its numbers when it is republished.
         published.map_err(DeliverError::retry)?;
         self.open = Some(open);
         Ok(Vec::new())
@@ -241,7 +241,7 @@ impl OutboxTransport {
         let work = self.send(&open.connection, open.last_message, messages);
         let sent = open.thread.wait(cluster.nats.timeout, work);
         let sent = sent.and_then(|sent| sent).map_err(|why| {
-            // A right that the user lacks is reported beside the request, which then ends late.
+            // A missing right is reported separately from the request, which then times out.
             match open.connection.last_error() {
                 Some(reported) => format!("{reported} ({why})"),
                 None => why,
@@ -275,7 +275,7 @@ impl OutboxTransport {
         };
 
         // Only behind the last message that is known of this master: the stream may have been made anew meanwhile, and what was published
-        // before is published again first; or another node has this name.
+        // before is republished first; or another node has this name.
         let mut messages = messages.into_iter().map(message);
         if let Some(first) = messages.next() {
             let first = first.expected_last_subject_sequence(last);
@@ -360,7 +360,7 @@ async fn stored(acknowledgement: PublishAckFuture) -> Result<u64, String> {
 
 /// Whether a job is one that is not shared, for an entry that does not say its function.
 pub(in crate::engines) fn is_of_question(store: &Store, jid: &str) -> bool {
-    // Without an answer it is shared: a peer that has too much has nothing wrong.
+    // Without a response it is shared: a peer that has too much has nothing wrong.
     let row = store.job_row(jid).ok().flatten();
     row.is_some_and(|row| msgpack::as_text(&row.fun) == Some(Entries::QUESTION))
 }
@@ -457,7 +457,7 @@ fn blocks<'a>(
             }));
             continue;
         }
-        // A block has one numbering.
+        // A block contains one numbering.
         let begins = before.is_some_and(|before| !own.is_one(before, event.seq.0));
         before = Some(event.seq.0);
         if begins {

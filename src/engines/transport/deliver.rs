@@ -32,7 +32,7 @@ pub(crate) trait Transport: Send {
     /// Called while there are no events, at least every [`crate::base::limits::SINK_IDLE`].
     fn idle(&mut self) {}
 
-    /// Opens files and connections anew, and reads secrets again.
+    /// Reopens files and connections, and rereads secrets.
     fn reopen(&mut self) {}
 }
 
@@ -88,7 +88,7 @@ pub(crate) enum DeliverError {
 }
 
 impl DeliverError {
-    /// An error after which all are delivered again.
+    /// An error after which all are redelivered.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "no caller needs the reason afterwards"

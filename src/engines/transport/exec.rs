@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Any other line, a missing line within the timeout, and the end of the program are failures: the
-//! program is killed with all processes of its group, and the batch is delivered again to a new
+//! program is killed with all processes of its group, and the batch is redelivered to a new
 //! one. Lines on standard error go to the daemon's log.
 
 use std::io::{self, Write as _};
@@ -151,7 +151,7 @@ impl Transport for ExecTransport {
 
         let mut answers = String::new();
         let result = program.exchange(lines, items.len(), self.settings.timeout, &mut answers);
-        // Even after an error: the answers so far are what a test is made for.
+        // Even after an error: the responses so far are what a test is made for.
         if let (Some(transcript), Some(request)) = (transcript, request) {
             *transcript = Transcript {
                 request,
@@ -236,7 +236,7 @@ impl Program {
         timeout: Duration,
         answers: &mut String,
     ) -> Result<Vec<Rejected>, String> {
-        // An answer left from before would count for the first item.
+        // A response left from before would count for the first item.
         self.expect_silence()?;
 
         let ended = "the program has ended";
@@ -288,7 +288,7 @@ impl Program {
                     reason,
                     is_temporary: false,
                 }),
-                // The order of answers is the only link to the items, so after an unknown line
+                // The order of responses is the only link to the items, so after an unknown line
                 // nothing is certain.
                 _ => {
                     return Err(format!(
@@ -317,7 +317,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         // The end of the input is the request to end.
         self.input = None;
-        // A program with unread answers has failed, and gets no time.
+        // A program with unread responses has failed, and gets no time.
         let Self { child, output, .. } = self;
         program::end(child, || output.is_empty());
     }
@@ -325,7 +325,7 @@ impl Drop for Program {
 
 fn write_batches(mut to: ChildStdin, batches: &Receiver<Vec<u8>>) {
     for lines in batches {
-        // The reader of the answers notices that the program has ended.
+        // The reader of the responses notices that the program has ended.
         if to.write_all(&lines).is_err() {
             break;
         }

@@ -49,7 +49,7 @@ impl Item {
         encoded: &mut Vec<Vec<u8>>,
         framing: Framing,
     ) -> impl Iterator<Item = Self> {
-        // The only item of an event has the event's own id, so a sink's destination sees the same
+        // The only item of an event contains the event's own id, so a sink's destination sees the same
         // id as other readers.
         let is_only = encoded.len() == 1;
         let item = move |(n, bytes)| {

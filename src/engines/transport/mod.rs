@@ -143,7 +143,7 @@ pub(super) mod tests {
         Dependencies::new(clock, &fs)
     }
 
-    /// Items with these texts; sequence numbers from 1.
+    /// Items with these strings; sequence numbers from 1.
     pub(in crate::engines) fn items(texts: &[&str]) -> Vec<Item> {
         let item = |(n, text): (u64, &&str)| {
             let event = Arc::new(event(n, "test/tag", "web1", serde_json::json!({ "n": n })));

@@ -30,7 +30,7 @@ const DOC: &str = r"Messages in a stream of NATS JetStream.
 | `subject` | the subject of all messages | required |
 | `stream` | the stream that must store them | any stream of the subject |
 | `user`, `password`; `token` | the login; `password` and `token` are secrets | none |
-| `tls` | as of `http` | the machine's |
+| `tls` | same as `http` | the system's |
 | `timeout` | for a connection, or the acknowledgements of a batch | 10s |
 
 The stream must exist. The header `Nats-Msg-Id` is the event's `id`, so a repeated message is dropped within the stream's `duplicate_window` (2 minutes unless configured). An item larger than the server's `max_payload` becomes a
@@ -184,7 +184,7 @@ impl Transport for NatsTransport {
                 Err(error) => error.clone(),
             };
         }
-        // Whatever was stored of a failed batch is a duplicate by its id when it is sent again.
+        // Whatever was stored of a failed batch is a duplicate by its id when it is resent.
         let (_, rejected) = result.map_err(DeliverError::retry)?;
         self.connection = Some(open);
         Ok(rejected)
@@ -227,7 +227,7 @@ impl Open {
     }
 }
 
-/// Publishes the items and waits for all acknowledgements. An error if any must be sent again.
+/// Publishes the items and waits for all acknowledgements. An error if any must be resent.
 async fn publish(
     context: &Context,
     settings: &NatsDestination,

@@ -50,11 +50,11 @@ const DOC: &str = r"Rows in the tables of Salt's returner pgjsonb.
 | `password` | a secret | none |
 | `tables` | any of `jids`, `salt_returns`, `salt_events` | all |
 | `encryption` | `required`, or `none`; a unix socket is never encrypted | `required` |
-| `tls` | as of `http` | the machine's |
+| `tls` | same as `http` | the system's |
 | `timeout` | for a connection or a batch | 30s |
 
 The schema is that of [Salt's documentation](https://docs.saltproject.io/en/latest/ref/returners/all/salt.returners.pgjsonb.html); the encoder must be `json`. Each event is a row of `salt_events`, each return also one of
-`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row, even if the daemons of several masters of a cluster deliver it: `salt_events.id` is a negative number made of tag and data (those of Salt's own rows are
+`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row, even if the daemons of several masters of a cluster deliver it: `salt_events.id` is a negative number made of tag and data (those of Salt's rows are
 positive), of an event without `_stamp` of the store and the sequence number; `salt_returns` gets no second row with the same `jid`, `id` and `full_ret`; an existing row of `jids` stays. `alter_time` is
 the arrival at the daemon that came first. Events that PostgreSQL cannot store, such as ones with a NUL character, become dead letters.";
 
@@ -248,7 +248,7 @@ impl Transport for PostgresTransport {
             .map(|table| table.name())
             .collect::<Vec<_>>()
             .join(", ");
-        Ok(format!("{place} has the tables {tables}"))
+        Ok(format!("{place} contains the tables {tables}"))
     }
 
     fn reopen(&mut self) {

@@ -87,7 +87,7 @@ impl<D: SocketDestination> Transport for SocketTransport<D> {
             transcript.request = String::from_utf8_lossy(&messages.join(&b'\n')).into_owned();
             let count = messages.len() - rejected.len();
             transcript.response =
-                format!("{count} {unit} written to {place}; {receiver} does not answer");
+                format!("{count} {unit} written to {place}; {receiver} does not respond");
         }
 
         self.socket = Some(socket);

@@ -45,7 +45,7 @@ const DOC: &str = r"Messages of RFC 5424 to a unix socket, over TCP or TLS.
 | `facility` | `kern`, `user`, `daemon`, `auth`, `authpriv`, `local0` to `local7` and the other names of RFC 5424 | `daemon` |
 | `severity` | `emergency`, `alert`, `critical`, `error`, `warning`, `notice`, `info`, `debug` | `info` |
 | `app_name` | the field APP-NAME | `salt` |
-| `tls` | as of `http` | the machine's |
+| `tls` | same as `http` | the system's |
 | `timeout` | for a connection or a write | 10s |
 
 The host is the minion, MSGID the function, and the structured data `saltcellar@32473` has `id`, `seq`, `tag` and `jid`. The message is the item. Syslog acknowledges nothing: messages count as delivered
@@ -228,7 +228,7 @@ impl SocketDestination for SyslogDestination {
         // An empty value is left out, as an absent one.
         for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {
             if !value.is_empty() {
-                // Writing to a text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(head, " {name}=\"{}\"", escaped(value));
             }
         }
@@ -342,7 +342,7 @@ impl Socket {
                     }
                 }
             }
-            // A stream has no message boundaries, so a line break within a message would end it.
+            // A stream contains no message boundaries, so a line break within a message would end it.
             Self::Lines(stream) => {
                 let mut lines = Vec::new();
                 for message in messages {

@@ -38,7 +38,7 @@ pub struct Hole {
 /// How far all files are delivered, and what was skipped.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// The next event. `None` at the start, and after everything was delivered: events from then on
+    /// The next event. `None` at the start, and after everything was delivered: later events
     /// may bypass the disk.
     expected: Option<Expected>,
     /// One more than the largest number in the files.
@@ -176,7 +176,7 @@ impl OpenFile {
         self.is_damaged
     }
 
-    /// Reads the next events. `may_recover`: a frame that the disk cannot read is tried again later,
+    /// Reads the next events. `may_recover`: a frame that the disk cannot read is retried later,
     /// and not skipped.
     pub(super) fn read_chunk(&mut self, progress: &mut Progress, may_recover: bool) -> Reading {
         let mut chunk = SpillChunk {
@@ -210,7 +210,7 @@ impl OpenFile {
                     progress.deliver(&meta);
                 }
                 FrameRead::Damaged(error) => {
-                    tracing::error!(%error, "skipping a damaged frame of a spill file");
+                    tracing::error!(%error, "damaged frame in a spill file skipped, its events are lost: check the disk");
                     self.is_damaged = true;
                     progress.skip();
                 }
@@ -236,7 +236,7 @@ impl OpenFile {
                 what,
                 ..
             } = range;
-            tracing::error!(%path, offset, bytes, what, "skipping a damaged range of a spill file");
+            tracing::error!(%path, offset, bytes, what, "damaged range in a spill file skipped, its events are lost: check the disk");
             self.is_damaged = true;
             progress.skip();
         }

@@ -93,7 +93,7 @@ impl SpillDrainer {
             .map_err(io_at("read the position in", dir))?
             .unwrap_or_default();
 
-        shared.metrics.spill_bytes_cut.add(found.cut);
+        shared.metrics.spill_bytes_truncated.add(found.cut);
         shared
             .metrics
             .spill_files_quarantined
@@ -315,7 +315,7 @@ impl SpillDrainer {
         for mut pending_batch in batches.into_iter().rev() {
             shared
                 .metrics
-                .bus_events_offered_again
+                .bus_events_retried
                 .add(pending_batch.events());
 
             if pending_batch.refused == 0 {
@@ -339,7 +339,7 @@ impl SpillDrainer {
             self.logged_rejection = true;
             tracing::warn!(
                 bus = %shared.bus().display(), why = state.offered.refusal(),
-                "the store rejects bus events; they wait in the spill"
+                "the store rejects bus events, they wait in the spill: run `saltcellar status`"
             );
         }
     }
@@ -350,7 +350,7 @@ impl SpillDrainer {
         if self.logged_rejection {
             self.logged_rejection = false;
             let bus = self.shared.bus();
-            tracing::info!(bus = %bus.display(), "the store accepts bus events again");
+            tracing::info!(bus = %bus.display(), "the store accepts bus events");
         }
     }
 
@@ -359,7 +359,7 @@ impl SpillDrainer {
         let lost = pending_batch.events();
         self.shared.metrics.bus_events_lost.add(lost);
         state.losses.count(lost);
-        tracing::error!(bus = %self.shared.bus().display(), lost, why = state.offered.refusal(), "events rejected permanently, dropped");
+        tracing::error!(bus = %self.shared.bus().display(), lost, why = state.offered.refusal(), "bus events rejected permanently and lost: run `saltcellar doctor`");
         state.offered.dropped(pending_batch);
 
         let PendingBatch { first, at, .. } = *pending_batch;
@@ -454,7 +454,7 @@ impl SpillDrainer {
                 let store_is_behind =
                     || state.offered.is_held() || state.memory.waits_longer_than(SPILL_AFTER);
 
-                // Once begun, memory is emptied, so that spilling does not begin anew with each
+                // Once begun, memory is emptied, so that spilling does not restart with each
                 // batch.
                 emptying |= state.memory.bytes() > SPILL_ABOVE_BYTES && store_is_behind();
                 if !emptying || state.memory.is_empty() {
@@ -506,7 +506,7 @@ impl SpillDrainer {
             }
             Err(error) => {
                 self.shared.metrics.spill_writes_failed.add(1);
-                self.disk_failed("write to", &error);
+                self.disk_failed("write", &error);
                 false
             }
         }
@@ -525,7 +525,7 @@ impl SpillDrainer {
     fn log_failure(&mut self, act: &str, error: &StoreError) {
         if self.log.is_due((), self.shared.clock.monotonic()) {
             let dir = self.disk.dir().display();
-            tracing::error!(%dir, %error, "cannot {act} the spill; its events stay in memory");
+            tracing::error!(%dir, act, %error, "spill failed, its events stay in memory, retrying: check the disk for errors and free space");
         }
     }
 
@@ -560,7 +560,7 @@ impl SpillDrainer {
             prepended.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) })
         {
             self.shared.metrics.spill_writes_failed.add(1);
-            self.disk_failed("write to", &error);
+            self.disk_failed("write", &error);
             lost = kept;
             kept = 0;
         }
@@ -594,7 +594,7 @@ impl SpillDrainer {
         }
 
         drop(state);
-        tracing::warn!(bus = %self.shared.bus().display(), kept, lost, "the store did not accept all events before shutdown; the next start delivers them");
+        tracing::warn!(bus = %self.shared.bus().display(), kept, lost, "the store did not accept all events before shutdown, the next start delivers them");
     }
 
     /// Records the safe position of the bus: periodically, and more often while a kill would lose events.
@@ -674,7 +674,7 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             }
             Err(error) => {
                 deps.metrics.spill_reads_failed.add(1);
-                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured");
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured, its events stay on disk: check the permissions of the directory");
             }
         }
     }
@@ -686,7 +686,7 @@ pub(super) fn bus_of(fs: &dyn Fs, metrics: &Metrics, dir: &Path) -> PathBuf {
     let why = match read_whole(fs, &dir.join(BUS)) {
         Ok(Some(content)) if !content.is_damaged() => match String::from_utf8(content.bytes) {
             Ok(bus) => return PathBuf::from(bus.trim_end()),
-            Err(_) => "it is not text".to_owned(),
+            Err(_) => "it is not UTF-8".to_owned(),
         },
         Ok(Some(_)) => "the disk cannot read it".to_owned(),
         Ok(None) => "it does not exist".to_owned(),
@@ -694,11 +694,11 @@ pub(super) fn bus_of(fs: &dyn Fs, metrics: &Metrics, dir: &Path) -> PathBuf {
     };
 
     metrics.spill_reads_failed.add(1);
-    tracing::warn!(path = %dir.join(BUS).display(), why, "the bus of a spill is unknown, its directory is named instead");
+    tracing::warn!(path = %dir.join(BUS).display(), why, "the bus of a spill is unknown, using the directory's name");
     dir.to_owned()
 }
 
-/// The recorded position; `None` if there is none. An error is one to try again: without the
+/// The recorded position; `None` if there is none. An error is one to retry: without the
 /// position of the daemon before, a gap could not be told.
 fn read_seen(fs: &dyn Fs, dir: &Path, shared: &Shared) -> std::io::Result<Option<Position>> {
     let path = dir.join(SEEN);
@@ -709,7 +709,7 @@ fn read_seen(fs: &dyn Fs, dir: &Path, shared: &Shared) -> std::io::Result<Option
     let seen = Position::parse(&content.bytes).filter(|_| !content.is_damaged());
     if seen.is_none() {
         shared.metrics.spill_reads_failed.add(1);
-        tracing::warn!(path = %path.display(), "the position of the bus is malformed or unreadable, a gap may be recorded");
+        tracing::warn!(path = %path.display(), "saved bus position malformed or unreadable, a gap may be recorded");
     }
     Ok(seen)
 }

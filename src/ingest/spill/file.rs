@@ -115,7 +115,7 @@ impl File {
         matches!(self.stage, Stage::Delivered { .. })
     }
 
-    /// Whether a failed read is tried again.
+    /// Whether a failed read is retried.
     fn may_recover(&self) -> bool {
         self.failures < SPILL_READ_TRIES
     }
@@ -288,7 +288,7 @@ impl DiskQueue {
 
         tracing::error!(
             path = %path.display(), aside = %aside.display(), why,
-            "foreign file in the spill renamed; its contents are not delivered"
+            "foreign file in the spill renamed, its contents are not delivered: inspect and delete it"
         );
         Ok(())
     }
@@ -310,7 +310,7 @@ impl DiskQueue {
                 return self.fs.remove_file(&path).map_err(io_at("remove", &path));
             }
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later");
+                tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later: check the disk and the permissions of the file");
                 found.failed += 1;
 
                 // It keeps its place in the queue, so that the order holds once it can be read.
@@ -394,7 +394,7 @@ impl DiskQueue {
                 first,
             };
             if let Err(error) = appended {
-                // The file has no event, and removing it may free the missing space.
+                // The file contains no event, and removing it may free the missing space.
                 let _ = self.fs.remove_file(&self.path(name, false));
                 return Err(error);
             }
@@ -545,7 +545,7 @@ impl DiskQueue {
         };
 
         let path = self.path(name, true);
-        tracing::error!(path = %path.display(), error, "skipping an unreadable spill file");
+        tracing::error!(path = %path.display(), error, "unreadable spill file skipped, its events are lost: check the disk");
         self.progress.skip();
         self.finish_file(at, true);
         Ok(())
@@ -607,7 +607,7 @@ impl DiskQueue {
             let is_damaged = matches!(file.stage, Stage::Delivered { is_damaged: true });
             let done = if is_damaged {
                 let kept = path.with_extension(DAMAGED);
-                tracing::warn!(path = %kept.display(), "keeping a damaged spill file");
+                tracing::warn!(path = %kept.display(), "damaged spill file kept: delete it after inspection");
                 self.fs
                     .rename(&path, &kept)
                     .and_then(|()| self.limit_damaged())
@@ -616,8 +616,8 @@ impl DiskQueue {
             };
 
             if let Err(error) = done {
-                // It is delivered again at the next start, and recognised as stored.
-                tracing::warn!(path = %path.display(), %error, "cannot remove a spill file");
+                // It is redelivered at the next start, and recognised as stored.
+                tracing::warn!(path = %path.display(), %error, "cannot remove a delivered spill file, its events are redelivered after a restart");
             }
         }
     }

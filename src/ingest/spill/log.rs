@@ -42,7 +42,7 @@ pub(super) struct SpillLog {
 }
 
 impl SpillLog {
-    /// Creates a file; the first batch must follow, or the file has no header.
+    /// Creates a file; the first batch must follow, or the file contains no header.
     pub(super) fn create(
         fs: &dyn Fs,
         path: &Path,

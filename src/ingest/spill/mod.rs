@@ -18,7 +18,7 @@
 //! # Invariant
 //!
 //! A batch is kept until the store reports it durable. A rejected one (no space, a failed write) is retried
-//! in its place. So everything up to the time in `SEEN` is in the log or in the spill.
+//! in its place. Therefore everything up to the time in `SEEN` is in the log or in the spill.
 //!
 //! # Files
 //!
@@ -142,7 +142,7 @@ impl Shared {
         if gap.is_of_a_restart() {
             tracing::info!(%bus, cause, begin, end, "the bus was not read during a restart");
         } else {
-            tracing::warn!(%bus, cause, begin, end, lost, "bus events may be missing");
+            tracing::warn!(%bus, cause, begin, end, lost, "bus events may be missing: see `saltcellar events list --tag 'saltcellar/gap/*'`");
         }
 
         gap.batch(&bus_path)
@@ -316,7 +316,7 @@ impl SpillWriter {
         if self.shared.losses.is_due((), self.shared.clock.monotonic()) {
             tracing::error!(
                 bus = %self.shared.bus().display(), events,
-                "neither store nor spill accept bus events: events are lost"
+                "neither the store nor the spill accepts bus events, events are lost: check the disk for errors and free space"
             );
         }
     }

@@ -225,7 +225,7 @@ fn a_damaged_batch_is_not_delivered() {
         [tags(1..6), tags(7..11)].concat()
     );
     let dir = queue.dir().to_owned();
-    // A foreign file is harmless, too.
+    // A foreign file is also harmless.
     std::fs::write(dir.join("0000000001-1.spill"), vec![0xff; 1000]).unwrap();
     let (_, found) = open(&dir);
     assert_eq!((found.events, found.cut, found.quarantined), (0, 0, 1));
@@ -571,10 +571,10 @@ impl Rejecting {
 
 /// Has the waiting batch retried, without its pause, until it is rejected once more.
 fn retry(spill_drainer: &mut SpillDrainer, metrics: &Metrics) {
-    let before = metrics.bus_events_offered_again.get();
+    let before = metrics.bus_events_retried.get();
     crate::testkit::wait_for("another rejection", || {
         come_due(spill_drainer);
-        (metrics.bus_events_offered_again.get() > before).then_some(())
+        (metrics.bus_events_retried.get() > before).then_some(())
     });
 }
 

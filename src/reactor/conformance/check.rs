@@ -86,11 +86,11 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         }
 
         let Some(expected) = expected.get(number) else {
-            // Salt's process died before, so the case has no results for this event.
+            // Salt's process died before, so the case contains no results for this event.
             if !crashed {
                 differences.add(
                     Layer::Case,
-                    "the case has no results for this event".to_owned(),
+                    "the case contains no results for this event".to_owned(),
                 );
             }
             continue;
@@ -145,7 +145,7 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResul
         more_errors |= errors(&outcome.notes) > salt_s;
     }
 
-    // Where Salt has a defect, a difference is accepted unless it is an error of ours.
+    // Where Salt has a defect, a difference is accepted unless it is a saltcellar error.
     if case.advice.starts_with("salt-defect") && !more_errors {
         result.excused.append(&mut differences.all);
     } else {
@@ -320,7 +320,7 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
         .unwrap_or_default();
     rows.dedup_by(|a, b| a.get("message") == b.get("message"));
 
-    // The types of options are Salt's own concern.
+    // The types of options are Salt's concern.
     rows.retain(|row| {
         let message = row
             .get("message")
@@ -358,7 +358,7 @@ fn layers(case: &Case, expected: &Json, got: &Got, differences: &mut Differences
         differences.compare(layer, of(name), got.layer(name), ordered);
     }
 
-    // With equal data a difference between texts has no effect.
+    // With equal data a difference between strings has no effect.
     let same_high = differences
         .all
         .iter()
@@ -418,7 +418,7 @@ fn renders(
             .collect::<Vec<_>>()
     };
 
-    // Other files are a difference of their own, so their texts are not compared.
+    // Other files are a difference of their own, so their strings are not compared.
     if kinds(&expected) != kinds(&got) {
         differences.add(
             Layer::Renders,
@@ -441,7 +441,7 @@ fn renders(
     }
 }
 
-/// Compares calls, but not the texts of exceptions, which are Python's.
+/// Compares calls, but not the strings of exceptions, which are Python's.
 fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
     let without_texts = |json: &Json| -> Json {
         let rows = json.as_array().map(Vec::as_slice).unwrap_or_default();

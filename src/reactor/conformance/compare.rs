@@ -157,7 +157,7 @@ pub(super) fn short(json: &Json) -> String {
     }
 }
 
-/// The first differing part of two long texts.
+/// The first differing part of two long strings.
 pub(super) fn parting(expected: &str, got: &str) -> String {
     let same = expected
         .chars()

@@ -13,8 +13,6 @@ mod result;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value as Json, json};
-
 pub use self::case::{Case, CaseError, read_cases};
 pub use self::check::{ConformanceOptions, check_case};
 pub use self::result::{CaseResult, Difference, Layer};
@@ -30,30 +28,6 @@ impl Report {
     /// The cases that did not pass.
     pub fn failing(&self) -> impl Iterator<Item = &CaseResult> {
         self.results.iter().filter(|result| !result.passed())
-    }
-
-    /// The form of `--output json`.
-    pub fn to_json(&self) -> Json {
-        // Excused differences do not make a case fail.
-        let failing: Vec<&CaseResult> = self.failing().collect();
-
-        json!({
-            "passed": self.results.len() - failing.len(),
-            "failed": failing.len(),
-            "ids": failing.iter().map(|result| result.id.as_str()).collect::<Vec<_>>(),
-            "need_salt": failing
-                .iter()
-                .filter(|result| result.needs_salt.is_some())
-                .map(|result| result.id.as_str())
-                .collect::<Vec<_>>(),
-            "differences": failing
-                .iter()
-                .map(|result| {
-                    let all = result.differences.iter().map(ToString::to_string).collect::<Vec<_>>();
-                    (result.id.clone(), Json::from(all))
-                })
-                .collect::<serde_json::Map<_, _>>(),
-        })
     }
 
     /// The last line of the output.
@@ -75,7 +49,7 @@ impl Report {
         if need_salt > 0 {
             let _ = write!(
                 line,
-                " ({need_salt} of them require Salt's own Python: --salt-python)"
+                " ({need_salt} of them require Salt's Python: SALTCELLAR_SALT_PYTHON)"
             );
         }
 

@@ -13,7 +13,7 @@ pub enum Layer {
     ConfigLogs,
     /// References that matched.
     Matched,
-    /// Texts rendered by Jinja.
+    /// Strings rendered by Jinja.
     Renders,
     /// Parsed and padded data.
     High,
@@ -84,7 +84,7 @@ pub struct CaseResult {
     pub differences: Vec<Difference>,
     /// Accepted differences, because the case marks a defect of Salt.
     pub excused: Vec<Difference>,
-    /// The reason if the case needs Salt's own Python.
+    /// The reason if the case needs Salt's Python.
     pub needs_salt: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for CaseResult {
         };
         write!(f, "FAIL {}: {first}", self.id)?;
         if let Some(why) = &self.needs_salt {
-            write!(f, "; requires Salt's own Python (--salt-python): {why}")?;
+            write!(f, "; requires Salt's Python (--salt-python): {why}")?;
         }
         match self.differences.len() - 1 {
             0 => Ok(()),

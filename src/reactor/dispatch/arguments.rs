@@ -103,7 +103,9 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
             {
                 return complain(error.message);
             }
-            Err(error) => return Err(format!("`args` is text but not valid YAML: {error}").into()),
+            Err(error) => {
+                return Err(format!("`args` is a string but not valid YAML: {error}").into());
+            }
         },
         other => other,
     };

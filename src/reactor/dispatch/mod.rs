@@ -277,7 +277,7 @@ impl Dispatch<'_> {
                 }
                 other if other.truthy() => {
                     return Err(format!(
-                        "`ret` is not text, so ext_job_cache cannot be appended: {}",
+                        "`ret` is not a string, so ext_job_cache cannot be appended: {}",
                         other.python_str()
                     ));
                 }
@@ -350,7 +350,7 @@ fn passed_as_text(call: &Prepared, notes: &mut Vec<Note>) {
             text_of(&call.chunk, "__id__"),
         );
         let what = format!(
-            "{sls}: ID '{id}': an argument is a {}, which is passed as text: {}",
+            "{sls}: ID '{id}': an argument is a {}, which is passed as a string: {}",
             object.type_name, object.text
         );
         notes.push(Note::warning(OWN_LOGGER, what));
@@ -482,7 +482,7 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
             warn("`kwarg` is not a mapping and is ignored; use `args`, or one mapping".to_owned());
         }
         if matches!(chunk.get("arg"), Some(Value::Str(text)) if !text.is_empty()) {
-            warn("`arg` is text, so each character is an argument; use a list".to_owned());
+            warn("`arg` is a string, so each character is an argument; use a list".to_owned());
         }
     }
 

@@ -38,11 +38,11 @@ pub(in crate::reactor) fn resolved(
                     .iter()
                     .map(|item| item.as_str().map(str::to_owned))
                     .collect();
-                texts.ok_or("the list of a compound target may contain text only")?
+                texts.ok_or("the list of a compound target may contain strings only")?
             }
             other => {
                 return Err(format!(
-                    "a compound target must be text: {}",
+                    "a compound target must be a string: {}",
                     other.python_str()
                 ));
             }

@@ -48,7 +48,7 @@ fn silent_mistakes_cause_warnings_with_file_and_id() {
     );
     check(
         "arg: text",
-        &["`arg` is text, so each character is an argument; use a list"],
+        &["`arg` is a string, so each character is an argument; use a list"],
     );
     check(
         "mods: x, queue: true",

@@ -1,4 +1,4 @@
-//! Salt's own Python: renders files without a native implementation, describes Salt's functions,
+//! Salt's Python: renders files without a native implementation, describes Salt's functions,
 //! and runs `caller` reactions.
 //!
 //! The work is done by processes ([`process`]). If all are busy another one is started, up to
@@ -8,7 +8,7 @@
 //! # A process that dies
 //!
 //! The kernel may kill a process when memory runs out. The request is then repeated in a new
-//! process, [`limits::REACTOR_HELPER_TRIES`] times in total. So rendering is done at least once: it
+//! process, [`limits::REACTOR_HELPER_TRIES`] times in total. Therefore rendering is done at least once: it
 //! is also repeated after a restart of the daemon, and `salt[...]` functions with side effects must
 //! tolerate that. A function of a `caller` reaction is not repeated here; its rule decides
 //! (`tries`, `at_most_once`). A request that no process has started is always repeated. A process
@@ -138,12 +138,12 @@ impl Helper {
             drop(process);
             self.with_pool(|pool| pool.count -= 1);
             if !matches!(fault, Fault::TooLong) {
-                metrics.helper_requests_broken.add(1);
+                metrics.helper_requests_failed_broken.add(1);
             }
 
             let why = match fault {
                 Fault::TooLong => {
-                    metrics.helper_requests_too_long.add(1);
+                    metrics.helper_requests_failed_timeout.add(1);
                     return Err(SaltError::TooLong { limit });
                 }
                 // The program itself is wrong, so a repetition would not help.
@@ -182,9 +182,9 @@ impl Helper {
                 why,
                 ?op,
                 ?path,
-                "process of Salt's Python died, repeating its request"
+                "Salt's Python process died, retrying its request"
             );
-            metrics.helper_requests_repeated.add(1);
+            metrics.helper_requests_retried.add(1);
         };
 
         match answer.get("error").and_then(Json::as_str) {
@@ -245,7 +245,7 @@ impl Helper {
 
                     tracing::warn!(
                         why,
-                        "process of Salt's Python died during its start, starting another one"
+                        "Salt's Python process died during its start, restarting it"
                     );
                 }
             }

@@ -5,7 +5,7 @@
 //! no `PYTHON*` variable of the daemon reaches it, and neither the current directory nor
 //! `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that
 //! `-I` would ignore: sets have the same order in each process, so that a template renders to the
-//! same calls when it is rendered again.
+//! same calls when it is rerendered.
 //!
 //! Requests and responses are lines of JSON, over a socket that is the program's standard output.
 //! Values have the form of conformance cases.
@@ -92,7 +92,9 @@ impl Process {
             .and_then(Json::as_bool)
             .ok_or_else(|| {
                 let python = options.python.display();
-                StartError::Failed(format!("{python}: invalid answer about packages: {answer}"))
+                StartError::Failed(format!(
+                    "{python}: invalid response about packages: {answer}"
+                ))
             })
     }
 
@@ -211,7 +213,7 @@ impl Process {
             looked = self.rest.len();
             if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
                 return Err(nonsense(&format!(
-                    "an answer exceeds {} bytes",
+                    "a response exceeds {} bytes",
                     limits::REACTOR_HELPER_ANSWER_BYTES_MAX
                 )));
             }
@@ -283,7 +285,7 @@ impl Process {
             Ok(status) => Some(status),
             Err(error) => {
                 // No wait, because it could take long.
-                tracing::error!(%error, pid = self.child.id(), "cannot kill a process of Salt's Python");
+                tracing::error!(%error, pid = self.child.id(), "cannot kill a Salt Python process, abandoning it: look for the pid with `ps`");
                 None
             }
         }

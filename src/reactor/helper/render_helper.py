@@ -3,7 +3,7 @@ Render reactor files, describe runners and wheel functions, and call execution f
 
 The daemon renders Jinja, YAML and JSON natively. It starts this program with Salt's Python, as Salt's user, for tasks that need
 Python: ``#!py`` and other renderers, functions of ``salt`` in templates, files of backends other than ``roots``. Standard output is
-a socket with one JSON object per line in each direction: a request, then its answer. The program itself is read from
+a socket with one JSON object per line in each direction: a request, then its response. The program itself is read from
 standard input.
 
 The first request has the configuration (a master's or a minion's), and whether the process runs a minion's ``caller`` reactions. A
@@ -57,7 +57,7 @@ def enc(value):
     if isinstance(value, (bytes, bytearray)):
         return {"$bin": base64.b64encode(bytes(value)).decode()}
     if type(value).__name__ == "ExtType":
-        # msgpack's own; a tuple, too.
+        # msgpack's own; also a tuple.
         return enc_object(value)
     if isinstance(value, tuple):
         return {"$tuple": [enc(item) for item in value]}
@@ -534,7 +534,7 @@ def use_options(options, path):
 
 
 class Salt:
-    """Salt's own renderers and functions, as its reactor has them."""
+    """Salt's renderers and functions, as its reactor has them."""
 
     def __init__(self, config, stubs, role):
         import salt.config
@@ -563,7 +563,7 @@ class Salt:
         self.rend, self.rend_state = self.minion.rend, None
 
     def renderers(self, state):
-        """Each renderer by name, and whether it is the site's. They are loaded anew if the state of their directories is another one."""
+        """Each renderer by name, and whether it is the site's. They are reloaded if the state of their directories is another one."""
         self.load_renderers(state)
         own = {}
         for name in self.rend:
@@ -647,7 +647,7 @@ class Salt:
         from jinja2.exceptions import TemplateSyntaxError
         from salt.utils.decorators.jinja import JinjaFilter
 
-        # Salt's own error does not tell these, which depend on no data, from errors of a rendering.
+        # Salt's error does not tell these, which depend on no data, from errors of a rendering.
         real, seen = TemplateSyntaxError.__init__, []
 
         def noted(error, *args, **kwargs):
@@ -712,7 +712,7 @@ class Caller:
         self.functions = None
 
     def function(self, name):
-        # Pillar, grains and modules are refreshed as often as by Salt's own reactor.
+        # Pillar, grains and modules are refreshed as often as by Salt's reactor.
         if time.monotonic() >= self.until:
             caller = self.client(self.config)
             self.functions = caller.sminion.functions
@@ -817,12 +817,12 @@ def main():
     # Set by the daemon for this process only, not for programs that modules and files start.
     for name in ("PYTHONHASHSEED", "PYTHONSAFEPATH"):
         os.environ.pop(name, None)
-    # Files of modules and states get the permissions of Salt's own processes; the daemon's umask is stricter.
+    # Files of modules and states get the permissions of Salt's processes; the daemon's umask is stricter.
     os.umask(0o022)  # pylint: disable=blacklisted-function
     be_killed_first()
     # Output and input of modules and files must not interfere with requests and answers.
     requests = os.fdopen(os.dup(1), encoding="utf-8", newline="\n")
-    # Texts of logs and errors may have surrogates, which are no valid JSON.
+    # Strings of logs and errors may have surrogates, which are no valid JSON.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace", newline="\n")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

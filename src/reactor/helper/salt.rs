@@ -22,17 +22,19 @@ pub enum SaltError {
     #[error("{0}")]
     Absent(String),
     /// The time limit was exceeded, and the process was killed.
-    #[error("Salt's Python took longer than {limit} and was killed")]
+    #[error(
+        "Salt's Python took longer than {limit} and was killed: simplify the file, or raise this limit"
+    )]
     TooLong {
         /// The limit, with the option that sets it.
         limit: String,
     },
     /// The process died, or its response is invalid.
-    #[error("Salt's Python failed: {0}")]
+    #[error("Salt's Python failed: {0}; `saltcellar doctor` checks it")]
     Broken(String),
 }
 
-/// A file for Salt's own renderers.
+/// A file for Salt's renderers.
 #[derive(Debug, Clone, Copy)]
 pub struct SaltFile<'a> {
     /// The path as Salt shows it.
@@ -56,7 +58,7 @@ pub struct SaltFile<'a> {
 pub struct SaltRendered {
     /// The data after the last renderer, or the exception's type and text.
     pub result: Option<Result<Value, (String, String)>>,
-    /// Texts rendered by its Jinja.
+    /// Strings rendered by its Jinja.
     pub renders: Vec<Render>,
     /// Functions that were called.
     pub salt_calls: Vec<SaltCall>,
@@ -81,12 +83,12 @@ pub enum SaltChecked {
 
 /// Access to Salt, used by several threads. By default there is no Salt.
 pub trait Salt: Send + Sync {
-    /// Renders a file with Salt's own renderers.
+    /// Renders a file with Salt's renderers.
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
-    /// Checks a file with Salt's own renderers. Calls no function of `salt`, and runs no code of
+    /// Checks a file with Salt's renderers. Calls no function of `salt`, and runs no code of
     /// the site. `is_static`: the file does not depend on data.
     fn check(&self, _file: &SaltFile<'_>, _is_static: bool) -> Result<SaltChecked, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
@@ -99,7 +101,7 @@ pub trait Salt: Send + Sync {
     }
 
     /// The renderers, and whether each is the site's instead of Salt's. Another `state` than before
-    /// means that their directories have changed, so that they are loaded anew.
+    /// means that their directories have changed, so that they are reloaded.
     fn renderers(&self, _state: u64) -> Result<HashMap<String, bool>, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
@@ -131,7 +133,7 @@ pub trait Salt: Send + Sync {
 pub struct NoSalt;
 
 /// The error text without Salt.
-pub(crate) const NO_SALT: &str = "Salt's own Python is required, but none was found: set reactor.python to the Python in which Salt is installed";
+pub(crate) const NO_SALT: &str = "Salt's Python is required, but none was found: set reactor.python to the Python in which Salt is installed";
 
 impl Salt for NoSalt {}
 

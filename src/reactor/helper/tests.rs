@@ -79,7 +79,7 @@ fn a_program_has_a_longer_time_limit_of_its_own() {
     assert_eq!(
         time,
         limits::REACTOR_HELPER_TIME,
-        "a longer limit of all files applies to programs, too"
+        "a longer limit of all files also applies to programs"
     );
 }
 
@@ -336,13 +336,13 @@ fn a_file_is_rendered_again_after_the_death_of_its_process() {
     );
     let metrics = &helper.options.metrics;
     assert_eq!(
-        (times(dir.path()), metrics.helper_requests_repeated.get()),
+        (times(dir.path()), metrics.helper_requests_retried.get()),
         (3, 2)
     );
     assert_eq!(
         (
             metrics.helper_starts.get(),
-            metrics.helper_requests_broken.get()
+            metrics.helper_requests_failed_broken.get()
         ),
         (3, 2)
     );
@@ -464,7 +464,7 @@ fn the_death_of_a_process_is_an_error_of_signatures_and_grains() {
     ));
     assert!(died(helper.grains().unwrap_err()));
     assert_eq!(
-        helper.options.metrics.helper_requests_repeated.get(),
+        helper.options.metrics.helper_requests_retried.get(),
         4,
         "three tries each"
     );
@@ -534,14 +534,14 @@ fn a_file_that_never_ends_is_killed_and_the_next_one_is_rendered() {
     let metrics = &helper.options.metrics;
     assert_eq!(
         (
-            metrics.helper_requests_too_long.get(),
+            metrics.helper_requests_failed_timeout.get(),
             metrics.helper_starts.get()
         ),
         (1, 2)
     );
 }
 
-/// Renders a file that waits for another one; returns the number of processes, too.
+/// Renders a file that waits for another one; also returns the number of processes.
 fn one_waits_for_the_other(
     mut helper: Helper,
     processes: usize,

@@ -76,7 +76,7 @@ pub(super) fn read(
     };
     if !whole {
         return Err(odd(
-            "an answer that is neither a map nor text; is this a Salt master's ret_port?",
+            "a response that is neither a map nor a string; is this a Salt master's ret_port?",
         ));
     }
 
@@ -96,7 +96,7 @@ pub(super) fn read(
     match client {
         Client::Local => {
             let load =
-                get(reply, "load").ok_or_else(|| odd("an answer to `publish` without `load`"))?;
+                get(reply, "load").ok_or_else(|| odd("a response to `publish` without `load`"))?;
             if let Some(jid) = text(load, "jid").filter(|jid| !jid.is_empty()) {
                 return Ok(Answer::Published {
                     jid,
@@ -127,14 +127,14 @@ pub(super) fn read(
         Client::Runner => {
             let (jid, tag) = (text(reply, "jid"), text(reply, "tag"));
             let (Some(jid), Some(tag)) = (jid, tag) else {
-                return Err(odd("an answer to `runner` without `jid` or `tag`"));
+                return Err(odd("a response to `runner` without `jid` or `tag`"));
             };
             Ok(Answer::Started { jid, tag })
         }
         // `ask` rejects `caller` before it sends anything.
         Client::Wheel | Client::Caller => {
             let data =
-                get(reply, "data").ok_or_else(|| odd("an answer to `wheel` without `data`"))?;
+                get(reply, "data").ok_or_else(|| odd("a response to `wheel` without `data`"))?;
             Ok(Answer::Ran {
                 jid: text(data, "jid").unwrap_or_default(),
                 success: get(data, "success").and_then(as_bool).unwrap_or(false),

@@ -1,7 +1,7 @@
 //! The call of a reaction, and its request to a master.
 //!
 //! One type from the low chunk to the record: it is made of a chunk, sent, recorded with its
-//! outcome, shown, and sent again by a replay.
+//! outcome, shown, and resent by a replay.
 
 use salt_sls::{Key, Map, Value};
 use serde::{Deserialize, Serialize};

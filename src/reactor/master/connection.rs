@@ -115,7 +115,7 @@ impl MasterConnection {
                     return Ok(body.to_vec());
                 }
                 Some(ZmtpItem::Message(_)) => {
-                    return Err("the answer is not a reply to a REQ socket".into());
+                    return Err("the response is not a reply to a REQ socket".into());
                 }
                 Some(ZmtpItem::Command(command)) => match zmtp::read_command(command) {
                     Some(Command::Ping(context)) => zmtp::pong(context),

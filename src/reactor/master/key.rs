@@ -1,7 +1,7 @@
 //! The key of a master's own user: `<cachedir>/.<user>_key`, 76 bytes of text.
 //!
-//! 3006 creates a new key at each start, 3007 and 3008 only without an existing one. So the file is
-//! checked for each request, and read again if it has changed or if the master rejects the cached
+//! 3006 creates a new key at each start, 3007 and 3008 only without an existing one. Therefore the file is
+//! checked for each request, and reread if it has changed or if the master rejects the cached
 //! key.
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl MasterKeyFile {
         &self.path
     }
 
-    /// The key; read again if the file has changed, or if `anew`.
+    /// The key; reread if the file has changed, or if `anew`.
     pub(super) fn text(&self, anew: bool) -> Result<String, MasterError> {
         let failed = |why: String| MasterError::Unauthenticated {
             place: self.place.clone(),
@@ -43,7 +43,7 @@ impl MasterKeyFile {
             why,
         };
 
-        // The identity before the content: a file that is replaced in between is read again next
+        // The identity before the content: a file that is replaced in between is reread next
         // time.
         let identity = FileIdentity::of(&self.path).map_err(|why| failed(why.to_string()))?;
         let mut read = self.read.lock();

@@ -11,7 +11,7 @@
 //! # Invariant
 //!
 //! Every error states what is known of the request: never sent, rejected, or sent with an unknown
-//! outcome. Only in the last case it may have had an effect, and it is never sent again here.
+//! outcome. Only in the last case it may have had an effect, and it is never resent here.
 
 mod address;
 mod answer;
@@ -40,7 +40,7 @@ use crate::base::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
 use crate::base::metrics::Metrics;
 use crate::wire::msgpack::Writer;
 
-/// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips
+/// The user name of Salt's reactor in events of its runners and wheels; Salt's reactor skips
 /// such events.
 pub(crate) const REACTOR_USER: &str = "Reactor";
 
@@ -52,7 +52,7 @@ pub struct Master {
     idle: Mutex<Vec<MasterConnection>>,
     metrics: Arc<Metrics>,
     /// The key under which the master rejects the reactor's user name and accepts its own. With
-    /// another key both are tried again. Lock order: no other lock is taken under it.
+    /// another key both are retried. Lock order: no other lock is taken under it.
     own_name_only: Mutex<Option<String>>,
 }
 
@@ -76,7 +76,7 @@ impl Master {
     /// Sends a request and waits for the response, up to `timeout`. `jid` is the jid of a published
     /// job.
     ///
-    /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
+    /// If the master rejects the key, it is reread once: 3006 creates a new one at each start.
     pub fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
         if call.client == Client::Caller {
             let why = "a master has no service for `caller` functions".to_owned();
@@ -140,7 +140,7 @@ impl Master {
     fn use_own_name_only(&self, key: String) {
         tracing::warn!(
             place = %self.place, user = %self.place.user,
-            "the master accepts runners and wheels under its own user's name only; their events do not show that they are reactions"
+            "master accepts runner and wheel calls only as its own user, loop protection by user name is unavailable (reactor.depth_max still applies)"
         );
         *self.own_name_only.lock() = Some(key);
     }

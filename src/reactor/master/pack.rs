@@ -1,4 +1,4 @@
-//! Conversion of values to msgpack, like Salt's own serializer (`salt/payload.py`).
+//! Conversion of values to msgpack, like Salt's serializer (`salt/payload.py`).
 
 use salt_sls::{Map, Value};
 

@@ -66,7 +66,7 @@ fn next(router: &mut Router) -> Option<Vec<u8>> {
     router.next_request().ok().flatten()
 }
 
-/// Sends an answer in chunks with arbitrary boundaries.
+/// Sends a response in chunks with arbitrary boundaries.
 fn send(router: &mut Router, body: &[u8]) {
     let mut bytes = Vec::new();
     zmtp::put_request(&mut bytes, body);
@@ -219,7 +219,7 @@ fn runners_and_wheels_use_the_reactors_name_and_fall_back_to_the_masters() {
                 .to_owned()
         })
         .collect();
-    // The second call: rejected, rejected with the key read again, accepted with the other name.
+    // The second call: rejected, rejected with the key reread, accepted with the other name.
     assert_eq!(users, ["Reactor", "Reactor", "Reactor", "root"]);
     drop(master);
     peer.end();
@@ -473,7 +473,7 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             |mut s| drop(s.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
             true,
         ),
-        ("closes at once", drop, true),
+        ("closes immediately", drop, true),
         (
             "is a PUB",
             |mut s| {
@@ -496,7 +496,7 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             false,
         ),
         (
-            "disconnects within its answer",
+            "disconnects within its response",
             |s| {
                 let mut router = handshake(s);
                 next(&mut router).unwrap();

@@ -277,12 +277,12 @@ impl Pipeline {
             },
             Source::File(file) => {
                 // The file is the only source of its rules: a change in memory would be lost when
-                // it is read again.
+                // it is reread.
                 let path = &file.lock().path;
                 Err(Note::error(
                     LOGGER,
                     format!(
-                        "The reactor's rules are in the file {path}: edit that file, changes take effect at once"
+                        "The reactor's rules are in the file {path}: edit that file, changes take effect immediately"
                     ),
                 ))
             }
@@ -408,7 +408,7 @@ impl Worker {
         out
     }
 
-    /// Handles a request; true if the event must be matched with the rules, too.
+    /// Handles a request; true if the event must also be matched with the rules.
     fn managed(
         &mut self,
         request: Request,
@@ -547,7 +547,7 @@ impl Worker {
                 out.notes.push(
                     Note::error(LOGGER, "Exception encountered while compiling reactions")
                         .because(format!(
-                            "a reference is not text: {}",
+                            "a reference is not a string: {}",
                             reference.python_repr()
                         ))
                         .failing(Location::default()),
@@ -619,7 +619,7 @@ impl Worker {
         };
 
         for chunk in chunks {
-            // Only with the rendered texts, lines are known.
+            // Only with the rendered strings, lines are known.
             let id = chunk
                 .get("__id__")
                 .filter(|_| !out.renders.is_empty())

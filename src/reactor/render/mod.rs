@@ -147,7 +147,7 @@ impl From<RenderError> for Fault {
 }
 
 impl Fault {
-    /// An exception of Salt's own renderers; some include the line in the text.
+    /// An exception of Salt's renderers; some include the line in the text.
     fn of_salt(cause: String) -> Self {
         let digits = |rest: &str| {
             rest.split(|c: char| !c.is_ascii_digit())
@@ -312,7 +312,7 @@ impl Rendering<'_> {
         }
 
         match now {
-            // An empty file has no reactions.
+            // An empty file contains no reactions.
             Between::Text(text) if text.is_empty() => Ok(None),
             Between::Text(_) => Err(Failure::Failed(
                 "the last renderer returned text instead of data: end the pipe with yaml".into(),
@@ -400,7 +400,7 @@ impl Rendering<'_> {
         }
     }
 
-    /// Renders the whole file with Salt's own renderers.
+    /// Renders the whole file with Salt's renderers.
     fn by_salt(
         &mut self,
         found: &Found,

@@ -2,7 +2,7 @@
 //! own.
 //!
 //! A module can replace one of Salt's (`renderers/yaml.py`), and its name is not always that of its
-//! file (`__virtualname__`). So if a directory has modules, Salt's Python says which renderers
+//! file (`__virtualname__`). Therefore if a directory has modules, Salt's Python says which renderers
 //! there are and whose. The directories are looked at again after
 //! [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its renderers
 //! anew.
@@ -125,10 +125,10 @@ struct Last {
     asked: Option<Asked>,
 }
 
-/// A question to Salt that has no answer yet.
+/// A question to Salt that has no response yet.
 #[derive(Debug)]
 struct Asked {
-    /// What counts if the answer takes too long.
+    /// What counts if the response takes too long.
     guess: Arc<Renderers>,
     /// Until then renderings wait for it.
     until: Instant,
@@ -172,7 +172,7 @@ impl SiteRenderers {
         let mut last = self.last.lock();
         let now = Instant::now();
 
-        // While Salt is asked, nobody else asks; a later change is found after its answer.
+        // While Salt is asked, nobody else asks; a later change is found after its response.
         if last.asked.is_none() && last.trusted.is_none_or(|until| until <= now) {
             last.trusted = Some(now + limits::REACTOR_FILES_TRUSTED);
             self.look(&mut last, now, salt);
@@ -203,7 +203,7 @@ impl SiteRenderers {
             return;
         }
 
-        // Nothing waits for the check of a guess, but for the first answer.
+        // Nothing waits for the check of a guess, but for the first response.
         let patience = if is_same && last.guess_trusted.is_some() {
             Duration::ZERO
         } else {
@@ -225,7 +225,7 @@ impl SiteRenderers {
         };
 
         if let Err(error) = Builder::new().name("sc-react-rend".to_owned()).spawn(ask) {
-            tracing::warn!(%error, "cannot ask Salt's Python for its renderers, taking the names of the site's files");
+            tracing::warn!(%error, "cannot query Salt's Python for its renderers, using the file names of the installation: `saltcellar doctor` checks Salt's Python");
             self.answer(last, guess);
         }
     }
@@ -245,7 +245,7 @@ impl SiteRenderers {
         let mut names = Vec::new();
         let mut modules: Vec<(PathBuf, u64, i64, i64)> = Vec::new();
         for dir in &self.dirs {
-            // Salt skips missing and unreadable directories, too.
+            // Salt also skips missing and unreadable directories.
             for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
                 let path = entry.path();
                 let Some(name) = module_name(&path) else {
@@ -307,7 +307,7 @@ impl Renderers {
                 // Without Salt's Python a file that uses one of them fails with an error of its
                 // own.
                 if !matches!(error, SaltError::Absent(_)) {
-                    tracing::warn!(%error, "Salt's Python does not list its renderers, taking the names of the site's files");
+                    tracing::warn!(%error, "Salt's Python does not list its renderers, using the file names of the installation: `saltcellar doctor` checks Salt's Python");
                 }
                 None
             }

@@ -1,6 +1,6 @@
 //! The acting reactor of each rule: saltcellar's, Salt's own, neither, or both.
 //!
-//! Derived from the rules of both reactors, from whether Salt starts its own, and from whether ours
+//! Derived from the rules of both reactors, from whether Salt starts its own, and from whether saltcellar's
 //! is blocked.
 
 use salt_sls::Value;
@@ -14,7 +14,7 @@ use crate::model::{ListedRule, SaltsReactor};
 pub(crate) enum Actor {
     /// This daemon's reactor.
     Saltcellar,
-    /// Salt's own reactor.
+    /// Salt's reactor.
     Salt,
     /// Neither: matching events cause nothing.
     #[default]
@@ -29,7 +29,7 @@ named! {
     Actor {
         Saltcellar: "saltcellar",
         Salt: "salt",
-        Neither: "nobody",
+        Neither: "none",
         Both: "both",
         Leader: "another master",
     }
@@ -43,9 +43,9 @@ pub(crate) struct Assigned {
     pub(crate) why: String,
 }
 
-/// The rules of Salt's own reactor, and whether the configuration starts it.
+/// The rules of Salt's reactor, and whether the configuration starts it.
 pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
-    // The file is read as Salt reads it, because ours may have other rules.
+    // The file is read as Salt reads it, because saltcellar's may have other rules.
     let rules = match master.option("reactor") {
         Some(Value::Str(path)) => RulesFile::new(path)
             .rules()
@@ -68,7 +68,7 @@ pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
     }
 }
 
-/// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no
+/// The acting reactor of each rule; saltcellar's rules come first. `blocked` is the reason why ours makes no
 /// calls, `leader` the master whose reactor acts instead, `lacks` the reason why ours lacks a rule of Salt's.
 pub(crate) fn assign(
     ours: Vec<ListedRule>,
@@ -88,7 +88,7 @@ pub(crate) fn assign(
         .cloned()
         .collect();
 
-    let salts_off = "Salt's own reactor is off";
+    let salts_off = "Salt's reactor is off";
     let of_ours = ours.into_iter().map(|rule| {
         let salt = salts.runs && is_in(&salts.rules, &rule);
         let (actor, why) = match (blocked, salt) {
@@ -99,12 +99,12 @@ pub(crate) fn assign(
             (None, false) => (Actor::Saltcellar, String::new()),
             (None, true) => (
                 Actor::Both,
-                "Salt's own reactor is on and also has the rule".to_owned(),
+                "Salt's reactor is on and also contains the rule".to_owned(),
             ),
             (Some(why), true) => (Actor::Salt, why.to_owned()),
             (Some(why), false) if salts.runs => (
                 Actor::Neither,
-                format!("{why}; Salt's own reactor does not have the rule"),
+                format!("{why}; Salt's reactor does not contain the rule"),
             ),
             (Some(why), false) => (Actor::Neither, format!("{why}; {salts_off}")),
         };
@@ -136,7 +136,7 @@ mod tests {
         patterns.iter().map(one).collect()
     }
 
-    /// `a` is a rule of both, `b` only of ours, `c` only of Salt's.
+    /// `a` is a rule of both, `b` only of saltcellar's, `c` only of Salt's.
     fn check(runs: bool, blocked: Option<&str>, expected: &str, whys: [&str; 3]) {
         let salts = SaltsReactor {
             runs,
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn the_acting_reactor_depends_on_both_lists_of_rules_and_on_blocking() {
-        let (lacks, off) = ("ours lacks it", "no bus; Salt's own reactor is off");
-        let lacks_and_off = "ours lacks it; Salt's own reactor is off";
+        let (lacks, off) = ("ours lacks it", "no bus; Salt's reactor is off");
+        let lacks_and_off = "ours lacks it; Salt's reactor is off";
         check(
             false,
             None,
@@ -176,14 +176,14 @@ mod tests {
             "a Neither, b Neither, c Neither",
             [off, off, lacks_and_off],
         );
-        let only_ours = "shadow; Salt's own reactor does not have the rule";
+        let only_ours = "shadow; Salt's reactor does not contain the rule";
         check(
             true,
             Some("shadow"),
             "a Salt, b Neither, c Salt",
             ["shadow", only_ours, lacks],
         );
-        let both = "Salt's own reactor is on and also has the rule";
+        let both = "Salt's reactor is on and also contains the rule";
         check(
             true,
             None,

@@ -53,7 +53,7 @@ pub(in crate::reactor) fn is_answer(tag: &str) -> bool {
     )
 }
 
-/// True if the data has the content of the key file.
+/// True if the data contains the content of the key file.
 pub(in crate::reactor) fn has_key(data: &Map, key_file: &Path) -> bool {
     let given = data.get("key").and_then(Value::as_str);
     given.is_some_and(|given| read_key(key_file).is_ok_and(|key| same_key(given.as_bytes(), &key)))

@@ -2,7 +2,7 @@
 //!
 //! Most patterns begin with literal text (`salt/minion/*/start`). These prefixes form a tree of
 //! bytes. A tag is looked up once, and only the patterns whose prefix it has are checked further.
-//! So a tag without a match costs a few bytes, independent of the number of patterns.
+//! Therefore a tag without a match costs a few bytes, independent of the number of patterns.
 
 use salt_sls::Glob;
 

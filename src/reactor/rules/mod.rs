@@ -86,7 +86,7 @@ impl Rules {
 
         let mut compiled: Vec<(Arc<str>, Vec<Value>)> = Vec::new();
         for entry in &rules.entries {
-            // Salt skips such an entry, too, without a message.
+            // Salt also skips such an entry, without a message.
             let Some((key, value)) = only_pair(entry) else {
                 continue;
             };
@@ -95,7 +95,7 @@ impl Rules {
                 rules.notes.push(Note::error(
                     LOGGER,
                     format!(
-                        "reactor rule ignored: its pattern is not text, quote it: {}",
+                        "reactor rule ignored: its pattern is not a string, quote it: {}",
                         key.python_repr()
                     ),
                 ));
@@ -208,7 +208,7 @@ pub(super) struct RulesFile {
     pub(super) path: String,
     /// The rules in use.
     rules: Option<Arc<Rules>>,
-    /// The state of the file when it was last read; `None` if it must be read again.
+    /// The state of the file when it was last read; `None` if it must be reread.
     seen: Option<Fingerprint>,
     /// Why the file as it was last read is not in use.
     problem: Option<Note>,
@@ -236,7 +236,7 @@ impl RulesFile {
 
     /// Reads the file again if it has changed; an ERROR if it cannot be read as it is now.
     pub(super) fn problem(&mut self) -> Option<Note> {
-        // From before the file is read: if it changes meanwhile, it is read again for the next
+        // From before the file is read: if it changes meanwhile, it is reread for the next
         // event.
         let now = Fingerprint::of(Path::new(&self.path));
         let is_unchanged =

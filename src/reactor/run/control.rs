@@ -56,7 +56,7 @@ impl Control {
     }
 
     /// Puts rules and configured settings into use. The reactor only watches if the master's engine
-    /// has reported that Salt's own reactor runs beside it: the configuration alone does not show
+    /// has reported that Salt's reactor also runs: the configuration alone does not show
     /// what Salt has started.
     fn apply(&self, rules: Arc<dyn RuleEngine>, mut settings: ReactorSettings) {
         if self.gate.salts_reactor() {
@@ -92,9 +92,9 @@ impl Control {
             // that are read here.
             let configured = self.in_use.configured();
             if both {
-                tracing::error!(
-                    "the master runs Salt's own reactor beside its engine saltcellar_reactor; saltcellar's only watches. Remove `reactor` from \
-                     the master's list `engines`, write saltcellar_reactor there as text, and restart the master"
+                tracing::warn!(
+                    "the master runs Salt's reactor in addition to its engine saltcellar_reactor; saltcellar stays in shadow mode. Remove `reactor` from \
+                     the master's list `engines`, write saltcellar_reactor there as a string, and restart the master"
                 );
             }
             self.apply(self.in_use.rules(), configured.clone());
@@ -115,10 +115,10 @@ impl Control {
     /// Notes rejected configuration or rules, and the reason; the old ones stay in use.
     pub(super) fn refuse(&self, why: String) {
         self.in_use.set_refused(Some((self.clock.now(), why)));
-        self.metrics.reactor_reloads_refused.add(1);
+        self.metrics.reactor_reloads_rejected.add(1);
     }
 
-    /// Salt's own reactor: as configured, or on if its calls have been seen.
+    /// Salt's reactor: as configured, or on if its calls have been seen.
     pub(super) fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.in_use.settings().salts.clone();
         salts.runs |= self.gate.fallback_acts() || self.traces.foreign().is_some();
@@ -150,7 +150,7 @@ impl Control {
 
         // The most general reason comes first, because a reader sees only one.
         if settings.shadow && settings.salts.runs {
-            return Some("shadow mode, because Salt's own reactor is on".to_owned());
+            return Some("shadow mode, because Salt's reactor is on".to_owned());
         }
         if settings.shadow {
             return Some("shadow mode: `reactor.shadow` is true".to_owned());

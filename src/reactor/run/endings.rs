@@ -36,7 +36,7 @@ impl Endings {
         }
     }
 
-    /// True if so many records wait for the log that no reaction should start.
+    /// True if too many records wait for the log for another reaction to start.
     pub(super) fn is_full(&self) -> bool {
         self.recorder.is_full()
     }
@@ -113,7 +113,7 @@ impl Endings {
                 SkipReason::Budget => &metrics.reactions_skipped_budget,
                 SkipReason::Depth => &metrics.reactions_skipped_depth,
                 SkipReason::NoRule => &metrics.reactions_skipped_no_rule,
-                SkipReason::Peer => &metrics.reactor_events_of_peers,
+                SkipReason::Peer => &metrics.reactor_events_ignored_other_master,
             },
         }
         .add(1);

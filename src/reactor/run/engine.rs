@@ -5,7 +5,7 @@
 //! | [`InUse`] | the rules and settings in use |
 //! | [`Keeper`] | the checkpoint: open events, and the position in the log |
 //! | [`Pending`] | the scheduler: which task is next |
-//! | [`Traces`] | what the log shows of calls, and which are ours |
+//! | [`Traces`] | what the log shows of calls, and which are saltcellar's |
 //! | [`RunnerSlots`] | the slots of the master's runners |
 //! | [`CallGate`] | whether calls may be made |
 //! | [`Team`] | with an election: whether events are queued, and which are twins |
@@ -363,7 +363,7 @@ impl Reactor {
         if held_up > 0 {
             tracing::warn!(
                 threads = held_up,
-                "reactions still wait for the master, they continue after the next start"
+                "reactions still wait for the master at shutdown, they continue after the next start"
             );
         }
 
@@ -500,7 +500,7 @@ impl ReactorReader {
         self.control.in_use.settings().shadow_window
     }
 
-    /// Number of runners and wheel functions that Salt's own reactor runs concurrently.
+    /// Number of runners and wheel functions that Salt's reactor runs concurrently.
     pub(crate) fn salts_workers(&self) -> usize {
         self.control.in_use.settings().salts.workers
     }
@@ -513,12 +513,12 @@ impl ReactorReader {
         self.control.in_use.rules().matching(tag)
     }
 
-    /// Salt's own reactor: as configured, or on if its calls have been seen.
+    /// Salt's reactor: as configured, or on if its calls have been seen.
     pub(crate) fn salts_reactor(&self) -> SaltsReactor {
         self.control.salts_reactor()
     }
 
-    /// The latest call of another reactor, if it was recent and ours is active.
+    /// The latest call of another reactor, if it was recent and saltcellar's is active.
     pub(crate) fn foreign_call(&self) -> Option<(Micros, String)> {
         self.control.traces.foreign()
     }

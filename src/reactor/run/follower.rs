@@ -59,7 +59,7 @@ fn until_read<T>(
         match read() {
             Ok(found) => return Some(found),
             Err(error) => {
-                tracing::error!(%error, "{failure}, retrying; no event is handled meanwhile");
+                tracing::error!(%error, failure, "the reactor cannot read the log, no event is handled meanwhile, retrying: run `saltcellar store verify`");
                 if drain.wait(READ_RETRY_PAUSE) {
                     return None;
                 }
@@ -68,7 +68,7 @@ fn until_read<T>(
     }
 }
 
-/// Open events that were queued again.
+/// Open events that were requeued.
 struct Opened {
     depths: HashMap<SeqNo, u32>,
     /// Those that could not be read, and when that was last tried.
@@ -129,7 +129,7 @@ impl Follower {
                 return;
             }
 
-            // Open events that could not be read are tried again, without delaying new ones.
+            // Open events that could not be read are retried, without delaying new ones.
             if !opened.unread.is_empty() && opened.read.elapsed() >= READ_RETRY_PAUSE {
                 let unread = std::mem::take(&mut opened.unread);
                 opened.unread = self.resume(unread, &opened.depths, |from| self.open_events(from));
@@ -142,7 +142,7 @@ impl Follower {
                 Ok(after) if after == before => self.log.wait_for(before, STOP_CHECK),
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::error!(%error, seq = %before, "reactor cannot read the log, retrying");
+                    tracing::error!(%error, seq = %before, "reactor cannot read the log, no event is handled meanwhile, retrying: run `saltcellar store verify`");
                     self.drain.wait(READ_RETRY_PAUSE);
                 }
             }
@@ -210,7 +210,7 @@ impl Follower {
                 Ok(Some(event)) => self.queue_open(&snapshot, event, depth),
                 Ok(None) => self.tasks.skip_deleted(seq),
                 Err(error) => {
-                    tracing::error!(%error, event = seq.0, "cannot read an event of another master, it stays open until the next start");
+                    tracing::error!(%error, event = seq.0, "cannot read an event of another master, it stays open until the next start: run `saltcellar store verify`");
                 }
             }
         }
@@ -257,7 +257,7 @@ impl Follower {
             }
             // Once per wait, not per check.
             if !counted {
-                self.metrics.reactor_held_up.add(1);
+                self.metrics.reactor_reads_paused.add(1);
                 counted = true;
             }
 
@@ -393,13 +393,13 @@ impl Follower {
 
         // Checked after the rules, so that only affected events count, as below.
         if snapshot.settings.is_of_peer(row.origin) {
-            self.metrics.reactor_events_of_peers.add(1);
+            self.metrics.reactor_events_ignored_other_master.add(1);
             return;
         }
 
         // As in Salt's reactor.
         if is_by_reactor(row.body) {
-            self.metrics.reactor_events_own.add(1);
+            self.metrics.reactor_events_ignored_own.add(1);
             return;
         }
 
@@ -455,9 +455,9 @@ impl Follower {
 
             let (found, upto) = events(seq).unwrap_or_else(|error| {
                 if unread.is_empty() {
-                    tracing::error!(%error, event = seq.0, "cannot read open events, retrying");
+                    tracing::error!(%error, event = seq.0, "cannot read open events, their reactions wait, retrying: run `saltcellar store verify`");
                 }
-                self.metrics.reactor_events_unread.add(1);
+                self.metrics.reactor_event_reads_failed.add(1);
                 unread.push(seq);
                 (Vec::new(), seq.next())
             });
@@ -541,7 +541,7 @@ mod tests {
         assert_eq!(found, None);
         assert!(
             text.contains("ERROR")
-                && text.contains("cannot read the log, retrying")
+                && text.contains("cannot read the log, no event is handled meanwhile, retrying")
                 && text.contains("the disk is bad"),
             "{text:?}"
         );

@@ -32,7 +32,7 @@ pub(super) struct Reported {
     pub(super) token: String,
     /// Salt's reactor acted as a fallback, and does no longer.
     pub(super) fallback_ended: bool,
-    /// Whether Salt's own reactor runs beside the engine, if that changed.
+    /// Whether Salt's reactor runs in addition to the engine, if that changed.
     pub(super) salts_reactor: Option<bool>,
 }
 
@@ -81,7 +81,10 @@ impl CallGate {
         // `swap` lets one of the threads that notice the change log it.
         if self.was_blocked.swap(why.is_some(), Ordering::Relaxed) != why.is_some() {
             if let Some(why) = &why {
-                tracing::warn!(why, "the reactor makes no calls, reactions are waiting");
+                tracing::warn!(
+                    why,
+                    "reactor makes no calls, reactions wait: run `saltcellar doctor`"
+                );
             } else {
                 tracing::info!("the reactor may act, reactions continue");
             }
@@ -89,7 +92,7 @@ impl CallGate {
         why.is_some()
     }
 
-    /// Whether Salt's own reactor, as a fallback, was in charge of an event.
+    /// Whether Salt's reactor, as a fallback, was in charge of an event.
     pub(super) fn is_of_fallback(&self, event: &Event) -> bool {
         // After a pause the daemon reads events that were fired earlier.
         let fired = stamp_of(&event.body).and_then(Micros::of_stamp);
@@ -97,12 +100,12 @@ impl CallGate {
         lease.is_of_fallback(event.at) || fired.is_some_and(|at| lease.is_of_fallback(at))
     }
 
-    /// Whether Salt's own reactor acts as a fallback.
+    /// Whether Salt's reactor acts as a fallback.
     pub(super) fn fallback_acts(&self) -> bool {
         self.lease.lock().fallback_acts()
     }
 
-    /// Whether the master runs Salt's own reactor beside the engine.
+    /// Whether the master runs Salt's reactor in addition to the engine.
     pub(super) fn salts_reactor(&self) -> bool {
         self.lease.lock().salts_reactor()
     }

@@ -125,8 +125,8 @@ impl Keeper {
         if let Err(error) = written {
             // The next save writes everything.
             saved.failed();
-            self.metrics.reactor_keeps_failed.add(1);
-            tracing::error!(%error, "cannot save the reactor's checkpoint");
+            self.metrics.reactor_checkpoint_writes_failed.add(1);
+            tracing::error!(%error, "cannot save the reactor's checkpoint, a restart rereads events: check the disk for errors and free space");
         }
     }
 }
@@ -141,9 +141,9 @@ fn read(log: &Store, metrics: &Metrics, durable: SeqNo) -> (Saved, Checkpoint) {
             // Reading the whole log again would repeat old calls, so open reactions are given up.
             tracing::error!(
                 problem,
-                "the reactor's checkpoint is lost, starting with the next event"
+                "reactor checkpoint lost, starting with the next event: repeat missed reactions with `saltcellar reactor replay`"
             );
-            metrics.reactor_keeps_failed.add(1);
+            metrics.reactor_checkpoint_writes_failed.add(1);
             let what = format!(
                 "the reactor's checkpoint is lost: {problem}; it began with the next event: reactions that were open then were not made"
             );

@@ -164,7 +164,7 @@ mod tests {
         };
         let plan = native.react(&event, &native.matching(request));
         assert_eq!((plan.failures, plan.fired.len()), (Vec::new(), 1));
-        // On the bus the answer looks like a request without the key.
+        // On the bus the response looks like a request without the key.
         assert!(matching(&plan.fired[0].0).is_empty(), "{:?}", plan.fired);
     }
 

@@ -137,9 +137,12 @@ impl Pending {
         }
 
         if away {
-            tracing::warn!(why, "master unreachable, reactions are waiting");
+            tracing::warn!(
+                why,
+                "master unreachable, reactions wait: is salt-master running? `saltcellar doctor` checks it"
+            );
         } else {
-            tracing::info!("master reachable again, reactions continue");
+            tracing::info!("master reachable, reactions continue");
             self.wake_all();
         }
     }

@@ -15,19 +15,19 @@ use crate::store::StoredEntry;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
-    #[error("entry {0} is not a reaction")]
+    #[error("entry {0} is not a reaction: `saltcellar reactor history` lists reactions")]
     NotAReaction(SeqNo),
     #[error(
-        "reaction {0} has no dead-lettered call; --all repeats every call, --render renders the event again"
+        "reaction {0} has no dead-lettered call; --include-done repeats every call, --render rerenders the event"
     )]
     NothingDeadLettered(SeqNo),
     #[error(
-        "the record of reaction {0} lacks the calls, because they were too large; --render renders the event again"
+        "the record of reaction {0} lacks the calls, because they were too large; --render rerenders the event"
     )]
     TooLarge(SeqNo),
-    #[error("event {0} is no longer in the log")]
+    #[error("event {0} is no longer in the log, and cannot be rendered: retention has deleted it")]
     EventGone(SeqNo),
-    #[error("no current rule matches event {0}")]
+    #[error("no current rule matches event {0}: `saltcellar reactor rules` shows the rules")]
     NoRule(SeqNo),
     #[error(
         "the reactor of the master {0} leads, and this one makes no calls: run the command there"
@@ -63,7 +63,7 @@ impl Replays {
     pub(super) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
 
-        // Calls of the part that failed are known only once it is rendered again.
+        // Calls of the part that failed are known only once it is rerendered.
         if source.failed {
             let made = source
                 .calls

@@ -83,7 +83,7 @@ impl RunnerSlots {
                 ))
             }
             Err(error) => {
-                tracing::warn!(%error, jid, "cannot read a runner's events");
+                tracing::warn!(%error, jid, "cannot read a runner's events, its slot stays in use, retrying");
                 None
             }
         }
@@ -97,27 +97,27 @@ impl RunnerSlots {
         // The log is read without the lock, because workers need it.
         for jid in due {
             let Some((has_events, has_ended)) = self.events_of(&jid) else {
-                // What cannot be read proves nothing; the next round tries again.
+                // What cannot be read proves nothing; the next round retries.
                 continue;
             };
 
             let fun = self.pending.lock().runners.fun(&jid);
             if !has_events {
-                self.metrics.reactor_runners_silent.add(1);
+                self.metrics.reactor_runners_without_events.add(1);
                 tracing::error!(
                     jid = &*jid,
                     fun,
-                    "runner accepted but produced no event (unknown function or arguments?)"
+                    "runner accepted but produced no event: check function and arguments with `salt-run`"
                 );
             } else if !has_ended {
                 if self.pending.lock().runners.still_runs(&jid, now) {
                     continue;
                 }
-                self.metrics.reactor_runners_lost.add(1);
+                self.metrics.reactor_runners_without_results.add(1);
                 tracing::warn!(
                     jid = &*jid,
                     fun,
-                    "no result of runner seen, counting it as ended"
+                    "no runner result seen, counting the runner as ended"
                 );
             }
 

@@ -142,7 +142,7 @@ impl Tasks {
             }
             Err(error) => {
                 // Not skipped: a read that fails now may succeed later, and the event stays open.
-                tracing::error!(%error, event = seq.0, "cannot read event of a pending reaction, retrying");
+                tracing::error!(%error, event = seq.0, "cannot read the event of a pending reaction, retrying: run `saltcellar store verify`");
                 Err(Step::Pause(
                     item,
                     self.clock.now().after(REACTOR_MASTER_RETRY),
@@ -252,7 +252,7 @@ impl Tasks {
             }
             Ok(None) => self.skip_deleted(seq),
             Err(error) => {
-                tracing::error!(%error, event = seq.0, why = why.name(), "cannot read skipped event, it stays open until the next start");
+                tracing::error!(%error, event = seq.0, why = why.name(), "cannot read a skipped event, it stays open until the next start: run `saltcellar store verify`");
             }
         }
     }

@@ -123,7 +123,7 @@ impl Team {
         let sighting = sighting(row, event, depth);
         let mut twins = self.twins.lock();
         let Arrival::Open(opening) = twins.arrived(&sighting) else {
-            self.metrics.reactor_events_twins.add(1);
+            self.metrics.reactor_events_ignored_duplicate.add(1);
             return Share::None;
         };
 
@@ -272,7 +272,7 @@ impl Team {
 
         tracing::warn!(
             events = unhandled.len(),
-            "no reactor has handled these events within `reactor.age_max`; run `saltcellar reactor replay` on the master whose reactor leads"
+            "no reactor has handled these events within `reactor.age_max`: run `saltcellar reactor replay` on the master whose reactor leads"
         );
         self.metrics
             .reactor_events_unhandled

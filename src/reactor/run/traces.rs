@@ -1,4 +1,4 @@
-//! The traces of calls in the log, and which of them are ours: starts of runners and wheel
+//! The traces of calls in the log, and which of them are saltcellar's: starts of runners and wheel
 //! functions, depths of jobs, and calls of another reactor.
 //!
 //! # Invariant
@@ -26,7 +26,7 @@ use crate::store::{Followed, Store, StoreError};
 pub(super) struct Traces {
     /// Lock order: no other lock is taken under it.
     starts: Mutex<Starts>,
-    /// Calls of another reactor while ours is active. Lock order: before `depths`.
+    /// Calls of another reactor while saltcellar's is active. Lock order: before `depths`.
     foreign: Mutex<ForeignCalls>,
     /// Lock order: after `foreign`.
     depths: Mutex<JobDepths>,
@@ -131,7 +131,7 @@ impl Traces {
         self.depths.lock().depth_of(row)
     }
 
-    /// Ignores calls of reactors for a while, because they may be our own without a known response.
+    /// Ignores calls of reactors for a while, because they may be saltcellar's without a known response.
     pub(super) fn suspend_foreign(&self) {
         self.foreign.lock().suspend(self.clock.now());
     }
@@ -143,7 +143,7 @@ impl Traces {
             .settle(&self.depths.lock(), self.clock.now());
     }
 
-    /// The latest call of another reactor, if it was recent and ours is active.
+    /// The latest call of another reactor, if it was recent and saltcellar's is active.
     pub(super) fn foreign(&self) -> Option<(Micros, String)> {
         self.foreign.lock().seen(self.clock.now())
     }

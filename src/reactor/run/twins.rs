@@ -1,8 +1,8 @@
 //! Twins: the entries of one event that a minion told several masters, each of which has its own copy.
 //!
 //! With an election one reactor acts on an event, whichever masters have it. A minion's copies have the same tag, and come within
-//! [`TWINS_WINDOW`]; their stamps differ, and sometimes their data: a start names its second. So the copies of a tag are paired in order, one of
-//! each master, and equal ones first. Equal ones may come later, within [`TWINS_WINDOW_EQUAL`], because a minion tries again while a master is
+//! [`TWINS_WINDOW`]; their stamps differ, and sometimes their data: a start names its second. Therefore the copies of a tag are paired in order, one of
+//! each master, and equal ones first. Equal ones may come later, within [`TWINS_WINDOW_EQUAL`], because a minion retries while a master is
 //! down. What only the bus of another master brought has no copy here, and counts after the shorter time.
 //!
 //! # Invariant
@@ -32,7 +32,7 @@ impl Likeness {
         Self::with(tag, minion, content_of(body))
     }
 
-    /// That of an event whose record has its content.
+    /// That of an event whose record contains its content.
     pub(super) fn with(tag: &[u8], minion: &str, content: u64) -> Self {
         // Events of nobody are paired by their data alone.
         let seed = if minion.is_empty() { content } else { 0 };
@@ -47,7 +47,7 @@ pub(super) struct Sighting<'a> {
     pub(super) seq: SeqNo,
     /// Its arrival at the master that has it.
     pub(super) at: Micros,
-    /// The master whose bus brought it; empty for the own.
+    /// The master whose bus brought it; empty for this daemon's master.
     pub(super) origin: &'a str,
     pub(super) likeness: Likeness,
     /// It belongs to a job, and is told to the master of that job only.
@@ -82,7 +82,7 @@ struct Group {
     origins: Vec<String>,
     /// The one that is open.
     open: Option<SeqNo>,
-    /// The open one came by the own bus, or its twin is not awaited any more.
+    /// The open one came by this master's bus, or its twin is not awaited any more.
     is_settled: bool,
     /// A record says that it is handled.
     is_handled: bool,
@@ -134,7 +134,7 @@ impl Twins {
         let Likeness { name, content } = entry.likeness;
         let groups = self.groups.entry(name).or_default();
 
-        // A job's event has no true repetition, so a second one of the same master is the same.
+        // A job's event contains no true repetition, so a second one of the same master is the same.
         let may_join = |group: &Group| {
             let has = group.origins.iter().any(|origin| origin == entry.origin);
             let repeats = entry.is_of_job && group.content == content;
@@ -170,7 +170,7 @@ impl Twins {
             return Arrival::Twin;
         }
         match group.open {
-            // The own one is read and rendered as it came from the own bus.
+            // The own one is read and rendered as it came from this master's bus.
             Some(other) if is_own && !group.is_settled => {
                 (group.open, group.is_settled) = (Some(entry.seq), true);
                 let until = group.first.after(TWINS_WINDOW);
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(rig.sees("b", 7, 1), Arrival::Twin);
         assert_eq!(rig.sees("c", 7, 2), Arrival::Twin);
 
-        // In the other order the own one takes its place.
+        // In the other order this daemon's master takes its place.
         assert_eq!(rig.sees("b", 8, 20), open(true));
         assert_eq!(rig.sees("c", 8, 21), Arrival::Twin);
         assert_eq!(rig.sees("", 8, 22), instead_of(4));

@@ -1,5 +1,5 @@
-//! Shadow mode: counts the differences between our reactor and Salt's while the log grows.
-//! `saltcellar reactor shadow` computes them again from the log, so the state is not stored.
+//! Shadow mode: counts the differences between saltcellar's reactor and Salt's while the log grows.
+//! `saltcellar reactor diff` computes them again from the log, so the state is not stored.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -102,13 +102,13 @@ impl Watch {
     fn count(&self, comparison: &Comparison) {
         let metrics = &self.metrics;
         match comparison {
-            Comparison::Same(..) => &metrics.shadow_same,
-            Comparison::Differs(..) => &metrics.shadow_differs,
-            Comparison::OnlyOurs(_) => &metrics.shadow_only_ours,
-            Comparison::OnlySalts(..) => &metrics.shadow_only_salts,
-            Comparison::OursFailed(..) => &metrics.shadow_failed,
-            Comparison::Unseen(..) => &metrics.shadow_unseen,
-            Comparison::Unattributed(_) => &metrics.shadow_unattributed,
+            Comparison::Same(..) => &metrics.shadow_calls_same,
+            Comparison::Differs(..) => &metrics.shadow_calls_different,
+            Comparison::OnlyOurs(_) => &metrics.shadow_calls_only_saltcellar,
+            Comparison::OnlySalts(..) => &metrics.shadow_calls_only_salt,
+            Comparison::OursFailed(..) => &metrics.shadow_calls_saltcellar_failed,
+            Comparison::Unseen(..) => &metrics.shadow_calls_not_comparable,
+            Comparison::Unattributed(_) => &metrics.shadow_calls_unattributed,
         }
         .add(1);
 
@@ -148,7 +148,7 @@ named! {
     DifferenceKind {
         Differs: "Salt's reactor made a different call",
         OnlyOurs: "Salt's reactor made no similar call",
-        OursFailed: "our rendering failed",
+        OursFailed: "rendering by saltcellar failed",
         OnlySalts: "only Salt's reactor made this call",
     }
 }

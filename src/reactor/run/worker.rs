@@ -180,7 +180,7 @@ impl Worker {
         } = snapshot;
         let mut plan = self.react(&**rules, &task.event, &task.rules);
 
-        // In shadow Salt's own reactor responds.
+        // In shadow Salt's reactor responds.
         let fired = std::mem::take(&mut plan.fired);
         if !settings.shadow && !of_fallback {
             self.calls.fire(&mut plan, fired);
@@ -200,7 +200,7 @@ impl Worker {
     fn react(&self, by: &dyn RuleEngine, event: &Event, rules: &[Arc<str>]) -> ReactionPlan {
         tracing::debug!("Compiling reactions for tag {}", event.tag);
 
-        // A panic while rendering is a bug of ours, and must cost this event only.
+        // A panic while rendering is a bug of saltcellar, and must affect only this event.
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
         let plan = rendered.unwrap_or_else(|_| {
             let words = format!(
@@ -220,10 +220,10 @@ impl Worker {
             match level {
                 NoteLevel::Error => {
                     self.metrics.reactor_errors.add(1);
-                    tracing::error!(event = event.seq.0, tag = event.tag, "{text}");
+                    tracing::error!(event = event.seq.0, tag = event.tag, note = %text, "reaction failed to render, its calls are not made: correct the file, then run `saltcellar reactor replay --render EVENT`");
                 }
                 NoteLevel::Warning => {
-                    tracing::warn!(event = event.seq.0, tag = event.tag, "{text}");
+                    tracing::warn!(event = event.seq.0, tag = event.tag, note = %text, "warning while rendering a reaction");
                 }
                 NoteLevel::Info => tracing::info!("{text}"),
                 NoteLevel::Debug => tracing::debug!("{text}"),

@@ -79,7 +79,7 @@ pub(super) fn build(
         if !said.is_new(note.to_string()) {
             continue;
         }
-        tracing::warn!(file = %path.display(), "{note}");
+        tracing::warn!(file = %path.display(), %note, "part of the master's configuration ignored by the reactor");
     }
 
     let python = python::find(config.python.as_deref());
@@ -90,8 +90,8 @@ pub(super) fn build(
     } else if said.is_new("no python") {
         tracing::warn!(
             file = %path.display(),
-            "reactor.python is not set, and no salt-master is installed whose Python could be used: files that are not rendered natively, \
-            grains, `caller` reactions, and runners and wheel functions without `args` will fail"
+            "no Python of Salt found (reactor.python is not set, salt-master is not installed): files that are not rendered natively, \
+            grains, `caller` reactions, and runners and wheel functions without `args` will fail; set reactor.python"
         );
     }
 
@@ -100,7 +100,7 @@ pub(super) fn build(
         && let Err(why) = SaltPython::new(python, master.configured_user())
         && said.is_new(&why)
     {
-        tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
+        tracing::error!(file = %path.display(), why, "Salt's Python cannot be used, files that need it fail to render: correct reactor.python");
     }
 
     let salt: Arc<dyn Salt> = match &python {
@@ -132,7 +132,7 @@ pub(super) fn build(
         if !said.is_new(note.to_string()) {
             continue;
         }
-        tracing::error!(file = %path.display(), "{note}");
+        tracing::error!(file = %path.display(), %note, "rule of the reactor ignored: correct it, then run `saltcellar reactor lint`");
     }
 
     if said.is_new(format!("{} rules", rules.len())) {
@@ -148,16 +148,16 @@ pub(super) fn build(
     // twice.
     if settings.salts.runs && !settings.shadow {
         match role {
-            _ if !said.is_new("Salt's own reactor runs") => {}
-            Role::Master => tracing::error!(
+            _ if !said.is_new("Salt's reactor runs") => {}
+            Role::Master => tracing::warn!(
                 master = %path.display(),
-                "Salt's own reactor runs on this master, because its configuration has `reactor` (or lists it under `engines`); \
-                saltcellar's only watches. To switch over, add `saltcellar_reactor` to the master's list `engines` and restart the \
+                "Salt's reactor runs on this master, because its configuration contains `reactor` (or lists it under `engines`); \
+                saltcellar stays in shadow mode. To switch over, add `saltcellar_reactor` to the master's list `engines` and restart the \
                 master; to keep watching, set reactor.shadow: true"
             ),
-            Role::Minion => tracing::error!(
+            Role::Minion => tracing::warn!(
                 minion = %path.display(),
-                "Salt's own reactor runs in this minion, because its `engines` list it; saltcellar's only watches. To switch over, remove it \
+                "Salt's reactor runs in this minion, because its `engines` list it; saltcellar stays in shadow mode. To switch over, remove it \
                 there and restart the minion; to keep watching, set reactor.shadow: true"
             ),
         }
@@ -178,7 +178,7 @@ pub(super) fn build(
     if let Some(why) = &unsupported
         && said.is_new(why)
     {
-        tracing::error!(master = %path.display(), "reactions are not executed: {why}");
+        tracing::error!(master = %path.display(), why, "the reactor makes no calls: set `transport: zeromq` in the master's configuration and restart the master");
     }
 
     let sock_dir = master.sock_dir.clone();
@@ -218,7 +218,7 @@ fn unsupported_transport(master: &SaltMaster) -> Option<String> {
     ))
 }
 
-/// The limits of concurrent runners, from the options of Salt's own reactor.
+/// The limits of concurrent runners, from the options of Salt's reactor.
 fn runner_limits(master: &SaltMaster) -> RunnerLimits {
     let default = RunnerLimits::default();
 
@@ -230,7 +230,7 @@ fn runner_limits(master: &SaltMaster) -> RunnerLimits {
 
     let threads = number("reactor_worker_threads").and_then(|threads| u32::try_from(threads).ok());
 
-    // As many as Salt's own reactor, whose users know these options.
+    // As many as Salt's reactor, whose users know these options.
     RunnerLimits {
         threads: threads.map_or(default.threads, |threads| {
             threads.clamp(1, REACTOR_RUNNERS_MAX)

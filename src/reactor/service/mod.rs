@@ -53,7 +53,7 @@ fn check_buses(buses: &[PathBuf], sock_dir: &Path) {
     match buses {
         [] => tracing::warn!(
             wanted = %sock_dir.display(),
-            "no bus is configured (`bus`), the reactor receives no events"
+            "no bus is configured, the reactor receives no events: set `bus`, or run `saltcellar setup`"
         ),
         [one] if same_file(one, sock_dir) => {}
         _ => tracing::warn!(
@@ -75,7 +75,7 @@ impl ReactorService {
         metrics: &Arc<Metrics>,
     ) -> Result<Option<Self>, ServiceError> {
         let Some((role, path, key)) = config.reactor.of_whom() else {
-            // Salt's own reactor acts from now on: a reactor configured later must not handle the
+            // Salt's reactor acts from now on: a reactor configured later must not handle the
             // events until then.
             if saved::remove(store.settings())? {
                 tracing::info!(
@@ -191,7 +191,10 @@ impl ReactorService {
     pub(crate) fn stop(self) {
         self.drain.stop();
         if self.follower.join().is_err() {
-            tracing::error!(thread = "sc-react-conf", "thread panicked");
+            tracing::error!(
+                thread = "sc-react-conf",
+                "thread panicked, changes of the reactor configuration are not noticed: restart the daemon and report the backtrace above"
+            );
         }
         self.reactor.stop();
     }
@@ -260,7 +263,7 @@ impl Reloader {
                 Ok(()) => tracing::info!("reactor configuration reloaded"),
                 Err(error) => tracing::error!(
                     error,
-                    "changed reactor configuration is invalid, keeping the previous one"
+                    "changed reactor configuration invalid, keeping the previous one: correct the master's configuration (`saltcellar reactor rules` shows the error)"
                 ),
             }
         }
@@ -287,12 +290,12 @@ impl Current {
             (_, Some(error)) => {
                 tracing::error!(
                     error,
-                    "changed reactor rules are invalid, keeping the previous ones"
+                    "changed reactor rules invalid, keeping the previous ones: correct the rules (`saltcellar reactor lint`)"
                 );
                 self.handle.refuse(error.clone());
             }
             (Some(error), None) => {
-                tracing::info!("reactor rules can be read again");
+                tracing::info!("reactor rules can be reread");
                 self.handle.accept(error);
             }
             (None, None) => {}
@@ -305,7 +308,7 @@ impl Current {
         let (role, path, key) = &self.source;
         let metrics = &self.executor.metrics;
 
-        // Invalid files are watched, too, because the correction will be made there.
+        // Invalid files are also watched, because the correction will be made there.
         let master = SaltMaster::read_watched(path, *role, &mut self.files);
 
         // Sources know of a `cluster_id` before the reactor does, so that it takes no event of a peer for one of this master.
@@ -331,7 +334,7 @@ impl Current {
                 let runs_as = runs_as(&master);
 
                 // Only a needed change replaces the process: a function that still runs in the old
-                // one would run beside those of the new one.
+                // one would run at the same time as those of the new one.
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
                     self.executor.replace_callers(other);
@@ -360,7 +363,7 @@ impl Current {
         };
 
         loop {
-            // Their state before reading. An invalid file is watched, too.
+            // Their state before reading. An invalid file is also watched.
             *own = Own::of(own.running.clone());
             own.running = own.running.reread().map_err(|error| error.to_string())?;
             if own.running.watched().all(|file| own.files.contains(file)) {

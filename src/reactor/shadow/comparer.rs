@@ -1,4 +1,4 @@
-//! Matching of our calls with Salt's.
+//! Matching of saltcellar's calls with Salt's.
 //!
 //! Calls of both sides wait until no matching call can come any more, and are then compared in the
 //! order of events. An equal call of Salt's within the window is a match. Otherwise the most
@@ -29,7 +29,7 @@ pub(crate) enum Comparison {
     Differs(OurCall, SaltsCall, Vec<Difference>),
     /// Salt made no similar call.
     OnlyOurs(OurCall),
-    /// Only Salt made the call; with our prevented call, if there is one.
+    /// Only Salt made the call; with saltcellar's prevented call, if there is one.
     OnlySalts(SaltsCall, Option<Box<OurCall>>),
     /// Our rendering failed; with the call that Salt made instead, if it is known.
     OursFailed(FailedReaction, Option<Box<SaltsCall>>),
@@ -39,7 +39,7 @@ pub(crate) enum Comparison {
     Unattributed(SaltsCall),
 }
 
-/// `(time, sequence number, nth)`: the order in which our calls are compared.
+/// `(time, sequence number, nth)`: the order in which saltcellar's calls are compared.
 type OurKey = (Micros, SeqNo, u32);
 type SaltKey = (Micros, SeqNo);
 
@@ -50,13 +50,13 @@ pub(crate) struct Comparer {
     /// Start of the range: earlier calls of Salt's are not reported.
     since: Micros,
     until: Micros,
-    /// Start of shadow mode; `None` if our reactor is active.
+    /// Start of shadow mode; `None` if saltcellar's reactor is active.
     shadow_since: Option<Micros>,
     ours: BTreeMap<OurKey, OurCall>,
-    /// Waiting calls of ours, and those of them that would be made, by call key.
+    /// Waiting saltcellar calls, and those of them that would be made, by call key.
     ours_alike: BTreeSet<(u64, OurKey)>,
     ours_free: BTreeSet<(u64, OurKey)>,
-    /// Failed reactions of ours, and whether one was reported with a call of Salt's.
+    /// Failed saltcellar reactions, and whether one was reported with a call of Salt's.
     failed: BTreeMap<(Micros, SeqNo), (FailedReaction, bool)>,
     salts: BTreeMap<SaltKey, SaltsCall>,
     /// Waiting calls of Salt's that are not reported without a match, because their event may be
@@ -77,10 +77,10 @@ pub(crate) struct Comparer {
     pub(crate) compared_early: u64,
 }
 
-/// Jobs whose load was read first, or that are ours.
+/// Jobs whose load was read first, or that are saltcellar's.
 const JIDS_MAX: usize = REACTOR_SHADOW_WAITING_MAX / 10;
 
-/// Lower than any call of ours.
+/// Lower than any saltcellar call.
 const FIRST: OurKey = (Micros(i64::MIN), SeqNo(0), 0);
 
 impl Comparer {
@@ -109,7 +109,7 @@ impl Comparer {
         (self.ours.len() + self.failed.len(), self.salts.len())
     }
 
-    /// True if our reactor is in shadow at the current position of the log.
+    /// True if saltcellar's reactor is in shadow at the current position of the log.
     pub(crate) fn is_shadow(&self) -> bool {
         self.shadow_since.is_some()
     }
@@ -140,7 +140,7 @@ impl Comparer {
                 }
             }
             ShadowItem::Made { jid } => {
-                // A job that our reactor published is no call of Salt's.
+                // A job that saltcellar's reactor published is no call of Salt's.
                 if let Some(key) = self.of_jid.get(&jid).copied() {
                     self.remove_salts(key);
                 }
@@ -220,7 +220,7 @@ impl Comparer {
     }
 
     fn take_salts(&mut self, mut salts: SaltsCall) {
-        // A job of ours, or one that waits already.
+        // A saltcellar job, or one that waits already.
         if self.made.get(&salts.jid).is_some() || self.of_jid.contains_key(&salts.jid) {
             return;
         }
@@ -280,7 +280,7 @@ impl Comparer {
             self.compare_ours(key);
         }
 
-        // While Salt's pool was full, later calls of Salt's may still match a waiting one of ours.
+        // While Salt's pool was full, later calls of Salt's may still match a waiting one of saltcellar's.
         let mut of_pool = self.ours.iter().filter(|(_, ours)| uses_pool(ours));
         let waits_since = if self.pool.was_full() {
             of_pool.next().map(|(key, _)| key.0)
@@ -288,7 +288,7 @@ impl Comparer {
             None
         };
 
-        // All matching calls of ours have been compared by then, even if their records came late.
+        // All matching saltcellar calls have been compared by then, even if their records came late.
         while let Some(key) = self.salts.keys().next().copied()
             && key.0.after(2 * (self.window + late)) < now
             && waits_since.is_none_or(|since| key.0 < since.before(REACTOR_SHADOW_EARLY))
@@ -386,13 +386,13 @@ impl Comparer {
             .any(|(begin, end)| *begin <= to && *end >= from);
 
         self.results.push(if in_a_gap {
-            Comparison::Unseen(ours, "events of the bus were lost in that time")
+            Comparison::Unseen(ours, "bus events were lost in that time")
         } else {
             Comparison::OnlyOurs(ours)
         });
     }
 
-    /// Number of our calls that would be made and can match this equal call of Salt's.
+    /// Number of saltcellar's calls that would be made and can match this equal call of Salt's.
     fn claimed(&self, alike: u64, (at, _): SaltKey) -> usize {
         let until = (at.after(REACTOR_SHADOW_EARLY), SeqNo(u64::MAX), u32::MAX);
         self.ours_free
@@ -401,7 +401,7 @@ impl Comparer {
             .count()
     }
 
-    /// The call of Salt's that differs in the fewest fields and equals no other call of ours.
+    /// The call of Salt's that differs in the fewest fields and equals no other saltcellar call.
     fn most_similar(&self, ours: &OurCall, within: &RangeInclusive<SaltKey>) -> Option<SaltKey> {
         let of_fun = ranged(&self.salts_of_fun, ours.call.fun_key(), within);
 
@@ -423,7 +423,7 @@ impl Comparer {
                 continue;
             };
 
-            // A call that equals another one of ours is left to that one.
+            // A call that equals another one of saltcellar's is left to that one.
             let alike = salts.call.key();
             let is_of_others = self
                 .ours_alike
@@ -464,7 +464,7 @@ impl Comparer {
         });
     }
 
-    /// The failed reaction of ours that a call of Salt's belongs to: with the same file if that is
+    /// The failed saltcellar reaction that a call of Salt's belongs to: with the same file if that is
     /// known, otherwise the latest.
     fn failed_for(&mut self, salts: &SaltsCall) -> Option<FailedReaction> {
         // A job of an unknown publisher says nothing about the reaction.

@@ -50,7 +50,7 @@ impl OurCall {
     }
 }
 
-/// A reaction of ours that failed to render, wholly or partly.
+/// A saltcellar reaction that failed to render, wholly or partly.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FailedReaction {
     pub(crate) event: SeqNo,
@@ -85,18 +85,18 @@ pub(crate) struct SaltsCall {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "item", rename_all = "lowercase")]
 pub(crate) enum ShadowItem {
-    /// The mode of our reactor.
+    /// The mode of saltcellar's reactor.
     Mode {
         at: Micros,
         shadow: bool,
         /// True for the first entry after a start.
         started: bool,
     },
-    /// A call of ours that was not made.
+    /// A saltcellar call that was not made.
     Ours(OurCall),
-    /// A reaction of ours that failed.
+    /// A saltcellar reaction that failed.
     Failed(FailedReaction),
-    /// A call of ours that was made.
+    /// A saltcellar call that was made.
     Made {
         jid: String,
     },
@@ -264,8 +264,8 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
                 )
                 | None => "",
             },
-            CallOutcome::Dead { why } | CallOutcome::Nobody { why } => why,
-            // Salt's events have the jid of a call that we made.
+            CallOutcome::Dead { why } | CallOutcome::NoTarget { why } => why,
+            // Salt's events contain the jid of a call that we made.
             _ => {
                 if !made.jid.is_empty() {
                     found.push(ShadowItem::Made { jid: made.jid });

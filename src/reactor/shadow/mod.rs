@@ -1,12 +1,12 @@
-//! Shadow mode: comparison of Salt's own reactor with ours.
+//! Shadow mode: comparison of Salt's reactor with saltcellar's.
 //!
 //! ```text
-//! the log -> item: calls of ours (records of reactions), of Salt's (its events), loads, gaps
+//! the log -> item: saltcellar calls (records of reactions), of Salt's (its events), loads, gaps
 //!         -> comparer: matches them within a time window -> one result per call
 //! ```
 //!
 //! Both sides are in the log, so no state is stored: the daemon compares while the log grows, for
-//! its counters, and `saltcellar reactor shadow` compares any range of the log again, for its
+//! its counters, and `saltcellar reactor diff` compares any range of the log again, for its
 //! report. The traces of Salt's reactor (3006.28, 3007.15, 3008.3):
 //!
 //! | reaction | trace | missing in the trace |

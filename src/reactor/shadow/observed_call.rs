@@ -125,7 +125,7 @@ pub(crate) struct Compared {
 }
 
 impl ObservedCall {
-    /// A call of ours.
+    /// A saltcellar call.
     pub(crate) fn of(call: &Call) -> Self {
         let Call {
             id,
@@ -252,7 +252,7 @@ impl ObservedCall {
         hasher.finish()
     }
 
-    /// Compares this call of ours with one of Salt's.
+    /// Compares this saltcellar call with one of Salt's.
     pub(crate) fn compare(&self, salts: &Self) -> Compared {
         let mut found = Compared::default();
         let text = |text: &str| Some(Value::from(text));

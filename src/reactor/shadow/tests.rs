@@ -402,7 +402,7 @@ fn unknown_fields_are_reported_as_unseen() {
     });
     assert_eq!(
         harness.results(),
-        ["unseen test.arg: events of the bus were lost in that time"]
+        ["unseen test.arg: bus events were lost in that time"]
     );
 }
 
@@ -511,7 +511,7 @@ fn excess_calls_are_compared_early() {
 }
 
 impl Harness {
-    /// A reaction of ours failed, in that file.
+    /// A saltcellar reaction failed, in that file.
     fn ours_failed(&mut self, at: i64, file: &str) {
         self.number += 1;
         let at_line = crate::model::Location {

@@ -27,8 +27,9 @@ use saltcellar::wire::zmtp;
 
 use crate::harness::{map, recording};
 
-fn data_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+/// Keys and certificates for tests.
+fn https_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("salt/tests/data/https")
 }
 
 /// The recordings of the crate that reads SLS files.
@@ -151,7 +152,7 @@ pub(super) fn signed_batch() -> Vec<Vec<u8>> {
         seeds.push(behind(100, &[envelope.write(&[5; 64]), payload].concat()));
     }
     for name in ["minion-a.pem", "minion-a.pub", "server.pem", "ca.pem"] {
-        let text = fs::read_to_string(data_dir().join("https").join(name)).unwrap();
+        let text = fs::read_to_string(https_dir().join(name)).unwrap();
         let inside: String = text
             .lines()
             .filter(|line| !line.starts_with("-----"))
@@ -291,7 +292,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
         facts.to_bytes().unwrap().to_vec(),
         jobs,
     ];
-    // A page has its codec in front: 0, as it is; or 1, a length and a frame of zstd.
+    // A page contains its codec in front: 0, as it is; or 1, a length and a frame of zstd.
     for (_, page) in minions
         .into_iter()
         .chain(names)

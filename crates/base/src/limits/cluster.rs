@@ -22,13 +22,13 @@ pub const CLUSTER_PARTS_MAX: u32 = 1024;
 /// Messages that the server sends before they are read: at most 32 MiB of the usual size.
 pub const CLUSTER_MESSAGES_AHEAD: usize = 64;
 
-/// Interval of signs of life.
+/// Interval of heartbeats.
 pub const CLUSTER_BEAT: Duration = Duration::from_secs(2);
 
-/// A master counts as away if it was not heard of for this time: of five signs of life one may be late.
+/// A master counts as away if it was not heard of for this time: of five heartbeats one may be late.
 pub const CLUSTER_AWAY: Duration = Duration::from_secs(10);
 
-/// Another node with the own name or slot counts as gone after this time.
+/// Another node with this daemon's name or slot counts as gone after this time.
 pub const CLUSTER_TWIN: Duration = CLUSTER_AWAY;
 
 /// Difference of two machines' clocks that is reported: jobs of both are in a wrong order then.
@@ -40,10 +40,10 @@ pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(10);
 /// Interval at which it is decided whether retention keeps what is not published.
 pub const CLUSTER_PIN_CHECK: Duration = Duration::from_secs(30);
 
-/// Entries of the own log after which the place is saved again, although nothing was received: so many are read at a start.
+/// Entries of this daemon's log after which the place is saved again, although nothing was received: this many are read at a start.
 pub const CLUSTER_SAVE_ENTRIES: u64 = 200_000;
 
-/// Messages of the stream after which the rest of a block is not waited for any more: its sender is gone, and sends it anew if it returns.
+/// Messages of the stream after which the rest of a block is not waited for any more: its sender is gone, and resends it if it returns.
 pub const CLUSTER_OPEN_MESSAGES_MAX: u64 = 10_000;
 
 /// Masters that are known by their messages; a slot is one of 64.
@@ -52,10 +52,10 @@ pub const CLUSTER_PEERS_MAX: usize = 256;
 /// Numberings of one master whose marks are kept. A new one begins when a store is lost or set back.
 pub const CLUSTER_NUMBERINGS_MAX: usize = 16;
 
-/// Bytes of a word in a sign of life, and of a reason, that are kept for the status. The longest token of a name has as many.
+/// Bytes of a word in a heartbeat, and of a reason, that are kept for the status. The longest token of a name has as many.
 pub const CLUSTER_WORD_BYTES_MAX: usize = 255;
 
-/// Bytes of the holds in a sign of life. Servers of NATS accept 1 MiB by default, and some less.
+/// Bytes of the holds in a heartbeat. Servers of NATS accept 1 MiB by default, and some less.
 pub const CLUSTER_HOLDS_BYTES: usize = 32 * 1024;
 
 /// Interval at which all holds are sent to a master that has others, if they did not change: what was sent may be lost.

@@ -24,7 +24,7 @@ pub const CONSUMER_ERROR_BYTES_MAX: usize = 1024;
 /// Bytes of the filter of a consumer, as JSON.
 pub const CONSUMER_FILTER_BYTES_MAX: usize = 16 * 1024;
 
-/// Acknowledgements of this time are lost in a power loss, so their events are delivered again. A
+/// Acknowledgements of this time are lost in a power loss, so their events are redelivered. A
 /// killed daemon loses none.
 pub const CONSUMER_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -75,7 +75,7 @@ pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
 /// See [`HTTP_ANSWER_BYTES`].
 pub const HTTP_ANSWER_BYTES_OF_ONE: usize = 48 * 1024 * 1024;
 
-/// Bytes from which an answer is compressed; less fits into a packet.
+/// Bytes from which a response is compressed; less fits into a packet.
 pub const HTTP_COMPRESSED_BYTES_MIN: usize = 1024;
 
 /// Room that is reserved before a response is made, and before a piece of a stream is read. Most
@@ -84,7 +84,7 @@ pub const HTTP_ANSWER_RESERVE: usize = 1024 * 1024;
 /// See [`HTTP_ANSWER_RESERVE`].
 pub const HTTP_STREAM_RESERVE: usize = 16 * 1024;
 
-/// Bytes of data in one piece of a stream, unless one event has more. All pieces of one client fit into its share.
+/// Bytes of data in one piece of a stream, unless one event contains more. All pieces of one client fit into its share.
 pub const HTTP_STREAM_PIECE_BYTES: usize = 256 * 1024;
 
 const _: () = assert!(HTTP_STREAMS_OF_ONE * 2 * HTTP_STREAM_PIECE_BYTES < HTTP_ANSWER_BYTES_OF_ONE);
@@ -151,7 +151,7 @@ pub const TOKEN_TEXT_BYTES_MAX: usize = 128;
 /// Log interval for rejected requests of one kind; all are counted.
 pub const HTTP_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Age of the appender's last sign of life from which the daemon is not healthy. It iterates at least once a second.
+/// Age of the appender's last heartbeat from which the daemon is not healthy. It iterates at least once a second.
 pub const HEALTH_STUCK: Duration = Duration::from_secs(10);
 
 /// Values of an event, or of a return, that a tree on the page shows.

@@ -10,7 +10,7 @@ pub const MASTER_CONNECTIONS_KEPT: usize = 16;
 /// Timeout for connecting to a master.
 pub const MASTER_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Timeout for a master's response. Salt's own client waits as long for a publish
+/// Timeout for a master's response. Salt's client waits as long for a publish
 /// (`publish_timeout`).
 pub const MASTER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -88,7 +88,7 @@ pub const REACTOR_ANNOUNCED_MAX: usize = 10_000;
 pub const REACTOR_ANNOUNCED_TTL: Duration = Duration::from_secs(60);
 
 /// Default `budget` of a rule: reactions per hour. It limits loops that events do not reveal. A master that
-/// was unreachable for hours can leave a million events of one rule, and Salt's own reactor handles some 750 a second at most.
+/// was unreachable for hours can leave a million events of one rule, and Salt's reactor handles about 750 a second at most.
 pub const REACTOR_BUDGET: u32 = 1_000_000;
 /// See [`REACTOR_BUDGET`].
 pub const REACTOR_BUDGET_PER: Duration = Duration::from_secs(3600);
@@ -160,7 +160,7 @@ pub const REACTOR_FETCHED_TRUSTED: Duration = Duration::from_secs(2);
 /// Changes by `salt-run reactor.add` and `reactor.delete` that are kept over a reload of the configuration.
 pub const REACTOR_CHANGES_MAX: usize = 1_000;
 
-/// Time after an event in which calls of Salt's own reactor are matched with ours. Salt's reactor handles one event at a
+/// Time after an event in which calls of Salt's reactor are matched with saltcellar's. Salt's reactor handles one event at a
 /// time, and a master under load lags.
 pub const REACTOR_SHADOW_WINDOW: Duration = Duration::from_secs(60);
 /// See [`REACTOR_SHADOW_WINDOW`].
@@ -192,7 +192,7 @@ pub const REACTOR_SHADOW_SEARCH_BYTES: usize = 64 * 1024 * 1024;
 /// Interval at which the reactor logs whether it is in shadow, besides each start and change.
 pub const REACTOR_MODE_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Time for which the reactor acts after a report of the master's engine `saltcellar_reactor`, if that may start Salt's own reactor instead.
+/// Time for which the reactor acts after a report of the master's engine `saltcellar_reactor`, if that may start Salt's reactor instead.
 /// A call to the master that began in this time may end later.
 pub const REACTOR_LEASE: Duration = Duration::from_secs(15);
 
@@ -202,10 +202,10 @@ const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 /// others are busy.
 pub const REACTOR_HELPERS: usize = 4;
 
-/// Calls by a reactor that are not yet attributed to ours or another one.
+/// Calls by a reactor that are not yet attributed to saltcellar's or another one.
 pub const REACTOR_FOREIGN_CALLS_MAX: usize = 1_000;
 
-/// Time for the master to confirm that such a call is ours.
+/// Time for the master to confirm that such a call is saltcellar's.
 pub const REACTOR_FOREIGN_CALL_GRACE: Duration = Duration::from_secs(30);
 
 /// Time for which a call by another reactor counts as evidence that it is running.

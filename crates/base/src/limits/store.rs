@@ -189,8 +189,8 @@ pub const DEDUPE_REFILL_BYTES: u64 = 128 * 1024 * 1024;
 /// Bytes of decompressed blocks cached for readers.
 pub const BLOCK_CACHE_BYTES: usize = 24 * 1024 * 1024;
 
-/// Bytes that remember which entries limited readers may know: per limit four bits of each entry, and some 200 bytes of each block. Enough for
-/// some 50 million entries.
+/// Bytes that remember which entries limited readers may know: per limit four bits of each entry, and about 200 bytes of each block. Enough for
+/// about 50 million entries.
 pub const ALLOWED_BLOCKS_BYTES: usize = 48 * 1024 * 1024;
 
 /// Open indexes of sealed segments; each has a file descriptor. A search opens those of all segments.

@@ -136,12 +136,12 @@ impl Reader {
 
         let started = Instant::now();
         let mut answer = request.call().with_context(|| format!("ask for {path}"))?;
-        let body = answer.body_mut().read_to_vec().context("read an answer")?;
+        let body = answer.body_mut().read_to_vec().context("read a response")?;
         Ok((started.elapsed(), body))
     }
 
     fn answer<T: DeserializeOwned>(&self, request: &Request) -> anyhow::Result<T> {
-        serde_json::from_slice(&self.ask(request)?.1).context("parse an answer")
+        serde_json::from_slice(&self.ask(request)?.1).context("parse a response")
     }
 }
 
@@ -150,7 +150,7 @@ impl QueryBench<'_> {
     fn http_address(&mut self) -> anyhow::Result<Option<String>> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            // The configuration has no listener.
+            // The configuration contains no listener.
             let Some(http) = self.daemon.status()?.http else {
                 return Ok(None);
             };

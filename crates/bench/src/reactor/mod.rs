@@ -1,6 +1,6 @@
 //! `saltcellar-bench reactor`: the reactor's pipeline in one thread, from tag and body to calls.
 //!
-//! `tests/lab/bench_reactor_salt.py` measures Salt's own pipeline with the same configurations.
+//! `tests/lab/bench_reactor_salt.py` measures Salt's pipeline with the same configurations.
 
 mod backlog;
 mod harness;

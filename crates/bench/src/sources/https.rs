@@ -1,4 +1,4 @@
-//! Minions at the HTTPS source, each with one keep-alive connection and one batch in flight.
+//! Minions at the minion listener, each with one keep-alive connection and one batch in flight.
 //!
 //! Signing a batch costs a minion half a millisecond, too much for two cores that simulate all
 //! minions of a daemon. Therefore all batches are signed for their connection before the clock
@@ -230,7 +230,7 @@ fn returned(id: &str, entry: u64) -> Vec<u8> {
 /// Fails unless every call of a batch was stored.
 fn check(answer: &HttpsAnswer) -> anyhow::Result<()> {
     for frame in frames(&answer.body) {
-        let mut reader = Reader::new(frame.context("read an answer")?);
+        let mut reader = Reader::new(frame.context("read a response")?);
 
         // The second element says whether the call succeeded.
         let good = reader

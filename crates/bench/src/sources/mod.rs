@@ -25,9 +25,9 @@ pub(crate) const EXAMPLES: &str = "\
 All sources receive the same synthetic events (`mix`, 1.3 KB, or `small` of `saltcellar-bench ingest`), except https, which receives \
 returns of 1.2 KB. This process sends them; the clock stops once all are durable. The baseline is that of `saltcellar-bench ingest`.
 
-  bus      this process is Salt's publisher and writes as fast as the source reads; no answers. With --rate it writes each event
+  bus      this process is Salt's publisher and writes as fast as the source reads; no responses. With --rate it writes each event
            for itself as Salt does, and the latency is that of a write, which waits while the socket is full
-  pull     this process is a ZeroMQ PUSH; no answers
+  pull     this process is a ZeroMQ PUSH; no responses
   socket   `event_return` in batches of 1,000 on 4 connections, 8 batches in flight on each
   https    returns of minions, each batch signed with a key of 2048 bits before the clock starts
 

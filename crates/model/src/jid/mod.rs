@@ -15,7 +15,7 @@ use saltcellar_base::clock::{Micros, digits};
 /// ```text
 /// bit 127     0: built from a time 1: any other text
 /// 126..64     microseconds         the upper 127 bits of xxh3-128 of the text
-/// 63..0       0, or 1 + pid        (two texts may share a key: compare the text)
+/// 63..0       0, or 1 + pid        (two strings may share a key: compare the text)
 /// ```
 ///
 /// # Invariant

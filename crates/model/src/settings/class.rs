@@ -186,7 +186,7 @@ impl TryFrom<WrittenClass> for ClassRules {
             )
             | (None, None) => {
                 return Err(
-                    "`keep` has no limit; give at least one of age, bytes and entries, such as {age: 7d}"
+                    "`keep` contains no limit; give at least one of age, bytes and entries, such as {age: 7d}"
                         .to_owned(),
                 );
             }

@@ -30,7 +30,7 @@ impl MasterName {
             if is_plain(byte) {
                 token.push(char::from(byte));
             } else {
-                // Writing to a text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(token, "={byte:02X}");
             }
         }
@@ -41,7 +41,7 @@ impl MasterName {
         })
     }
 
-    /// The name that has this token. `None` for a text that is no token of a name.
+    /// The name that has this token. `None` for a string that is no token of a name.
     pub fn of_token(token: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(token.len());
         let mut rest = token.as_bytes();

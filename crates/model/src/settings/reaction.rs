@@ -186,7 +186,7 @@ pub struct ListedRule {
     pub files: Vec<String>,
 }
 
-/// Salt's own reactor, according to the configuration of the master or minion.
+/// Salt's reactor, according to the configuration of the master or minion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SaltsReactor {
     /// Whether Salt starts it.
@@ -202,13 +202,13 @@ pub struct SaltsReactor {
 /// The settings of the reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReactorSettings {
-    /// Make no calls, and compare them with those of Salt's own reactor.
+    /// Make no calls, and compare them with those of Salt's reactor.
     pub shadow: bool,
-    /// Salt's own reactor.
+    /// Salt's reactor.
     pub salts: SaltsReactor,
     /// The master's `cluster_id`. Each event of a cluster is on the bus of every master.
     pub cluster_id: Option<String>,
-    /// The time after an event within which calls of Salt's own reactor are compared with ours.
+    /// The time after an event within which calls of Salt's reactor are compared with saltcellar's.
     pub shadow_window: Duration,
     /// Events that are older when their turn comes are skipped.
     pub age_max: Duration,

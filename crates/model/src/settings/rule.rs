@@ -16,12 +16,15 @@ pub const OWN_MASTER: &str = ".";
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 #[serde(
-    expecting = "a mapping with any of `tag`, `fun`, `minion`, `master`, `retcode` and `class`"
+    expecting = "a mapping with any of `tag`, `jid`, `fun`, `minion`, `master`, `retcode` and `class`"
 )]
 pub struct Scope {
     /// For the tag of an event or a return.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub tag: Vec<Glob>,
+    /// For the job id.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
+    pub jid: Vec<Glob>,
     /// For the function.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub fun: Vec<Glob>,
@@ -34,7 +37,7 @@ pub struct Scope {
     /// For the exit code of a return.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub retcode: Vec<RetcodePattern>,
-    /// For the retention class. [`Scope::matches`] ignores it: an entry has no class before it is stored.
+    /// For the retention class. [`Scope::matches`] ignores it: an entry contains no class before it is stored.
     #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub class: Vec<Glob>,
 }
@@ -53,7 +56,7 @@ impl RetcodePattern {
 }
 
 impl Scope {
-    /// The same selection at a daemon beside the master `own`, whose entries name no origin; empty if its id is unknown.
+    /// The same selection at the daemon of the master `own`, whose entries name no origin; empty if its id is unknown.
     #[must_use]
     pub fn beside(mut self, own: &str) -> Self {
         if !self.has_own() && self.master.iter().any(|glob| glob.matches(own)) {
@@ -72,6 +75,7 @@ impl Scope {
         let tag = self.tag.is_empty() || self.tag.iter().any(|glob| glob.matches_bytes(entry.tag));
 
         // As closures, so that a failed comparison saves the following ones.
+        let jid = || self.jid.is_empty() || any(&self.jid, entry.jid);
         let minion = || self.minion.is_empty() || any(&self.minion, entry.minion);
         let fun = || match entry.fun {
             _ if self.fun.is_empty() => true,
@@ -86,7 +90,7 @@ impl Scope {
         let retcode =
             || self.retcode.is_empty() || self.retcode.iter().any(|code| code.matches(entry));
 
-        tag && minion() && fun() && master() && retcode()
+        tag && jid() && minion() && fun() && master() && retcode()
     }
 
     /// Whether an entry with these columns may match; an empty function is unknown.
@@ -145,7 +149,7 @@ words! {
 pub enum Builtin {
     /// Values under the usual keys of passwords, secrets and tokens.
     Passwords,
-    /// PEM and PGP private key blocks, anywhere in a text.
+    /// PEM and PGP private key blocks, anywhere in a string.
     PrivateKeys,
     /// Results of `pillar.*`, and pillar given on the command line.
     Pillar,
@@ -183,7 +187,7 @@ pub struct RedactRule {
     /// Keys from the top, a glob each; the value there is replaced.
     #[serde(with = "word::some")]
     pub paths: Vec<Vec<Glob>>,
-    /// Matching parts of texts are replaced.
+    /// Matching parts of strings are replaced.
     #[serde(with = "word::some")]
     pub patterns: Vec<Pattern>,
     /// The affected entries: their tags.
@@ -225,8 +229,8 @@ impl Pattern {
             .build();
 
         match built {
-            // A pattern that matches the empty text matches everywhere.
-            Ok(regex) if regex.is_match(b"") => Err(format!("{text:?} matches the empty text")),
+            // A pattern that matches the empty string matches everywhere.
+            Ok(regex) if regex.is_match(b"") => Err(format!("{text:?} matches the empty string")),
             Ok(regex) => Ok(Self(regex)),
             Err(error) => {
                 // The last line is the reason; the lines above draw the pattern.
@@ -397,7 +401,7 @@ mod tests {
         assert!(Pattern::new("AKIA[0-9A-Z]{16}").is_ok());
         for (text, expected) in [
             ("(", "unclosed group"),
-            ("a*", "matches the empty text"),
+            ("a*", "matches the empty string"),
             ("[0-9]{1000000}", "exceeds size limit"),
         ] {
             let error = Pattern::new(text).unwrap_err();

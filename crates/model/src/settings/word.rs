@@ -32,9 +32,9 @@ const TIMES: [(&str, u64); 5] = [
     ("d", 86_400),
 ];
 
-/// A value with a text form.
+/// A value with a string form.
 pub trait Word: Sized {
-    /// The accepted texts, worded to follow "give".
+    /// The accepted strings, worded to follow "give".
     const ACCEPTS: &'static str;
 
     /// Parses the text.
@@ -43,7 +43,7 @@ pub trait Word: Sized {
     /// The text that parses to this value; `None` for an absent value.
     fn show(&self) -> Option<String>;
 
-    /// The reason for rejecting `text`, and the accepted texts.
+    /// The reason for rejecting `text`, and the accepted strings.
     fn problem(text: &str) -> String {
         format!("{text:?} is not accepted; give {}", Self::ACCEPTS)
     }

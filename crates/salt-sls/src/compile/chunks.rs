@@ -65,7 +65,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
                             names.push(name);
                         }
                     }
-                    // Arguments beside `names` are kept, and `names` with them.
+                    // Arguments other than `names` are kept, and `names` with them.
                     if arguments.len() == 1 {
                         continue;
                     }

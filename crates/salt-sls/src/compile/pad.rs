@@ -43,7 +43,7 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
 
         let Value::Map(body) = value else {
             return Err(FileError::Shape(format!(
-                "ID {} should have a mapping of reactions, and has a {}",
+                "ID {} should have a mapping of reactions, and contains a {}",
                 repr(&id.0),
                 type_name(value)
             )));
@@ -51,7 +51,7 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
 
         if let Some(odd) = body.keys().find(|key| key.as_str().is_none()) {
             return Err(FileError::Shape(format!(
-                "under ID {} stands {}, which is no text",
+                "under ID {} stands {}, which is not a string",
                 repr(&id.0),
                 repr(&odd.0)
             )));

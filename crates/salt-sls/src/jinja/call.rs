@@ -220,7 +220,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
             text(parts.join(of))
         }
         "format" => format(of, args),
-        _ => not_native(format!("the method {name:?} of a text")),
+        _ => not_native(format!("the method {name:?} of a string")),
     }
 }
 

@@ -182,7 +182,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     env.set_fuel(Some(limits.steps));
     env.set_recursion_limit(400);
 
-    // Look-ups and operators.
+    // Lookups and operators.
     env.add_filter("__attr", |a: &Value, b: &Value| ops::attr(a, b));
     env.add_filter("__item", |a: &Value, b: &Value| ops::item(a, b));
     env.add_filter("__slice", |a: &Value, from: &Value, to: &Value| {
@@ -316,7 +316,7 @@ impl Engine {
         self.render_cached(source, &OnceLock::new(), context)
     }
 
-    /// As [`Engine::render`], with a compiled template that the caller keeps beside the text.
+    /// As [`Engine::render`], with a compiled template that the caller keeps with the source.
     pub fn render_cached(
         &self,
         source: &Source<'_>,
@@ -385,7 +385,7 @@ impl Engine {
                 .unwrap_or(0);
 
             if error.kind() == ErrorKind::OutOfFuel {
-                // minijinja counts steps, too, and its error has no detail.
+                // minijinja also counts steps, and its error has no detail.
                 let error = if error.detail().is_none() {
                     budget::steps_spent(self.limits.steps)
                 } else {

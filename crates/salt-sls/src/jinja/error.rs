@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind};
 /// The kind of an error; it determines the caller's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenderErrorKind {
-    /// The template is not native: give the file to Salt's own renderer.
+    /// The template is not native: give the file to Salt's renderer.
     NotNative,
     /// The rendering exceeded a limit, which the message names. Salt's renderer does not get such a
     /// file.
@@ -28,7 +28,7 @@ pub struct RenderError {
 }
 
 impl RenderError {
-    /// Whether Salt's own renderer has to render the file.
+    /// Whether Salt's renderer has to render the file.
     pub fn not_native(&self) -> bool {
         self.kind == RenderErrorKind::NotNative
     }

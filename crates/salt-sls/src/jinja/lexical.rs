@@ -80,7 +80,7 @@ pub(super) fn check<'s>(
             .trim_start_matches(['-', '+'])
             .trim_start();
 
-        // Longer words are refused, too, which is safe.
+        // Longer words are also refused, which is safe.
         let is_raw = word.starts_with("raw") || word.starts_with("endraw");
         let plain = (tag.starts_with("{% raw %}") || tag.starts_with("{% endraw %}"))
             && !syntax.trim_blocks()
@@ -171,7 +171,7 @@ pub(super) fn check<'s>(
                 let mut chars = spelled.chars();
                 while let Some(c) = chars.next() {
                     if c == '\\' && !chars.next().is_some_and(|c| "\\'\"nt".contains(c)) {
-                        return refuse(start, "this escape in a text");
+                        return refuse(start, "this escape in a string");
                     }
                 }
             }

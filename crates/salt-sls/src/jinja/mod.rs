@@ -2,7 +2,7 @@
 //!
 //! [minijinja] lexes, parses and runs templates. `translate` rewrites their syntax tree: operators,
 //! lookups, calls and literals become filters with Python's semantics for plain types. All other
-//! constructs, types and errors are *not native* ([`RenderError::not_native`]): Salt's own renderer
+//! constructs, types and errors are *not native* ([`RenderError::not_native`]): Salt's renderer
 //! gets the file. [`Engine::check`] lists constructs without an event.
 //!
 //! ```

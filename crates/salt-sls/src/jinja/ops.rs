@@ -104,7 +104,7 @@ pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
                 .and_then(|at| of.chars().nth(at))
                 .map_or(Value::UNDEFINED, |c| Value::from(c.to_string())))
         }
-        _ => not_native("this look-up"),
+        _ => not_native("this lookup"),
     }
 }
 
@@ -422,7 +422,7 @@ fn is_plain(text: &str) -> bool {
 pub(crate) enum Notation {
     /// `str()` and `repr()`.
     Python,
-    /// `{{ value }}`: Salt prints some texts in mappings in its own way.
+    /// `{{ value }}`: Salt prints some strings in mappings in its own way.
     Printed,
     /// Salt's filter `json`: sorted keys, Unicode.
     Json,
@@ -494,7 +494,7 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
                 }
                 out.push_str(": ");
 
-                // Salt prints such texts in a notation of its own.
+                // Salt prints such strings in a notation of its own.
                 if notation == Printed
                     && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t']))
                 {
@@ -516,7 +516,7 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
     }
 }
 
-/// Appends a text in quotes.
+/// Appends a string in quotes.
 fn write_text(text: &str, notation: Notation, out: &mut String) -> Res<()> {
     budget::charge(text.len())?;
     match notation {

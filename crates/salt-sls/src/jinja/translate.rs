@@ -586,7 +586,7 @@ impl<'s> Translator<'s, '_> {
                 }
 
                 if is_constant(&item.expr) {
-                    return self.refuse("a look-up in a literal", span);
+                    return self.refuse("a lookup in a literal", span);
                 }
 
                 let of = self.expr(&item.expr);
@@ -657,7 +657,7 @@ impl<'s> Translator<'s, '_> {
             return self.refuse(format!("filter {name:?}"), span);
         }
 
-        // Jinja consumes a generator once; here it would be a list, which can be read again.
+        // Jinja consumes a generator once; here it would be a list, which can be reread.
         if is_lazy(name) && !walked {
             return self.refuse(
                 format!("a generator of the filter {name:?} that is kept"),

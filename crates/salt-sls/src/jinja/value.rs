@@ -29,7 +29,7 @@ pub(crate) enum Access {
     Full,
     /// Reading: it outlives the rendering.
     Read,
-    /// Look-up of present keys: Salt has more.
+    /// Lookup of present keys: Salt has more.
     Partial,
 }
 

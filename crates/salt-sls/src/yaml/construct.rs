@@ -183,7 +183,7 @@ impl<'a> Constructor<'a> {
         })
     }
 
-    /// Salt changes the node of an integer while it constructs it, and merge keys compare texts of nodes.
+    /// Salt changes the node of an integer while it constructs it, and merge keys compare strings of nodes.
     fn keep_without_zeros(&mut self, id: Id) {
         if self.nodes.has_anchors
             && let Some(Node {

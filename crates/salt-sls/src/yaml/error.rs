@@ -1,4 +1,4 @@
-//! Why a text is not YAML as Salt loads it, and where.
+//! Why a string is not YAML as Salt loads it, and where.
 
 /// A syntax error, or a value that Salt rejects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

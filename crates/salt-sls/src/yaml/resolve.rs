@@ -90,7 +90,7 @@ fn is_int(text: &str) -> bool {
         Some(b'x') => all(rest.get(1..).unwrap_or_default(), |byte| {
             byte.is_ascii_hexdigit()
         }),
-        // Octal. Other digits make it a text.
+        // Octal. Other digits make it a string.
         _ => all(rest, |byte| matches!(byte, b'0'..=b'7')),
     }
 }

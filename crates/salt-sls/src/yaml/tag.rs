@@ -42,7 +42,7 @@ impl<'a> Scanner<'a> {
     pub(super) fn tag(&mut self, start: Mark) -> Result<Token<'a>, YamlError> {
         let (handle, suffix);
         if self.peek(1) == b'<' {
-            // A verbatim tag has no handle.
+            // A verbatim tag contains no handle.
             self.pos += 2;
             suffix = self.uri(start, true, "")?;
             handle = String::new();

@@ -79,7 +79,7 @@ fn high_of(last: &str, text: &str, path: &str) -> Result<Map, FileError> {
     }
 }
 
-/// Whether Salt's log has an ERROR of its reactor with this start.
+/// Whether Salt's log contains an ERROR of its reactor with this start.
 fn is_logged(message: &str, logs: &Json) -> bool {
     let begin = |message: &str| {
         message

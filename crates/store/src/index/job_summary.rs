@@ -6,7 +6,7 @@
 //! readers merge them.
 //!
 //! Which of several loads of the same rank counts depends on their times, which a summary does not
-//! have. It says that there are several ([`JobSummary::contested`]), and the log has the answer.
+//! have. It says that there are several ([`JobSummary::contested`]), and the log contains the answer.
 
 use std::cmp::Ordering;
 

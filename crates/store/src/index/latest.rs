@@ -113,7 +113,7 @@ impl Before {
         }
         r.name(&mut self.minion)?;
         self.seq = self.seq.wrapping_add(r.signed()?.cast_unsigned());
-        // The differences must be followed through every row, but a text is made only for wanted
+        // The differences must be followed through every row, but a string is made only for wanted
         // ones.
         let is_wanted = wanted(self.fun.as_ref()?, &self.minion);
         let jid = match r.number()?.checked_sub(1) {
@@ -192,7 +192,7 @@ pub(crate) fn of_function(
     let mut high = count;
     while high - low > 1 {
         let middle = low.midpoint(high);
-        // The first row has no predecessor, so it can be read alone.
+        // The first row contains no predecessor, so it can be read alone.
         let mut first = Before::default();
         first
             .read(

@@ -86,7 +86,7 @@ impl Database {
         })
     }
 
-    /// Creates the database. A file beside it marks it as incomplete until then: sled writes its
+    /// Creates the database. A file next to it marks it as incomplete until then: sled writes its
     /// files one after the other, and a part of them would count as damage.
     fn create(dir: &Path) -> Result<Self, StoreError> {
         let mark = incomplete_mark(dir);
@@ -107,7 +107,7 @@ impl Database {
 
         let (segments, latest) = (tree("segments")?, tree("latest")?);
 
-        // Both trees are written together. One that is new beside the other was lost.
+        // Both trees are written together. If one is new and the other is not, it was lost.
         if !segments.is_new() && latest.is_new() {
             return Err(latest.damaged("it has lost everything"));
         }
@@ -119,7 +119,7 @@ impl Database {
         }
 
         if is_copy {
-            tracing::warn!(dir = %dir.display(), "no space for the state database, using one in memory");
+            tracing::warn!(dir = %dir.display(), "no space for the state database, using one in memory: free some space");
         }
         Ok(Self {
             db,
@@ -182,7 +182,7 @@ impl StateDatabase {
         // Another thread may have reopened it while this one waited for the lock.
         let mut slot = self.open.write();
         if !slot.as_ref().is_some_and(|open| open.is_usable(writes)) {
-            // Closed before it is opened again: sled locks its files. Dropping it may panic in
+            // Closed before it is reopened: sled locks its files. Dropping it may panic in
             // sled.
             let failed = slot.take();
             guarded(&self.dir, || {

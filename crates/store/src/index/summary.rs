@@ -230,7 +230,7 @@ struct BlockRow {
     templates: u64,
 }
 
-/// Blocks in a page: some 130 KiB before compression.
+/// Blocks in a page: about 130 KiB before compression.
 const BLOCKS_PER_PAGE: usize = 2_048;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //!
 //! # Invariant
 //!
-//! A [`BlockView`] exists only for a head whose columns have one value per entry and whose indexes
+//! A [`BlockView`] exists only for a head whose columns contain one value per entry and whose indexes
 //! are within the dictionary. Reading an entry therefore cannot fail; only its body can
 //! (decompression).
 
@@ -45,7 +45,7 @@ pub struct Head {
     pub(crate) at: Column,
     pub(crate) kind: Column,
     pub(crate) source: Column,
-    /// The master: index into the texts, plus one; 0 for the one of this daemon.
+    /// The master: index into the strings, plus one; 0 for the one of this daemon.
     pub(crate) origin: Column,
     /// The sequence number at the master that it came from; 0 for none.
     pub(crate) number: Column,
@@ -53,11 +53,11 @@ pub struct Head {
     pub(crate) retcode: Column,
     /// Index into the jids, plus one; 0 for none.
     pub(crate) jid: Column,
-    /// Index into the texts, plus one; 0 for none.
+    /// Index into the strings, plus one; 0 for none.
     pub(crate) minion: Column,
-    /// Index into the texts, plus one; 0 for none.
+    /// Index into the strings, plus one; 0 for none.
     pub(crate) fun: Column,
-    /// Index into the texts: the tag template.
+    /// Index into the strings: the tag template.
     pub(crate) tag: Column,
     pub(crate) body_len: Column,
     /// Per jid: its time in microseconds, or -1 - the index of its text.
@@ -162,7 +162,7 @@ impl BlockView {
     fn unpacked(&self) -> Result<&[u8], String> {
         let bodies = self.bodies.get_or_init(|| {
             // Unpacked once for all bodies of the block: they are one zstd frame. The error is
-            // kept, too, so that a damaged block is not decompressed once per entry.
+            // also kept, because a damaged block must not be decompressed once per entry.
             let block = self.get();
             let len = usize::try_from(block.bodies_len.to_native()).map_err(|e| e.to_string())?;
             let packed = self
@@ -254,7 +254,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
         return Err(format!("a column does not hold {count} values"));
     }
 
-    // Texts are slices between two ends, so ascending ends within the bytes make every slice valid.
+    // Strings are slices between two ends, so ascending ends within the bytes make every slice valid.
     let mut end = 0;
     for next in block.text_ends.iter().map(|e| e.to_native() as usize) {
         if next < end {
@@ -264,7 +264,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     }
     if end != block.texts.len() {
         return Err(format!(
-            "texts of {} bytes, expected {end}",
+            "strings of {} bytes, expected {end}",
             block.texts.len()
         ));
     }
@@ -657,7 +657,7 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Index of the tag template among the texts, per entry.
+    /// Index of the tag template among the strings, per entry.
     pub(crate) fn tags(&self) -> Vec<i64> {
         self.column(&self.block.tag)
     }
@@ -666,12 +666,12 @@ impl<'a> Rows<'a> {
         self.block.text_ends.len()
     }
 
-    /// 1 + index of the minion among the texts, or 0, per entry.
+    /// 1 + index of the minion among the strings, or 0, per entry.
     pub(crate) fn minions(&self) -> Vec<i64> {
         self.column(&self.block.minion)
     }
 
-    /// 1 + index of the function among the texts, or 0, per entry.
+    /// 1 + index of the function among the strings, or 0, per entry.
     pub(crate) fn funs(&self) -> Vec<i64> {
         self.column(&self.block.fun)
     }
@@ -687,7 +687,7 @@ impl<'a> Rows<'a> {
         values
     }
 
-    /// All texts concatenated, and the end offset of each.
+    /// All strings concatenated, and the end offset of each.
     pub(crate) fn texts(&self) -> (&'a [u8], Vec<usize>) {
         (
             &self.block.texts,
@@ -747,7 +747,7 @@ impl<'a> Rows<'a> {
         shape.fixed + shape.jids * jid.len() + shape.minions * self.minion(i).len()
     }
 
-    /// The texts of all distinct jids.
+    /// The strings of all distinct jids.
     pub fn jid_texts(&self) -> Vec<String> {
         // The speller keeps the last second, because jids of one block are mostly close in time.
         let mut speller = JidSpeller::default();

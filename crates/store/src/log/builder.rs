@@ -57,16 +57,16 @@ impl Packer {
     }
 }
 
-/// Limit of the texts in a block: minion, function, master, tag template and jid of each entry.
+/// Limit of the strings in a block: minion, function, master, tag template and jid of each entry.
 const TEXTS_MAX: usize = 5 * BLOCK_ENTRIES_MAX;
 
-/// The number of a text of a block, which gets it if it is new.
+/// The number of a string of a block, which gets it if it is new.
 fn index_of(table: &mut Table, texts: &mut Texts, text: &[u8]) -> Result<i64, StoreError> {
     let at = intern(table, texts, text)?;
-    // Only a bug reaches this: each entry adds at most five texts.
+    // Only a bug reaches this: each entry adds at most five strings.
     if at as usize >= TEXTS_MAX {
         return Err(StoreError::Broken(
-            "a block has more texts than its entries can name",
+            "a block contains more strings than its entries can name",
         ));
     }
     Ok(i64::from(at))
@@ -175,7 +175,7 @@ impl BlockBuilder {
         // The frame's count is 16 bits.
         if self.len() >= BLOCK_ENTRIES_MAX {
             return Err(StoreError::Broken(
-                "a block has more than BLOCK_ENTRIES_MAX entries",
+                "a block contains more than BLOCK_ENTRIES_MAX entries",
             ));
         }
 
@@ -258,7 +258,7 @@ impl BlockBuilder {
     fn find_jid(&mut self, jid: &str) -> Result<i64, StoreError> {
         let key = JidKey::of(jid);
         if let Some(&at) = self.jid_index.get(&key) {
-            // Keys of jids that are arbitrary text may collide; compare the texts.
+            // Keys of jids that are arbitrary text may collide; compare the strings.
             let place = usize::try_from(at)
                 .ok()
                 .and_then(|at| self.buffers.columns.jid_time.get(at));
@@ -335,11 +335,13 @@ impl BlockBuilder {
             ));
         }
         if block.jid_time.len() != block.jid_pid.len() || block.jids() > self.len() {
-            return Err(StoreError::Broken("a block has more jids than entries"));
+            return Err(StoreError::Broken(
+                "a block contains more jids than entries",
+            ));
         }
         if block.texts.ends.last().map_or(0, |&end| end as usize) != block.texts.bytes.len() {
             return Err(StoreError::Broken(
-                "the last text end of a block differs from the length of its texts",
+                "the last text end of a block differs from the length of its strings",
             ));
         }
 
@@ -528,7 +530,7 @@ mod tests {
         assert_eq!(
             index_of(&0_usize.to_le_bytes()).unwrap(),
             0,
-            "known texts are still found"
+            "known strings are still found"
         );
         let entry = saltcellar_wire::salt_event::event_entry(
             b"a/tag",

@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! All columns of entries have one value per entry, indexes are within the texts or the jids, and sequence numbers ascend:
+//! All columns of entries contain one value per entry, indexes are within the strings or the jids, and sequence numbers ascend:
 //! [`super::builder::BlockBuilder`] checks it before it hands them out, and a [`super::block::BlockView`] when it is made.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use saltcellar_model::{Flags, JidKey, Kind, SeqNo};
 pub(crate) const JID_PLACEHOLDER: u8 = 1;
 /// Placeholder of the minion id in a tag template.
 pub(crate) const MINION_PLACEHOLDER: u8 = 2;
-/// In a list of templates: the block has a jid that is not derived from a time. (As a template: a
+/// In a list of templates: the block contains a jid that is not derived from a time. (As a template: a
 /// tag equal to its jid.)
 pub(crate) const FREE_JID: &[u8] = &[JID_PLACEHOLDER];
 /// First byte of a template that is a literal tag, because the tag contains a placeholder byte.
@@ -91,7 +91,7 @@ impl Columns {
         (JidKey::from_time(Micros(time), pid), b"")
     }
 
-    /// The index of each entry's minion among the texts, if it has one.
+    /// The index of each entry's minion among the strings, if it has one.
     pub(crate) fn minions(&self) -> impl Iterator<Item = u32> {
         self.minion.iter().filter_map(|minion| index_of(*minion))
     }
@@ -132,7 +132,7 @@ impl Columns {
     /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
     pub(crate) fn templates(&self) -> Vec<Vec<u8>> {
         let text = |at| {
-            let at = u32::try_from(at).expect("an index of the texts");
+            let at = u32::try_from(at).expect("an index of the strings");
             self.texts.get(at).to_vec()
         };
 
@@ -189,9 +189,9 @@ pub(crate) struct Row {
     pub(crate) retcode: i64,
     /// Index among the jids of the block.
     pub(crate) jid: Option<u32>,
-    /// Index among the texts of the block.
+    /// Index among the strings of the block.
     pub(crate) minion: Option<u32>,
-    /// Index among the texts of the block.
+    /// Index among the strings of the block.
     pub(crate) fun: Option<u32>,
     /// Place of the body among the bodies of the block.
     pub(crate) body: Range<usize>,

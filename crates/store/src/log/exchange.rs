@@ -136,7 +136,7 @@ impl TravelPacker {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoBlock {
     /// A valid block of another version of the format.
-    #[error("a block of version {0}, this release reads {FRAME_VERSION}")]
+    #[error("a block has version {0}, this release reads {FRAME_VERSION}: upgrade this daemon")]
     OtherVersion(u16),
     /// No block, or a damaged one.
     #[error("{0}")]

@@ -233,7 +233,7 @@ impl LogFile {
         // The frames are checked one by one, so the readable rest of the log is worth more than an
         // error.
         let Some(header) = log.header()? else {
-            tracing::error!(path = %path.display(), offset = 0, "log header damaged, reading its frames without it");
+            tracing::error!(path = %path.display(), offset = 0, "log header damaged, reading its frames without it: run `saltcellar store verify` and check the disk");
             return Ok(log);
         };
 
@@ -561,7 +561,7 @@ impl LogFile {
                     if known.add(&range) > 0 {
                         tracing::error!(
                             path = %self.path.display(), offset = range.start, bytes = range.end - range.start,
-                            "the disk cannot read a part of a log, skipping the entries in it"
+                            "the disk cannot read part of a log, skipping its entries: check the disk and run `saltcellar store verify`"
                         );
                     }
                 }
@@ -706,7 +706,7 @@ impl LogFile {
         parts
     }
 
-    /// Copies a range into a file beside the log, for diagnosis. Not synced.
+    /// Copies a range into a file next to the log, for diagnosis. Not synced.
     pub(crate) fn copy_range(
         &self,
         fs: &dyn Fs,

@@ -30,7 +30,7 @@
 //! string, seeded with the store id. Senders do not know the store id, so they cannot fill bodies
 //! with magics, and a search computes few checksums.
 //!
-//! A filler frame has no entries. Recovery writes one over an unfinished write that is followed by
+//! A filler frame contains no entries. Recovery writes one over an unfinished write that is followed by
 //! valid frames of the same commit. Its header covers the whole range; the bytes behind the header
 //! are meaningless.
 //!
@@ -164,7 +164,7 @@ impl FrameHeader {
         self.bodies_at() + u64::from(self.bodies_len).next_multiple_of(ALIGN as u64)
     }
 
-    /// Whether the frame has no entries and only covers an unfinished write.
+    /// Whether the frame contains no entries and only covers an unfinished write.
     pub(crate) fn is_filler(&self) -> bool {
         self.count == 0
     }

@@ -158,7 +158,7 @@ pub(crate) fn end(log: &LogFile) -> Result<(u64, SeqNo), StoreError> {
 }
 
 /// Scans a log and calls `each` for each good frame; `each` may return a fault of the block. With
-/// `bodies`, their checksums are verified, too.
+/// `bodies`, their checksums are also verified.
 pub fn walk(
     log: &LogFile,
     bounds: Bounds,

@@ -4,9 +4,9 @@
 //! # Invariant
 //!
 //! For a limited reader, the summary of a block is that of its allowed entries. It is made when the first such reader reads the block, whatever
-//! that one searches for. So the work of a search depends on allowed entries, and on the number of others, but on nothing in them.
+//! that one searches for. Therefore the work of a search depends on allowed entries, and on the number of others, but on nothing in them.
 //!
-//! Which entries of a block are allowed is kept, too: a search tests the limits of each entry once. A search for the events of a job learns
+//! Which entries of a block are allowed is also kept: a search tests the limits of each entry once. A search for the events of a job learns
 //! that of all blocks of the segments that may hold the job, before it looks the job up: one without an allowed event is then passed over
 //! like one that does not exist.
 //!
@@ -361,7 +361,7 @@ impl AllowedCache {
         blocks.names.is_sealed = is_sealed;
         let tested = Cell::new(0);
         let names = RefCell::new(Vec::new());
-        // The index has no entry for blocks of entries without a minion.
+        // The index contains no entry for blocks of entries without a minion.
         if let Some(glob) = limits.minions.as_ref().filter(|glob| !glob.matches("")) {
             let literal = glob.as_literal();
             let is_allowed = |number: Option<usize>, minion: &[u8]| {

@@ -167,8 +167,12 @@ impl BlockReader {
                 self.note_block(segment, &meta, place, what);
             }
             // Its place cannot be told. The body is as unreadable.
-            Ok(None) => tracing::error!(%seq, what, "unreadable entry skipped"),
-            Err(error) => tracing::error!(%seq, what, %error, "unreadable entry skipped"),
+            Ok(None) => {
+                tracing::error!(%seq, what, "unreadable entry skipped: run `saltcellar store verify`");
+            }
+            Err(error) => {
+                tracing::error!(%seq, what, %error, "unreadable entry skipped: run `saltcellar store verify`");
+            }
         }
         None
     }

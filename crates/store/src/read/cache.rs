@@ -1,6 +1,6 @@
 //! Caches with a limit of bytes, such as the cache of recently read blocks.
 //!
-//! They are caches of `quick_cache`, which keeps values that were read again apart from others. Caches that evict the oldest value lost
+//! They are caches of `quick_cache`, which keeps values that were reread apart from others. Caches that evict the oldest value lost
 //! the blocks that every reader of recent jobs uses to a search through old events: hits fell from 61 to 37 %. With `quick_cache` they
 //! rise to 71 %, and a hit takes two thirds of the time.
 //!
@@ -32,7 +32,7 @@ impl Cached for BlockView {
     }
 }
 
-/// A cache of at most `bytes_max` bytes. Values that were read again stay longer than those of a scan.
+/// A cache of at most `bytes_max` bytes. Values that were reread stay longer than those of a scan.
 #[derive(Debug)]
 pub(crate) struct Cache<K, V>(quick_cache::sync::Cache<K, Arc<V>, ByMemory>);
 
@@ -45,7 +45,7 @@ impl<K, V: Cached> Weighter<K, Arc<V>> for ByMemory {
     }
 }
 
-/// The share of the cache for values that were read again. By default nearly all of it is, and then a block is gone before a
+/// The share of the cache for values that were reread. By default nearly all of it is, and then a block is gone before a
 /// reader that follows another one by some blocks comes to it.
 const READ_AGAIN: f64 = 0.5;
 

@@ -214,7 +214,7 @@ impl LogReader {
                 let Some(body) = self.blocks.body(segment, rows, row) else {
                     return 0;
                 };
-                // Counts as read, so that a log full of other entries ends a read, too.
+                // Counts as read, because a log full of other entries must also end a read.
                 if !is_wanted(filter.entries, rows, row) {
                     return body.len();
                 }
@@ -596,7 +596,7 @@ impl<'a> Forwards<'a> {
             if !is_before {
                 segments.push(segment);
             }
-            // Segments are in order, so all earlier ones can be skipped, too.
+            // Segments are in order, so all earlier ones can also be skipped.
             if is_before || is_first {
                 break;
             }
@@ -664,7 +664,7 @@ impl<'a> Forwards<'a> {
             };
 
             // Its index was rebuilt, so this may be another block: the rest of the segment is looked
-            // up anew. Not by a read that begins anew, because a reader has the entries before.
+            // up anew. Not by a read that restarts, because a reader has the entries before.
             if segment.numbering() != numbering {
                 self.view = None;
                 self.current = None;
@@ -672,7 +672,7 @@ impl<'a> Forwards<'a> {
                 continue;
             }
 
-            // An unreadable block has no rows, and the loop continues behind it.
+            // An unreadable block contains no rows, and the loop continues behind it.
             self.at = self
                 .view
                 .as_ref()

@@ -17,7 +17,7 @@ use saltcellar_model::Kind;
 pub struct Seen {
     /// When it was stored here, or at that master.
     pub at: Micros,
-    /// The master that it came from; empty for the own one.
+    /// The master that it came from; empty for this daemon's master.
     pub origin: String,
 }
 

@@ -617,7 +617,7 @@ impl LogReader {
         Ok(page.events)
     }
 
-    /// As [`LogReader::events_before`], for events that pass `select`, too.
+    /// Same as [`LogReader::events_before`], for events that also pass `select`.
     pub fn search_events(
         &self,
         filter: &EventFilter,
@@ -682,9 +682,8 @@ impl LogReader {
         let narrowed = select.narrowed(filter);
         // Not even by the time of a search can the reader tell whether there is such a minion.
         if narrowed
-            .minion
-            .as_ref()
-            .is_some_and(|minion| !limits.allow_minion(minion))
+            .only_minion()
+            .is_some_and(|minion| !limits.allow_minion(&minion))
         {
             return Ok(page);
         }

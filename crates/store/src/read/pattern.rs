@@ -66,9 +66,9 @@ impl Test {
         }
     }
 
-    /// Marks the texts that pass. `texts` are concatenated; `ends` has the end offset of each.
+    /// Marks the strings that pass. `strings` are concatenated; `ends` has the end offset of each.
     pub(crate) fn mark(&self, texts: &[u8], ends: &[usize], passing: &mut [bool]) {
-        // All texts are searched as one, because a call per text costs more than most texts are
+        // All strings are searched as one, because a call per text costs more than most strings are
         // long.
         let mut from = 0;
         while let Some(at) = texts.get(from..).and_then(|rest| self.finder.find(rest)) {
@@ -79,7 +79,7 @@ impl Test {
                 .and_then(|n| ends.get(n))
                 .copied()
                 .unwrap_or(0);
-            // A hit across the end of a text is not a hit in it, and none can follow in the same
+            // A hit across the end of a string is not a hit in it, and none can follow in the same
             // text.
             if self.holds(texts.get(begin..end).unwrap_or_default()) {
                 passing
@@ -208,7 +208,7 @@ struct LiteralSearch<'a> {
 
 impl LiteralSearch<'_> {
     fn try_everywhere(&mut self, literal: &Literal) {
-        // At every part, and at every byte of a text: the pattern may begin anywhere.
+        // At every part, and at every byte of a string: the pattern may begin anywhere.
         let text = literal.text.as_bytes();
         for (at, part) in self.parts.iter().enumerate() {
             // It is anchored at the beginning of the tag.
@@ -315,7 +315,7 @@ impl LiteralSearch<'_> {
     }
 }
 
-/// All splits of a text into two nonempty parts.
+/// All splits of a string into two nonempty parts.
 fn splits(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     (1..text.len()).filter_map(|at| text.split_at_checked(at))
 }

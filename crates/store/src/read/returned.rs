@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! An entry never changes, and keeps its sequence number when its segment is sealed or rewritten. So what was derived from a range of
+//! An entry never changes, and keeps its sequence number when its segment is sealed or rewritten. Therefore what was derived from a range of
 //! numbers of a segment stays right until the segment is gone.
 
 use std::ops::Range;

@@ -67,7 +67,7 @@ enum TagMatch {
 }
 
 /// The minions and jids of a block that can supply a literal of the pattern; indexed like the
-/// block's texts and jids.
+/// block's strings and jids.
 struct Passing {
     minions: Vec<bool>,
     jids: Vec<bool>,
@@ -175,7 +175,7 @@ enum TagAnswer {
     Yes,
 }
 
-/// The columns of a block, unpacked when first used: most blocks have no matching template, and
+/// The columns of a block, unpacked when first used: most blocks contain no matching template, and
 /// only their tags are.
 struct BlockColumns<'a> {
     rows: Rows<'a>,
@@ -371,7 +371,7 @@ impl<'a> Search<'a> {
             Some(blocks_with(MinionSelection::Numbered(&holds))?)
         };
 
-        let minion = self.filter.minion.as_deref().filter(|_| may_use_ids);
+        let minion = self.filter.only_minion().filter(|_| may_use_ids);
         let of_minion = minion
             .map(|minion| blocks_with(MinionSelection::Is(minion.as_bytes())))
             .transpose()?;
@@ -382,7 +382,7 @@ impl<'a> Search<'a> {
                 .is_none_or(|list| list.get(at as usize).copied().unwrap_or(true))
         };
 
-        // Each block has a template, so without a tag, a minion or limits all of them stay.
+        // Each block contains a template, so without a tag, a minion or limits all of them stay.
         if self.tag.is_some() || of_minion.is_some() || known.is_some() {
             found.retain(|&at| {
                 // Not read under these limits yet.
@@ -514,12 +514,12 @@ fn tag_match(needs: &[Need], columns: &BlockColumns<'_>, among: Option<&[bool]>)
 
     let mut all = Vec::new();
     for need in needs {
-        // Minions and jids are tested as the texts of the block, not row by row.
+        // Minions and jids are tested as the strings of the block, not row by row.
         let mut minions = vec![false; ends.len()];
         need.minion
             .iter()
             .for_each(|test| test.mark(columns.texts, ends, &mut minions));
-        // Names of other columns are among the texts, too.
+        // Names of other columns are also among the strings.
         if !need.minion.is_empty() {
             BlockColumns::retain_of(columns.minions(), among, &mut minions);
         }

@@ -147,7 +147,7 @@ impl StoreView {
     }
 
     /// As [`LogReader::search_events`]. Under limits the statistics are zero: they count what is stored
-    /// for others, too.
+    /// also for others.
     pub fn search_events(
         &self,
         filter: &EventFilter,
@@ -525,7 +525,7 @@ impl StoreView {
 
         let mut w = Writer::new();
         match entry.kind {
-            // A publish event has its minions as a key of the same map.
+            // A publish event contains its minions as a key of the same map.
             Kind::JobNew => {
                 let minions = msgpack::get(load, "minions");
                 self.write_shared(&mut w, load, minions);

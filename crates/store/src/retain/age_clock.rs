@@ -166,7 +166,7 @@ impl AgeClock {
                 metrics.clock_steps.add(1);
                 tracing::warn!(
                     ahead_s = ahead / SECOND, wait_s = left.as_secs(), age_time = %now.iso(),
-                    "wall clock stepped, deletion by age uses the earlier time until the step is confirmed"
+                    "wall clock stepped, deletion by age uses the earlier time until the step is confirmed: see `saltcellar doctor`"
                 );
             }
             (Some(before), Some(Step { ahead, left })) if ahead != before.ahead => {
@@ -228,7 +228,7 @@ impl AgeClock {
         // Not an error of the caller: the time only shortens the wait after the next start.
         let saved = SavedTime { at, wait };
         if let Err(error) = self.settings.put("", &saved, Save::Durable) {
-            tracing::warn!(%error, "cannot save the time, the next start compares with an earlier one");
+            tracing::warn!(%error, "cannot save the clock, the next start compares with an earlier time");
         }
     }
 }
@@ -293,7 +293,7 @@ impl ClockState {
     }
 }
 
-/// Makes the last run that a store knows end so many microseconds earlier, for tests of the program.
+/// Makes the last run that a store knows end this many microseconds earlier, for tests of the program.
 pub fn age_last_run(state_dir: &Path, by: i64) -> Result<(), StoreError> {
     let place = Place {
         state_dir,
@@ -318,7 +318,7 @@ fn find_id(state_dir: &Path) -> Result<u64, StoreError> {
 
 /// The time of the newest data that is not in the future, for a store without a saved time.
 pub(crate) fn newest_data(segments: &[Arc<Segment>], wall: Micros) -> Option<Micros> {
-    // Both are times of this machine's clock, and an entry may come from a caller. Times in the future
+    // Both are times of this host's clock, and an entry may come from a caller. Times in the future
     // are no evidence.
     let times = |segment: &Arc<Segment>| [segment.totals().at_max, segment.log().created()];
     let all = segments.iter().flat_map(times);

@@ -122,7 +122,7 @@ impl Retainer {
                 RETENTION_ROUND.saturating_sub(retention.clock.monotonic().saturating_sub(last))
             };
 
-            // Other programs fill the disk, too; near the limit they are noticed sooner.
+            // Other programs also fill the disk; near the limit they are noticed sooner.
             let look = if retention.guard.room() == SpaceLevel::Ample {
                 GUARD_POLL_IDLE
             } else {
@@ -197,7 +197,9 @@ impl Retention {
             // One class that cannot be planned must not stop the others.
             match self.plan(class, self.limits.keep_of(class), now) {
                 Ok(plan) => all.extend(self.carry_out(plan)),
-                Err(error) => tracing::error!(%error, "cannot plan retention of a class"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot plan retention of a class, nothing is deleted, retrying: check the disk for errors and run `saltcellar store verify`");
+                }
             }
         }
 
@@ -365,7 +367,7 @@ impl Retention {
                         self.carry_out(vec![(segment, planned)])
                     }
                     Err(error) => {
-                        tracing::error!(%error, "cannot check whether a segment is held");
+                        tracing::error!(%error, "cannot check whether a segment is held, keeping it, retrying: check the disk for errors and run `saltcellar store verify`");
                         continue;
                     }
                 };
@@ -391,7 +393,7 @@ impl Retention {
         done
     }
 
-    /// Whether the segment has the last saved register of Thorium. Without it an older one would
+    /// Whether the segment contains the last saved register of Thorium. Without it an older one would
     /// appear to be the last.
     fn has_newest_register(&self, segment: &Segment) -> bool {
         segment
@@ -435,8 +437,8 @@ impl Retention {
                     );
                 }
                 DropOutcome::Failed(error) => {
-                    metrics.drops_failed.add(1);
-                    tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot drop a segment");
+                    metrics.segment_drops_failed.add(1);
+                    tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot delete an expired segment, retrying: check the disk for errors and the permissions of the state directory");
                 }
                 DropOutcome::Planned
                 | DropOutcome::Held(_)
@@ -613,7 +615,7 @@ impl Retention {
             return Ok(false);
         }
 
-        // Keys of jids without a time may collide, so the texts are compared.
+        // Keys of jids without a time may collide, so the strings are compared.
         for place in self.blocks.indexes().query(
             segment,
             |index| index.positions(key),

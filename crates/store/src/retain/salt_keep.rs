@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! A report never shortens retention by itself. A longer time applies immediately, also after a
+//! A report never shortens retention by itself. A longer time applies immediately, even after a
 //! restart and before the next report. A shorter one only waits until an administrator accepts it
 //! (`store prune --accept-salt`). The first report of a store applies: it can only lengthen the
 //! default, and a class whose configured age is `salt` asks for it.
@@ -120,7 +120,7 @@ impl SaltKeeps {
         // administrator decides.
         state.in_effect = if is_uncertain {
             tracing::error!(
-                "the time for which Salt keeps jobs may be lost: jobs are kept forever until `saltcellar store prune --accept-salt`"
+                "saved `keep_jobs_seconds` of Salt may be lost, jobs are kept forever: run `saltcellar store prune --accept-salt`"
             );
             Some(SaltKeep::Forever)
         } else {
@@ -207,7 +207,7 @@ impl SaltKeeps {
         if let Err(error) = saved {
             tracing::warn!(
                 %error,
-                "cannot save for how long Salt keeps jobs: until it is saved, a restart forgets it"
+                "cannot save `keep_jobs_seconds` of Salt, a restart forgets it, retrying"
             );
         }
     }

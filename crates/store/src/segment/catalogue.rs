@@ -80,7 +80,7 @@ impl Catalogue {
                 if Arc::ptr_eq(&slot, &state) {
                     let rebuilt = replace_damaged_state(self.dir.path(), &error, &self.metrics)?;
                     // In use only once it is complete: without a row, an answer would be wrong. If
-                    // the disk is full, the next query tries again.
+                    // the disk is full, the next query retries.
                     self.refill(&rebuilt)?;
                     *slot = Arc::new(rebuilt);
                 }
@@ -152,9 +152,9 @@ impl Catalogue {
         // Whichever way the metadata is known: an index that was removed may be back after a power
         // loss.
         let outdated = |metadata: &SegmentMetadata| -> Result<bool, StoreError> {
-            // Nothing that the disk can read again stays hidden.
+            // Nothing that the disk can reread stays hidden.
             if segment.index_is_outdated(metadata)? {
-                tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log can be read again, rebuilding its index");
+                tracing::warn!(dir = %segment.dir().display(), "unreadable part of a log is readable now, rebuilding its index");
                 return Ok(true);
             }
             // A log longer than indexed: the disk lost a truncation that was reported as durable.
@@ -195,7 +195,7 @@ impl Catalogue {
         match applied {
             // The sealer retries.
             Err(error) if error.is_no_space() => {
-                tracing::warn!(dir = %segment.dir().display(), %error, "no space to register a sealed segment, sealing it again later");
+                tracing::warn!(dir = %segment.dir().display(), %error, "no space to register a sealed segment, sealing it later");
                 Ok(None)
             }
             applied => applied.map(|()| Some(metadata)),
@@ -268,7 +268,7 @@ impl Catalogue {
     }
 
     /// The replacements of `gone`: the newest remaining job of the same function and minion in each
-    /// segment. Later segments count, too, because jobs may be stored late or imported.
+    /// segment. Later segments also count, because jobs may be stored late or imported.
     fn jobs_before(&self, gone: &[LatestJob]) -> Result<Vec<LatestJob>, StoreError> {
         let Some((newest, _)) = gone.iter().map(LatestJob::newness).max() else {
             return Ok(Vec::new());

@@ -9,7 +9,7 @@
 //! # Locks
 //!
 //! In this order: `work`, the state database of the store, `shared_index`, `index`. An index in
-//! memory may be read for long, by the sealer or by a query. So only the committer, while the segment
+//! memory may be read for long, by the sealer or by a query. Therefore only the committer, while the segment
 //! is active, and a holder of `work` wait to write to one; everybody else writes to a sealed one, which
 //! is read for a moment at a time.
 
@@ -83,7 +83,7 @@ fn next_numbering() -> u64 {
 /// Counts the indexes that were rebuilt, of all segments.
 static RENUMBERED: AtomicU64 = AtomicU64::new(0);
 
-/// What `read` finds while the blocks of all segments keep their numbers: it begins anew otherwise.
+/// What `read` finds while the blocks of all segments keep their numbers: it restarts otherwise.
 ///
 /// A read takes the numbers of blocks from an index, and looks at the blocks later. An index that is
 /// rebuilt in between may number them differently, and the read would miss one or see one twice.

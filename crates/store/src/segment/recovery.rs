@@ -10,7 +10,7 @@ use saltcellar_base::metrics::Metrics;
 
 /// Reports and counts damage. In an `active` log an unfinished tail is expected and not damage.
 pub(crate) fn report_damage(known: &DamageList, segment: &Segment, walked: &Walked, active: bool) {
-    // A finished segment has no unfinished write after its last valid frame either.
+    // A finished segment contains no unfinished write after its last valid frame either.
     let tail = walked.tail.iter().filter(|_| !active);
 
     for range in walked.damaged.iter().chain(tail) {
@@ -28,7 +28,7 @@ pub(crate) fn report_damage(known: &DamageList, segment: &Segment, walked: &Walk
 
 /// Makes the frames found in the log of a segment without an index durable.
 ///
-/// Bytes not known to be synced are written again first. A sync alone is not enough: if a sync
+/// Bytes not known to be synced are rewritten first. A sync alone is not enough: if a sync
 /// failed before the daemon was killed, the kernel may have marked the dirty pages clean. In an
 /// active log (`active`), unfinished writes are copied to a side file, then overwritten with a
 /// filler frame, or truncated at the end. They were never acknowledged.
@@ -47,7 +47,7 @@ pub(crate) fn make_durable(
 
     let size = log.size()?;
 
-    // First, because the sync at the end covers these bytes, too.
+    // First, because the sync at the end also covers these bytes.
     log.rewrite_range(&*file, walked.synced, walked.end.min(size))?;
 
     // Only the newest log of a class can have an unfinished write; elsewhere the same bytes are
@@ -91,5 +91,5 @@ fn keep_and_count(segment: &Segment, from: u64, to: u64, metrics: &Metrics) {
         ),
     }
 
-    metrics.tail_bytes_cut.add(bytes);
+    metrics.tail_bytes_truncated.add(bytes);
 }

@@ -11,9 +11,9 @@
 //! A crash between two steps leaves either the whole segment or a drop that the next start finishes.
 //!
 //! Steps 1 and 2 need no free block: a full disk is what drops must help against. The directory of a
-//! segment has a few short names, so its own block has room for another one. That of a class may be
+//! segment contains a few short names, so its own block has room for another one. That of a class may be
 //! full: a new name is added before the old one goes, so step 4 may need a block. By then the bytes
-//! of the log are free; if that does not help, step 4 is tried again later.
+//! of the log are free; if that does not help, step 4 is retried later.
 //!
 //! Readers with open files continue. On a full disk the state database cannot be written, so before
 //! step 3 the log is truncated to nothing and the other files are removed; the empty log remains as
@@ -181,7 +181,7 @@ impl Drops {
         // next round.
         let synced = sync_dir(fs, dir);
         if let Err(error) = &synced {
-            tracing::warn!(%error, "sync failed, a dropped segment may reappear after a power cut and is dropped again");
+            tracing::warn!(%error, "sync failed, a deleted segment may reappear after a power loss and is then deleted");
         }
 
         Ok(Some(Dropped {
@@ -247,7 +247,7 @@ impl Drops {
                 if let Err(error) = self.free(&path) {
                     // Not returned: the state database is tried next, and the following round
                     // repeats all of it.
-                    tracing::error!(%error, "cannot free the space of a dropped segment, retrying later");
+                    tracing::error!(%error, "cannot free the space of a deleted segment, retrying later: check the disk for errors and the permissions of the state directory");
                 }
             }
         }
@@ -327,11 +327,11 @@ impl Drops {
     pub(crate) fn remove(&self, dir: &Path) {
         // Only the pace fails. The directory is removed in any case.
         if let Err(error) = self.shrink(&dir.join(DROPPED_LOG)) {
-            tracing::warn!(path = %dir.display(), %error, "cannot truncate a dropped log piece by piece, removing it at once");
+            tracing::warn!(path = %dir.display(), %error, "cannot truncate a deleted log in pieces, removing it in one step");
         }
         // Only the space is late.
         if let Err(error) = remove_dir(&**self.dir.fs(), dir) {
-            tracing::error!(%error, "cannot remove a dropped segment, retrying later");
+            tracing::error!(%error, "cannot remove a deleted segment, retrying later: check the disk for errors and the permissions of the state directory");
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn plan(
     Ok((merged_bytes * REWRITE_SHARE >= end).then_some(groups))
 }
 
-/// Writes the merged log and its index beside the segment, durably; [`commit`] makes it the segment.
+/// Writes the merged log and its index next to the segment, durably; [`commit`] makes it the segment.
 /// Returns the directory that it will have, and what its index tells. `None` if a block cannot be read.
 pub(crate) fn write(
     segment: &Segment,
@@ -351,7 +351,7 @@ pub(crate) fn settle(
     };
 
     if !left.is_empty() || found.windows(2).any(is_double) {
-        tracing::warn!(dir = %class_dir.display(), "completing an interrupted seal");
+        tracing::warn!(dir = %class_dir.display(), "interrupted seal found, completing it");
         // The renames of the previous run must be durable before anything is removed: a power loss
         // could undo them.
         sync_dir(fs, class_dir)?;

@@ -74,7 +74,7 @@ impl Sealer {
         self.rounds.stop();
 
         for segment in self.backlog {
-            tracing::warn!(dir = %segment.dir().display(), "segment not sealed, the next start seals it");
+            tracing::warn!(dir = %segment.dir().display(), "segment not sealed before shutdown, the next start seals it");
         }
     }
 
@@ -95,11 +95,11 @@ pub(crate) struct Sealing {
 }
 
 impl Sealing {
-    /// Seals a finished segment; false if that failed and is to be tried again.
+    /// Seals a finished segment; false if that failed and is to be retried.
     pub(crate) fn try_seal(&self, segment: &Arc<Segment>) -> bool {
         let sealed = self.seal(segment);
         if let Err(error) = &sealed {
-            tracing::error!(dir = %segment.dir().display(), %error, "seal failed, retrying");
+            tracing::error!(dir = %segment.dir().display(), %error, "cannot seal a segment, retrying: check the disk for errors and free space");
             self.metrics.seals_failed.add(1);
         }
         sealed.is_ok()
@@ -166,13 +166,13 @@ impl Sealing {
 
         // Only its space is late. The next start removes it, or retention before the new one.
         if let Err(error) = rewrite::remove_older(&**fs, dir, &segment.class_name, id) {
-            tracing::warn!(dir = %segment.dir().display(), %error, "cannot remove a segment whose blocks were merged");
+            tracing::warn!(dir = %segment.dir().display(), %error, "cannot remove a segment whose blocks were merged, the next start retries");
         }
         Ok(())
     }
 }
 
-/// Writes a copy of a segment with merged blocks beside it, if there are enough small ones.
+/// Writes a copy of a segment with merged blocks next to it, if there are enough small ones.
 fn rewritten(
     segment: &Segment,
     index: &MemIndex,

@@ -163,7 +163,7 @@ impl Found {
                 Err(error) if error.is_damage() || is_absent(&error) => {
                     found.unreadable(&path, first_seq, &error);
                 }
-                // To try again: what cannot be read now is not lost.
+                // To retry: what cannot be read now is not lost.
                 Err(error) => return Err(error),
             }
         }
@@ -417,7 +417,7 @@ impl Found {
             let reached = reached.map(|(_, before)| SeqNo(before.0.saturating_sub(1)));
             let in_ranges = reached.max().unwrap_or(known);
 
-            // Records of a snapshot have numbers, too.
+            // Records of a snapshot also have numbers.
             let next = known.next();
             let in_records = if present.contains(&next) { next } else { known };
             let upto = in_ranges.max(in_records);

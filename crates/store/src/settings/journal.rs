@@ -96,7 +96,7 @@ impl Journal {
         if !found.is_whole() {
             return match self.renew(values, at) {
                 // A full disk must not prevent the start: what was found stays where it is, and the
-                // next change tries again.
+                // next change retries.
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "no space for new copies of the settings, retrying with the next change");
                     Ok(())
@@ -230,7 +230,7 @@ impl Journal {
             Err(error) => {
                 // It may occupy the space that is missing.
                 if let Err(error) = remove_dir(&*self.fs, &new) {
-                    tracing::warn!(dir = %new.display(), %error, "incomplete segment of the settings not removed");
+                    tracing::warn!(dir = %new.display(), %error, "cannot remove an incomplete settings segment, the next start retries");
                 }
                 return Err(error);
             }
@@ -274,7 +274,7 @@ impl Journal {
             // One copy is not enough, and may occupy the space that is missing for both.
             for Segment { dir, .. } in std::mem::take(&mut self.segments) {
                 if let Err(error) = remove_dir(&*self.fs, &dir) {
-                    tracing::warn!(dir = %dir.display(), %error, "segment of the settings without a copy not removed");
+                    tracing::warn!(dir = %dir.display(), %error, "cannot remove a settings segment without a copy, the next start retries");
                 }
             }
         }
@@ -382,7 +382,7 @@ impl Journal {
             }
             // It costs only space: newer segments have everything.
             if let Err(error) = remove_dir(&*self.fs, &path) {
-                tracing::warn!(dir = %path.display(), %error, "old segment of the settings not removed");
+                tracing::warn!(dir = %path.display(), %error, "cannot remove an old settings segment, the next start retries");
             }
         }
     }

@@ -36,14 +36,14 @@ impl Setting for Removed {
 /// A loss in words: what happened, what follows, and what to do.
 pub(crate) fn loss_text(loss: &Loss) -> String {
     let records = match loss.records {
-        Some(1) => "1 change of the settings is".to_owned(),
-        Some(records) => format!("{records} changes of the settings are"),
-        None => "an unknown number of changes of the settings is".to_owned(),
+        Some(1) => "1 settings change is".to_owned(),
+        Some(records) => format!("{records} settings changes are"),
+        None => "an unknown number of settings changes is".to_owned(),
     };
     format!(
         "both copies were damaged, {records} lost (found {}): consumers continue at earlier positions, new ones begin with the oldest event; \
-         tokens from before are rejected; every job counts as held. Check `saltcellar consumers list`, `saltcellar token list` and \
-         `saltcellar store hold`, then accept the loss with `saltcellar store accept-loss`",
+         earlier tokens are rejected; every job counts as held. Check `saltcellar consumers list`, `saltcellar tokens list` and \
+         `saltcellar store holds list`, then accept the loss with `saltcellar store accept-loss`",
         loss.found.iso()
     )
 }

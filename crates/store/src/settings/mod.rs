@@ -280,9 +280,9 @@ impl Settings {
 
         if journal.has_grown() {
             let values = self.view.read().clone();
-            // The changes are saved in any case; the next one tries again.
+            // The changes are saved in any case; the next one retries.
             if let Err(error) = journal.begin_segment(&values, now) {
-                tracing::warn!(dir = %journal.class_dir().display(), %error, "cannot begin a segment of the settings, retrying");
+                tracing::warn!(dir = %journal.class_dir().display(), %error, "cannot start a settings segment, retrying: check the disk for errors and free space");
             }
         }
         Ok(())
@@ -420,7 +420,11 @@ fn note_loss(
         upto,
         logs,
     };
-    tracing::error!(records, "{}", loss_text(&loss));
+    tracing::error!(
+        records,
+        loss = %loss_text(&loss),
+        "settings lost: check them, then run `saltcellar store accept-loss`"
+    );
 
     let stored = Stored {
         position: upto,
@@ -440,7 +444,7 @@ fn keep_damaged(class_dir: &Path) -> Result<Vec<String>, StoreError> {
         match std::fs::hard_link(generation.dir.join("log"), class_dir.join(&name)) {
             Err(why) if why.kind() != std::io::ErrorKind::AlreadyExists => {
                 // Only the evidence is lost.
-                tracing::warn!(dir = %generation.dir.display(), error = %why, "damaged log of the settings not kept");
+                tracing::warn!(dir = %generation.dir.display(), error = %why, "cannot keep a copy of the damaged settings log");
             }
             _ => kept.push(name),
         }
@@ -476,7 +480,7 @@ fn recover(
         return Ok(());
     }
 
-    tracing::warn!(dir = %class_dir.display(), "the damaged logs of the settings can be read now, nothing is lost");
+    tracing::warn!(dir = %class_dir.display(), "the damaged settings logs are readable now, nothing is lost");
     let values = &mut found.values;
     for (key, stored) in before.values {
         let is_changed = values

@@ -9,7 +9,7 @@
 //!         value
 //! ```
 //!
-//! The first record of a segment has an empty key and state 2. Its position is the one up to which
+//! The first record of a segment contains an empty key and state 2. Its position is the one up to which
 //! the snapshot behind it reaches, and its value the number of records in the snapshot (u64 LE).
 
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Record {
 /// What the first record of a segment tells about the snapshot behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The snapshot has all changes up to this position.
+    /// The snapshot contains all changes up to this position.
     pub(super) position: u64,
     /// Its records.
     pub(super) records: u64,

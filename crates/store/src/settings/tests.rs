@@ -1,4 +1,4 @@
-//! Tests of the settings: damage of every kind, power cuts, and failing writes.
+//! Tests of the settings: damage of every kind, power losses, and failing writes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -260,7 +260,13 @@ fn what_is_damaged_in_both_copies_is_counted_and_stays_uncertain_until_it_is_acc
         assert_eq!(numbers(&settings), expected, "{restart}");
         let loss = settings.loss().expect("a loss");
         assert_eq!(loss.records, Some(2));
-        assert!(settings.fault().unwrap().problem.contains("2 changes"));
+        assert!(
+            settings
+                .fault()
+                .unwrap()
+                .problem
+                .contains("2 settings changes")
+        );
         let is_uncertain = |name| settings.get::<Number>(name).unwrap().is_uncertain;
         assert!(is_uncertain("n0"));
         assert!(!is_uncertain("behind"), "changed since");

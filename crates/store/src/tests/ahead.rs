@@ -96,7 +96,7 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
     let again = Rig::open(killed.path(), Limits::default());
     assert_eq!(
         (
-            again.metrics.tail_bytes_cut.get(),
+            again.metrics.tail_bytes_truncated.get(),
             again.metrics.frames_damaged.get()
         ),
         (0, 0)
@@ -142,7 +142,7 @@ fn an_unfinished_write_before_preallocated_bytes_is_truncated_and_its_copy_is_ex
         "{verified:?}"
     );
     let again = Rig::open(killed.path(), Limits::default());
-    assert_eq!(again.metrics.tail_bytes_cut.get(), 18);
+    assert_eq!(again.metrics.tail_bytes_truncated.get(), 18);
     check_all(&again, 0..10);
     again.close();
     let kept = log.with_file_name(format!("log.cut-{end}"));

@@ -74,7 +74,7 @@ fn by_tag(tag: &str) -> EventFilter {
 
 fn by_minion(minion: &str) -> EventFilter {
     EventFilter {
-        minion: Some(minion.to_owned()),
+        minion: Some(Glob::new(minion)),
         ..EventFilter::default()
     }
 }
@@ -101,7 +101,7 @@ fn a_repeated_limited_search_tests_no_ids_and_reads_only_blocks_with_allowed_ent
         assert!(page.stats.blocks <= most as u64 + 1, "{:?}", page.stats);
     }
 
-    // With new events, too: ids are tested again only when a segment has grown to twice its size.
+    // Also with new events: ids are tested again only when a segment has grown to twice its size.
     for n in 0..3 {
         put_event(&rig, &format!("custom/web/{n}"), "web1", "test.ping");
         let page = search(&rig, &web, &newest, 1);

@@ -474,14 +474,17 @@ fn an_unfinished_write_is_truncated_and_the_log_continues() {
                 .unwrap();
         }
         let rig = Rig::open(dir.path(), Limits::default());
-        assert_eq!(rig.metrics.tail_bytes_cut.get(), 2 * tail.len() as u64);
+        assert_eq!(
+            rig.metrics.tail_bytes_truncated.get(),
+            2 * tail.len() as u64
+        );
         check_all(&rig, 0..50);
     }
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(50..60)).unwrap();
     let rig = rig.reopened();
     check_all(&rig, 0..60);
-    assert_eq!(rig.metrics.tail_bytes_cut.get(), 0);
+    assert_eq!(rig.metrics.tail_bytes_truncated.get(), 0);
 }
 
 #[test]
@@ -496,7 +499,7 @@ fn a_flipped_bit_costs_only_its_block() {
     assert_eq!(
         (
             rig.metrics.frames_damaged.get(),
-            rig.metrics.tail_bytes_cut.get()
+            rig.metrics.tail_bytes_truncated.get()
         ),
         (1, 0)
     );
@@ -595,7 +598,7 @@ fn events_are_filtered_and_paged() {
             .collect::<Vec<_>>()
     );
     let minion = EventFilter {
-        minion: Some("web7".to_owned()),
+        minion: Some(Glob::new("web7")),
         ..Default::default()
     };
     assert_eq!(seqs(&minion), [7]);

@@ -57,7 +57,7 @@ fn every_pattern_finds_its_matches_in_memory_and_sealed() {
             expected,
             "{pattern}"
         );
-        let minion = Some("web120".to_owned());
+        let minion = Some(Glob::new("web120"));
         let found = rig.events(&EventFilter {
             tag: Some(glob),
             minion,

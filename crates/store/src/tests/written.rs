@@ -58,7 +58,9 @@ fn a_failed_delayed_sync_is_counted_and_its_log_is_closed() {
     wait_until("the first sync", || plan.count(Act::Sync) > 0);
     plan.add(Fault::once(Act::Sync, Errno::IO));
     rig.put(batch_of([3])).unwrap();
-    wait_until("the failure", || rig.metrics.late_syncs_failed.get() == 1);
+    wait_until("the failure", || {
+        rig.metrics.delayed_syncs_failed.get() == 1
+    });
     wait_until("a new log", || {
         rig.put(batch_of([6])).is_ok() && files_named(dir.path(), "log").len() > 1
     });

@@ -47,7 +47,7 @@ pub enum ToolError {
         found: String,
     },
     /// The file system of the target lacks space.
-    #[error("not enough space for {}: {needed} bytes are needed, {free} are free", path.display())]
+    #[error("not enough space for {}: {needed} bytes are needed, {free} are free; free some space or choose another file system", path.display())]
     NoSpace {
         /// The target.
         path: PathBuf,

@@ -343,7 +343,7 @@ impl Account {
     /// How many entries of a known segment were found nowhere.
     fn missing(&self, segment: &KnownSegment) -> u64 {
         // A class without a known segment has entries of others, such as a directory that was
-        // renamed and whose log has no header.
+        // renamed and whose log contains no header.
         let has_known = |class: &str| self.known.keys().any(|(name, _)| name == class);
         let is_of = |class: &str| class == segment.class_name || !has_known(class);
 

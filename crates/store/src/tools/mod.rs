@@ -2,7 +2,7 @@
 //!
 //! They work on directories, not on an open [`super::Store`], and without the configuration:
 //! classes are listed from the disk. Logs are append-only and finished segments immutable, so a
-//! tool may read beside a running daemon.
+//! tool may read while the daemon runs.
 //!
 //! # Invariant
 //!

@@ -425,7 +425,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             }
             continue;
         }
-        // An index has no entries, only where they are.
+        // An index contains no entries, only where they are.
         let is_index = matches!(name, INDEX | "index.tmp" | INDEX_ASIDE | INDEX_DAMAGED);
         // Devices and links have no data of a log.
         if is_index || !kind.is_file() || dir == root && is_small(name) {
@@ -440,7 +440,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .collect();
 
         // The place tells how likely a file is whole: a segment, its next generation before the
-        // rename, anything else beside logs, anything else.
+        // rename, anything else next to logs, anything else.
         let (rank, class) = match inside.as_slice() {
             ["log", class, segment, "log"] if format::generation_of(segment).is_some() => {
                 (0, Some(class))
@@ -531,7 +531,7 @@ impl InputFile {
 
     /// Opens the file as a part of a log.
     fn open(&self, id: LogId) -> Result<LogFile, StoreError> {
-        // The name of a side file has its offset in the log, on which the validity of its frames
+        // The name of a side file contains its offset in the log, on which the validity of its frames
         // depends.
         Ok(LogFile::bare(&Disk, &self.path, id)?.with_base(cut_offset(&self.path).unwrap_or(0)))
     }
@@ -580,7 +580,7 @@ impl Salvager {
         let (now, newest) = (self.now, &mut self.newest);
         let (account, doubles) = (&mut self.account, &mut self.report.doubles);
         let name = name_of(&source.path);
-        // A file with bytes cut from a log has no header, and a damaged header is not recognized.
+        // A file with bytes cut from a log contains no header, and a damaged header is not recognized.
         let from = if log.has_header { FRAMES_FROM } else { 0 };
         let bounds = Bounds {
             from,

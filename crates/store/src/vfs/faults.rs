@@ -99,7 +99,7 @@ pub struct Fault {
     pub errno: Errno,
     /// The first matching operation that fails, counted from 1.
     pub from: u64,
-    /// Later matching operations fail, too.
+    /// Later matching operations also fail.
     pub lasting: bool,
     /// Bytes that a failing write writes nevertheless.
     pub part: usize,
@@ -384,7 +384,7 @@ impl Now {
         };
 
         if let Err(word) = self.apply(&text) {
-            tracing::error!(word, "invalid word in the fault plan");
+            tracing::error!(word, "invalid word in the fault plan, ignored");
         }
     }
 

@@ -7,7 +7,7 @@
 //!   `ENODATA`). The range is halved down to sectors of [`SECTOR_BYTES`], so that everything
 //!   readable is read; an unreadable sector reads as zero bytes, and the caller learns its range.
 //!   Checksums then treat it as any other damage;
-//! - **try again**: any other error (`ENOSPC`, `EMFILE`, `ENOMEM`, ..). It says nothing about the
+//! - **retry**: any other error (`ENOSPC`, `EMFILE`, `ENOMEM`, ..). It says nothing about the
 //!   bytes: the caller gets the error, and nothing is derived from it.
 //!
 //! # Invariant
@@ -43,7 +43,7 @@ pub(crate) enum Outcome {
     End,
 }
 
-/// Fills `buffer` from `offset` as far as the disk can read it. An error is one to try again.
+/// Fills `buffer` from `offset` as far as the disk can read it. An error is one to retry.
 pub(crate) fn read_at(file: &dyn FsFile, buffer: &mut [u8], offset: u64) -> io::Result<Outcome> {
     match file.read_exact_at(buffer, offset) {
         Ok(()) => Ok(Outcome::Whole),

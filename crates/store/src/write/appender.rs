@@ -396,10 +396,10 @@ impl Appender {
 
         let bytes = batch.bytes();
         let refused = match self.guard.refusal().filter(|_| !batch.is_empty()) {
-            Some(reason) => Some((reason, &self.metrics.entries_refused_disk_full)),
+            Some(reason) => Some((reason, &self.metrics.entries_rejected_disk_full)),
             // Reserve before deduplication: a failure then leaves nothing to undo and concerns this batch alone.
             None => self.seqnos.reserve(batch.len()).err().map(|error| {
-                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected");
+                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected: check the disk for errors and free space");
                 (error.to_string(), &self.metrics.entries_failed)
             }),
         };
@@ -426,7 +426,7 @@ impl Appender {
         }
 
         if let Err(error) = outcome {
-            tracing::error!(%error, "entries not stored, senders notified");
+            tracing::error!(%error, "entries not stored, senders notified: check the disk for errors and free space");
             // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
             self.wait_for_idle();
             self.fail(&error.to_string());
@@ -487,7 +487,7 @@ impl Appender {
             DedupeOutcome::Differs => self.stats.differing += 1,
             DedupeOutcome::SeenOnBus => {
                 self.stats.known += 1;
-                self.metrics.events_seen_on_bus_again.add(1);
+                self.metrics.bus_events_already_stored.add(1);
                 entry.kind = Kind::SeenOnBus;
                 entry.flags = entry.flags.without(Flags::ON_BUS);
             }
@@ -543,7 +543,7 @@ impl Appender {
             if (everything || ripe)
                 && let Err(error) = queue.finish(&mut self.packer, &mut self.spare)
             {
-                tracing::error!(%error, "entries not stored, senders notified");
+                tracing::error!(%error, "entries not stored, senders notified: check the disk for errors and free space");
                 self.idle = Some(buffers);
                 self.fail(&error.to_string());
                 return;

@@ -272,7 +272,7 @@ impl Active {
             Ok(()) => self.len = self.end,
             // The next commit overwrites the remains; readers stop at `end`.
             Err(e) => {
-                tracing::warn!(path = %self.segment.log().path().display(), error = %e, "cannot truncate a failed write");
+                tracing::warn!(path = %self.segment.log().path().display(), error = %e, "cannot truncate a failed write, readers skip it");
             }
         }
     }
@@ -352,7 +352,7 @@ impl Committer {
 }
 
 /// Locks the segment writer and calls `work`. If `work` panics, memory and disk may differ: each
-/// later call panics, too, and nothing more is written or acknowledged. The daemon exits when
+/// later call also panics, and nothing more is written or acknowledged. The daemon exits when
 /// either thread ends.
 pub(crate) fn with_writer<T>(
     writer: &Mutex<SegmentWriter>,
@@ -399,7 +399,7 @@ impl SegmentWriter {
             .sum();
         if let Err(error) = &outcome {
             self.metrics.entries_failed.add(entries as u64);
-            tracing::error!(%error, entries, "entries not stored, senders notified");
+            tracing::error!(%error, entries, "entries not stored, senders notified: check the disk for errors and free space");
         }
 
         let outcome = outcome.map_err(|error| error.to_string());
@@ -611,13 +611,13 @@ impl SegmentWriter {
 
     /// Runs the delayed sync of durability `written`.
     fn sync_late(&mut self) {
-        // Cleared first: a failed sync is not tried again on the same file.
+        // Cleared first: a failed sync is not retried on the same file.
         self.unsynced_since = None;
         for active in self.active.iter_mut().flatten() {
             // The entries were acknowledged. All that is left is to write them again below.
             if let Err(error) = active.sync() {
-                self.metrics.late_syncs_failed.add(1);
-                tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power cut");
+                self.metrics.delayed_syncs_failed.add(1);
+                tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power loss: check the disk for errors");
             }
         }
 
@@ -640,7 +640,7 @@ impl SegmentWriter {
             let cut = broken.cut_off();
             match &cut {
                 Ok(()) => finish(seals, broken.segment.clone()),
-                // The next commit retries; recovery at start handles such a segment, too.
+                // The next commit retries; recovery at start also handles such a segment.
                 Err(error) => {
                     tracing::warn!(%error, "cannot finish a log with a failed write or sync, retrying");
                 }
@@ -685,7 +685,7 @@ fn finish(seals: &Sender<Arc<Segment>>, segment: Arc<Segment>) {
     segment.set_active(false);
     // Fails during a stop. The segment is complete, so nothing is lost.
     if let Err(SendError(segment)) = seals.send(segment) {
-        tracing::error!(dir = %segment.dir().display(), "sealer ended, the next start seals this segment");
+        tracing::warn!(dir = %segment.dir().display(), "sealer ended before a segment was sealed, the next start seals it");
     }
 }
 
@@ -732,7 +732,7 @@ fn count(columns: &Columns, metrics: &Metrics) {
             Some(text) => classes
                 .get_mut(text as usize)
                 .map(|class| *class.get_or_insert_with(|| class_of(text)))
-                .expect("a text of the block"),
+                .expect("a string of the block"),
             None => ByFunction::class_of(""),
         };
         if let Some(n) = found.get_mut(of).and_then(|found| found.get_mut(class)) {

@@ -9,11 +9,11 @@
 //! source with the most occurrences. Spooled and live deliveries count as different sources, because a spooled call
 //! may have been stored before.
 //!
-//! A call with the whole event, `save_load` or `returner`, is not counted that way: the map has the stamp of its event, so the
+//! A call with the whole event, `save_load` or `returner`, is not counted that way: the map contains the stamp of its event, so the
 //! same bytes are the same return, whoever delivered them.
 //!
 //! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims large returns before it
-//! fires them. So the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
+//! fires them. Therefore the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
 //! event views show it once. Job readers rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
 //!
 //! A master of a cluster calls `returner` for the events of its peers as well ([`Entry::confirms`](saltcellar_model::Entry::confirms)
@@ -30,20 +30,20 @@
 //! A minion's own `--return` has fewer keys than the event; it is the same return if job, minion, `return`, `retcode`
 //! and `success` are equal.
 //!
-//! Only another source can make an event a duplicate. So while a single one has delivered events of a kind, their keys are only
+//! Only another source can make an event a duplicate. Therefore while a single one has delivered events of a kind, their keys are only
 //! listed, and the list is counted once another source delivers one ([`Deliveries`]).
 //!
 //! # Limits
 //!
 //! The memory has two generations, each of twice as many fingerprints as [`DEDUPE_WINDOW`](saltcellar_base::limits::DEDUPE_WINDOW):
-//! an event has one, a return two or three. A duplicate that is later than one generation has fingerprints may be stored again; job readers still fold equal returns. At start
+//! an event contains one, a return two or three. A duplicate that is later than one generation has fingerprints may be stored again; job readers still fold equal returns. At start
 //! the memory is refilled from the newest entries of all classes (`refill`).
 
 use std::collections::VecDeque;
 
 use saltcellar_model::{Fingerprints, Flags, Kind, SeqNo, Source, chained};
 
-/// A hash table with open addressing: keys are hashes already, and nothing is ever removed, so that a look-up reads one line of
+/// A hash table with open addressing: keys are hashes already, and nothing is ever removed, so that a lookup reads one line of
 /// memory. The default of a value stands for none.
 #[derive(Debug)]
 struct Table<V> {
@@ -62,7 +62,7 @@ impl<V: Copy + Default + PartialEq> Table<V> {
     /// fresh memory, and a table this large will most likely be full.
     const SLOTS_MANY: usize = 64 * 1024;
 
-    /// A table for so many keys.
+    /// A table for this many keys.
     fn new(keys: usize) -> Self {
         Self {
             slots: vec![(0, V::default()); Self::SLOTS_MIN],
@@ -184,7 +184,7 @@ impl<V: Copy + Default + PartialEq> Generations<V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// Reads what a later look-up of the key reads: many of these wait for memory together, look-ups one after the other.
+    /// Reads what a later lookup of the key reads: many of these wait for memory together, lookups one after the other.
     fn touch(&self, key: u64) -> u64 {
         self.young.touch(key) ^ self.old.touch(key)
     }
@@ -262,7 +262,7 @@ impl First {
 /// Occurrences of an event per source.
 type Counts = [u32; Source::COUNT];
 
-/// [`Counts`] in the space of a hash, a byte per source: nearly every event has one or two occurrences, and the memory of deduplication
+/// [`Counts`] in the space of a hash, a byte per source: nearly every event contains one or two occurrences, and the memory of deduplication
 /// should stay in the processor's caches. [`FewCounts::MANY`] refers to `Dedupe::many`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct FewCounts([u8; Source::COUNT]);
@@ -480,7 +480,7 @@ impl Dedupe {
         let whole = key_of(fingerprints.whole, KeyOf::Event);
         let is_listed = self.is_listed(entry, whole);
         let digest = fingerprints.answer;
-        // The slot is made at once: each further look-up costs as much as the rest of the decision.
+        // The slot is created immediately: each further lookup costs as much as the rest of the decision.
         let asked = key_of(fingerprints.asked, KeyOf::Answer);
         let slot = self.known.slot(asked);
         let before = *slot;
@@ -826,7 +826,7 @@ mod tests {
         for n in 0..remembered + 5 {
             assert!(!put(&mut dedupe, Source::Bus, n), "{n}");
         }
-        // A failed commit takes back entries that have left the list, too.
+        // A failed commit also takes back entries that have left the list.
         dedupe.depends_on(0, SeqNo(9));
         dedupe.forget(&[SeqNo(0)]);
 
@@ -926,7 +926,7 @@ mod tests {
         delivery.0.confirms() && delivery.1 < MIRRORED
     }
 
-    /// What a master and its extension may deliver of one return that was fired. A call from a spool may be delivered again.
+    /// What a master and its extension may deliver of one return that was fired. A call from a spool may be redelivered.
     const DELIVERIES: [Delivery; 16] = [
         (Source::Bus, 0),
         (Source::SpilledBus, 1),

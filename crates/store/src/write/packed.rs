@@ -1,4 +1,4 @@
-//! What the appender hands to the committer beside blocks: counts, and the callbacks of batches.
+//! What the appender hands to the committer in addition to blocks: counts, and the callbacks of batches.
 
 use saltcellar_base::clock::Micros;
 use saltcellar_model::Entry;

@@ -84,7 +84,7 @@ pub(crate) fn refill(
 
     let surplus = recent.len().saturating_sub(window);
 
-    // The blocks have more entries than the window. The surplus would push out newer ones.
+    // The blocks contain more entries than the window. The surplus would push out newer ones.
     for Recent {
         kind,
         source,
@@ -146,7 +146,7 @@ fn skipped(metrics: &Metrics, segment: &Segment, offset: u64, error: &str) {
     // Not fatal, but a number of this metric explains duplicates after a start.
     metrics.blocks_unread_at_start.add(1);
     let path = segment.log().path().display();
-    tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
+    tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected: run `saltcellar store verify`");
 }
 
 /// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`].

@@ -112,12 +112,12 @@ impl SeqNos {
                 // the disk lost an update.
                 if used > stored {
                     problem = Some(
-                        "older than the log: numbers of lost entries may be assigned again; was an older file put back?",
+                        "older than the log: numbers of lost entries may be reused; was an older file restored?",
                     );
 
                     tracing::error!(
                         path = %path.display(), stored = stored.0, next = used.0,
-                        "file older than the log, sequence numbers of lost entries may be assigned again"
+                        "file older than the log, sequence numbers of lost entries may be reused: run `saltcellar store verify`, and do not restore single files"
                     );
                 }
                 // Never below either of them: both may have been seen by readers.
@@ -133,7 +133,7 @@ impl SeqNos {
                 );
                 tracing::error!(
                     path = %path.display(), next = next.0,
-                    "file missing, malformed or unreadable, skipping sequence numbers that may have been assigned"
+                    "file missing, malformed or unreadable, skipping sequence numbers that may be in use: run `saltcellar store verify` and check the disk"
                 );
                 next
             }

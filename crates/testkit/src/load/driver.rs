@@ -31,7 +31,7 @@ pub struct LoadSpec<'a> {
     pub entries: u64,
     /// Number of connections, each with a sender and a receiver of its own.
     pub connections: u64,
-    /// Batches of a connection that may wait for their answers.
+    /// Batches of a connection that may wait for their responses.
     pub in_flight: usize,
     /// Entries in a batch.
     pub batch: u64,
@@ -126,7 +126,7 @@ impl LoadConnection<'_> {
 
             // Waits while the window is full.
             if permits.send_timeout((), TIMEOUT).is_err() {
-                bail!("wait for an answer");
+                bail!("wait for a response");
             }
 
             // Sending on would only delay the report of the first error.
@@ -180,16 +180,17 @@ impl LoadConnection<'_> {
 
         while latencies.len() < self.due.len() {
             let mut header = [0; 4];
-            from.read_exact(&mut header).context("wait for an answer")?;
+            from.read_exact(&mut header)
+                .context("wait for a response")?;
             payload.resize(u32::from_be_bytes(header) as usize, 0);
-            from.read_exact(&mut payload).context("read an answer")?;
+            from.read_exact(&mut payload).context("read a response")?;
 
             // Before parsing, which does not count.
             let now = self.now();
 
             let id = read_answer(&payload)?;
             let due = usize::try_from(id).ok().and_then(|id| self.due.get(id));
-            let due = due.with_context(|| format!("read an answer: unknown request {id}"))?;
+            let due = due.with_context(|| format!("read a response: unknown request {id}"))?;
 
             latencies.push(Duration::from_nanos(
                 now.saturating_sub(due.load(Ordering::Acquire)),
@@ -207,7 +208,7 @@ impl LoadConnection<'_> {
 
 fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
     let mut reader = Reader::new(payload);
-    let invalid = |_| anyhow!("the answer is not [id, good, value]");
+    let invalid = |_| anyhow!("the response is not [id, good, value]");
     reader.array().map_err(invalid)?;
     let id = as_int(reader.value().map_err(invalid)?);
     let good = as_bool(reader.value().map_err(invalid)?);
@@ -219,7 +220,7 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
     }
 
     id.and_then(|id| u64::try_from(id).ok())
-        .context("read the id of an answer")
+        .context("read the id of a response")
 }
 
 /// Sends all events to a socket and waits for all responses. Calls `watch` several times per second

@@ -105,7 +105,7 @@ impl KnownNames {
         }
     }
 
-    /// Finds the slots of a text.
+    /// Finds the slots of a string.
     fn text(&mut self, text: &[u8]) -> Template {
         let mut part = Template::default();
         let mut at = 0;
@@ -166,7 +166,7 @@ impl KnownNames {
         part
     }
 
-    /// The minion whose id starts a text, and its number.
+    /// The minion whose id starts a string, and its number.
     fn minion<'a>(&'a self, text: &[u8]) -> Option<(u32, String)> {
         let is_id = |id: &&'a String| {
             text.starts_with(id.as_bytes())

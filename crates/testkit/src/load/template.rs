@@ -81,7 +81,7 @@ impl Template {
         self.append_slots(other);
     }
 
-    /// Appends a text as a msgpack str.
+    /// Appends a string as a msgpack str.
     pub(super) fn append_str(&mut self, text: &Self) {
         self.write(|w| w.str_bytes(&text.bytes));
         self.append_slots(text);

@@ -235,7 +235,7 @@ impl<'a> Event<'a> {
 /// A step of a glob takes as long as going through this many bytes of msgpack.
 const GLOB_STEP_BYTES: usize = 4;
 
-/// Changing the case of a text copies it and takes longer by this factor than going through it.
+/// Changing the case of a string copies it and takes longer by this factor than going through it.
 const CASE_COST: usize = 4;
 
 #[cfg(test)]

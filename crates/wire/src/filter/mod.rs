@@ -37,12 +37,12 @@ pub enum Entries {
     /// What jobs of this daemon's own master consist of: loads, minions, returns, end times, and events with a job; and the records of its
     /// reactor. Without the questions for running jobs that Salt asks every few seconds.
     OwnJobs,
-    /// Those, and all events of the own master.
+    /// Those, and all events of this daemon's master.
     Own,
 }
 
 impl Entries {
-    /// Salt's question whether a job runs, and the answers to it.
+    /// Salt's question whether a job runs, and the responses to it.
     pub const QUESTION: &str = "saltutil.find_job";
 
     /// Whether an entry with these columns is one of them. `is_own` is false for what another master fired or sent.
@@ -118,7 +118,7 @@ fn is_default(entries: &Entries) -> bool {
 }
 
 impl EntryFilter {
-    /// The same filter at a daemon beside the master `own`, see [`Scope::beside`].
+    /// The same filter at the daemon of the master `own`, see [`Scope::beside`].
     #[must_use]
     pub fn beside(mut self, own: &str) -> Self {
         self.scopes = self
@@ -157,7 +157,8 @@ impl EntryFilter {
                 narrowed.tag = Some(tag.clone());
             }
             if let ([minion], None) = (scope.minion.as_slice(), &filter.minion) {
-                narrowed.minion = minion.as_literal().filter(|minion| !minion.is_empty());
+                narrowed.minion = Some(minion.clone())
+                    .filter(|minion| minion.as_literal().is_some_and(|minion| !minion.is_empty()));
             }
         }
 

@@ -4,7 +4,7 @@ use salt_sls::Glob;
 
 use super::value::Value;
 
-/// Why a text is not a condition.
+/// Why a string is not a condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}column {column}: {what}", if *.line > 1 { format!("line {line}, ") } else { String::new() })]
 pub struct ConditionError {

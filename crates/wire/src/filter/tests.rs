@@ -3,6 +3,7 @@
 use super::*;
 use crate::msgpack::Writer;
 use crate::salt_event::event_entry;
+use salt_sls::Glob;
 use saltcellar_base::clock::Micros;
 use saltcellar_model::Source;
 
@@ -25,17 +26,14 @@ fn the_columns_decide_only_what_they_hold() {
     let two = filter(r#"{"match": [{"minion": "web1"}, {"tag": "a*"}]}"#).unwrap();
     assert!(two.may_match("web2", "x") && EntryFilter::default().may_match("", ""));
     let open = EventFilter::default();
-    assert_eq!(one.narrowed(&open).minion.as_deref(), Some("web1"));
+    assert_eq!(one.narrowed(&open).minion, Some(Glob::new("web1")));
     assert_eq!(two.narrowed(&open), open, "two alternatives");
     let globs = filter(r#"{"match": [{"minion": "web?", "tag": "a*"}]}"#)
         .unwrap()
         .narrowed(&open);
-    assert_eq!(
-        (globs.minion, globs.tag),
-        (None, Some(salt_sls::Glob::new("a*")))
-    );
+    assert_eq!((globs.minion, globs.tag), (None, Some(Glob::new("a*"))));
     let own = EventFilter {
-        minion: Some("db1".to_owned()),
+        minion: Some(Glob::new("db1")),
         ..open
     };
     assert_eq!(one.narrowed(&own), own, "both must hold");

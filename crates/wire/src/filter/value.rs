@@ -161,7 +161,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// `None` for values without an order, such as a number and a text.
+    /// `None` for values without an order, such as a number and a string.
     pub(super) fn order(
         &self,
         other: &Self,

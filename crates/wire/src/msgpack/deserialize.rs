@@ -124,7 +124,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
                 let bytes = self.reader.take(len)?;
                 match std::str::from_utf8(bytes) {
                     Ok(text) => visitor.visit_borrowed_str(text),
-                    // Salt sends such texts, and only their msgpack says what they are.
+                    // Salt sends such strings, and only their msgpack says what they are.
                     Err(_) => visitor.visit_map(Wrapped::of(start, self.reader.rest())),
                 }
             }
@@ -334,7 +334,7 @@ pub struct Pairs<'de, I> {
 }
 
 impl<'de, I: Iterator<Item = (&'de [u8], &'de [u8])>> Pairs<'de, I> {
-    /// A map of these keys (the bytes of their texts) and values (msgpack).
+    /// A map of these keys (the bytes of their strings) and values (msgpack).
     pub fn new(pairs: I) -> Self {
         Self { pairs, value: &[] }
     }

@@ -131,7 +131,7 @@ impl Serialize for Next<'_, '_> {
                 }
                 pairs.end()
             }
-            Head::Bin(_) | Head::Ext(..) => Err(ser::Error::custom("its form has a tag")),
+            Head::Bin(_) | Head::Ext(..) => Err(ser::Error::custom("its form contains a tag")),
         }
     }
 }
@@ -191,7 +191,7 @@ fn check_plain_map(reader: &mut Reader<'_>, pairs: usize, depth: usize) -> Optio
     Some(())
 }
 
-/// The JSON form as Python's `json` writes the same maps: keys are the texts of scalars, without the mark of this form. Values with a tag stay as
+/// The JSON form as Python's `json` writes the same maps: keys are the strings of scalars, without the mark of this form. Values with a tag stay as
 /// they are; Python cannot write them.
 pub fn as_python(json: Json) -> Json {
     match json {

@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn value(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = match self.rest.first() {
-            // Keys and names are short texts.
+            // Keys and names are short strings.
             Some(marker @ 0xa0..=0xbf) => 1 + usize::from(marker & 0x1f),
             _ => value_len(self.rest)?,
         };
@@ -373,11 +373,11 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     }
 }
 
-/// The bytes of a text or binary; empty for another value.
+/// The bytes of a string or binary; empty for another value.
 #[inline]
 pub(crate) fn text_bytes(value: &[u8]) -> &[u8] {
     match value.split_first() {
-        // The length distinguishes most texts without comparing bytes.
+        // The length distinguishes most strings without comparing bytes.
         Some((0xa0..=0xbf, text)) => text,
         _ => Reader::new(value).bytes().unwrap_or_default(),
     }

@@ -49,7 +49,7 @@ pub fn or_absent<T: Serialize + Default + PartialEq, S: Serializer>(
     value.serialize(to)
 }
 
-/// A value of Salt in an answer or among arguments: msgpack as it was received.
+/// A value of Salt in a response or among arguments: msgpack as it was received.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Stored {
     /// Null, or left out, see [`or_absent`].
@@ -67,7 +67,7 @@ impl Stored {
             .map_or(Self::None, |value| Self::Packed(value.to_vec()))
     }
 
-    /// An event's data; binary if it is not msgpack: a value with bytes behind it would end an answer early.
+    /// An event's data; binary if it is not msgpack: a value with bytes behind it would end a response early.
     pub fn of_data(data: Vec<u8>) -> Self {
         let is_whole = Reader::new(&data)
             .value()

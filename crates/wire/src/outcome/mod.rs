@@ -291,7 +291,7 @@ fn limits_as_typed(fun: &str, key: &str, value: &str) -> bool {
     limits_name(fun, key) && is_true_text(value)
 }
 
-/// Whether a text stands for a true value, as typed or in YAML.
+/// Whether a string stands for a true value, as typed or in YAML.
 fn is_true_text(text: &str) -> bool {
     !["", "0", "false", "none", "null"]
         .iter()
@@ -306,7 +306,7 @@ fn limits_name(fun: &str, key: &str) -> bool {
         || key == "mods" && fun == "state.apply"
 }
 
-/// Whether Python takes a value as true. Salt's `is_true` also reads texts.
+/// Whether Python takes a value as true. Salt's `is_true` also reads strings.
 fn is_true(value: &[u8]) -> bool {
     match Reader::new(value).head() {
         Ok(Head::Bool(flag)) => flag,

@@ -2,7 +2,7 @@
 //!
 //! A state's key in a return is `<module>_|-<id>_|-<name>_|-<function>`. Such a map is the return of `state.*`,
 //! one of the values of a job with several functions, or under `data.<master>` in the result of an orchestration. A list of
-//! texts in its place contains the reasons why nothing ran.
+//! strings in its place contains the reasons why nothing ran.
 
 use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_empty};
 use super::part::Part;
@@ -66,7 +66,7 @@ pub(super) fn of_part<'a>(part: &Part<'a>, minion: &'a str, of_master: bool) -> 
     rows
 }
 
-/// The functions of the module `state`, and of the runner, that run states. Others return texts that are no reasons (`state.running`).
+/// The functions of the module `state`, and of the runner, that run states. Others return strings that are no reasons (`state.running`).
 const RUN_STATES: [&str; 16] = [
     "apply",
     "high",

@@ -59,7 +59,9 @@ pub enum BadEnvelope {
     #[error("a batch must begin with SCSIGN and a version")]
     Magic,
     /// Made by another release.
-    #[error("the batch has envelope version {0}, this daemon supports version {SIGNED_VERSION}")]
+    #[error(
+        "the batch has envelope version {0}, this daemon supports version {SIGNED_VERSION}: upgrade the older of the daemon and the minion's extension"
+    )]
     Version(u16),
     /// Not a valid minion id.
     #[error(
@@ -67,7 +69,7 @@ pub enum BadEnvelope {
     )]
     Id,
     /// The signature is too long, or empty.
-    #[error("the batch has a signature of {0} bytes, expected 1 to {SIGNATURE_LEN_MAX}")]
+    #[error("the batch contains a signature of {0} bytes, expected 1 to {SIGNATURE_LEN_MAX}")]
     Signature(usize),
 }
 

@@ -53,7 +53,7 @@ def _without_minions(theirs, ours):
 @difference
 def there_is_an_answer(ask, theirs, ours, world):
     """
-    Queries always return an answer.
+    Queries always return a response.
 
     ``local_cache`` raises if a job has no list of minions (a return or load without ``tgt``), if a jid looks like an invalid time, and
     if the job does not exist.

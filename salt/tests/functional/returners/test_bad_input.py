@@ -74,7 +74,7 @@ def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, c
     assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(oversize.TOO_LARGE)
     assert spool.counters() == {"value_too_large": 1}
     assert f"returner for job {JID} is stored without its value" in caplog.text
-    assert [cellar.counter(name) for name in ("entries_too_large", "peers_dropped")] == [0, 0]
+    assert [cellar.counter(name) for name in ("entries_rejected_too_large", "socket_connections_closed_protocol")] == [0, 0]
     continues(store, returners)
 
 
@@ -109,7 +109,7 @@ def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
     returners["saltcellar.save_load"](JID, load, {"web1"})
     got = returners["saltcellar.get_load"](JID)
     assert (got["arg"], got["tgt"], got["Minions"]) == (
-        ["<Unpackable without a text form>"],
+        ["<Unpackable without a string form>"],
         ["web1"],
         ["web1"],
     )
@@ -145,7 +145,7 @@ def test_values_that_cannot_be_packed(cellar, at, store, returners):
     got = answer["return"]
     assert answer["retcode"] == 0
     assert got["cycle"] == ["<recursion>"]
-    assert got["object"] == "<Unpackable without a text form>"
+    assert got["object"] == "<Unpackable without a string form>"
     assert got["huge"] == str(2**200)
     assert got[b"k"] == [1, 2]
     continues(store, returners)
@@ -153,14 +153,14 @@ def test_values_that_cannot_be_packed(cellar, at, store, returners):
 
 @pytest.mark.parametrize("bad", ["../../etc/passwd", "a/b", "a\\b", "a\0b", ".", ".."])
 def test_an_id_invalid_in_salt(cellar, at, store, returners, spool, bad):
-    """Salt's `_store_job` does not pass it on; the daemon rejects it from other callers, too."""
+    """Salt's `_store_job` does not pass it on; the daemon also rejects it from other callers."""
     at(cellar)
     store(dict(RETURN, id=bad), event=Bus())
     returners["saltcellar.returner"](dict(RETURN, id=bad))
     assert returners["saltcellar.get_jid"](JID) == {}
     assert returners["saltcellar.get_minions"]() == []
     assert spool.counters() == {"refused": 1}, "only the call that bypassed Salt"
-    assert cellar.counter("calls_refused") == 1
+    assert cellar.counter("calls_rejected") == 1
     continues(store, returners)
 
 
@@ -224,7 +224,7 @@ def test_the_daemon_dies_between_storing_a_return_and_answering(
         answer = receive(self, deadline)
         cellar.kill()
         monkeypatch.setattr(wire.Connection, "receive", receive)
-        raise wire.Broken(f"the answer {answer} was lost")
+        raise wire.Broken(f"the response {answer} was lost")
 
     monkeypatch.setattr(wire.Connection, "receive", killed)
     store(dict(RETURN, id="web2"), event=Bus(), job_cache_store_endtime=True)
@@ -241,7 +241,7 @@ def test_returns_wait_in_the_spool_while_the_disk_is_full(make_cellar, at, store
     load = store(dict(RETURN, jid="req"), event=Bus(), job_cache_store_endtime=True)
     calls = [record.call()[0] for record in spool.records()]
     assert calls == ["save_load", "save_load", "returner", "update_endtime"]
-    assert cellar.counter("entries_refused_disk_full") >= 1
+    assert cellar.counter("entries_rejected_disk_full") >= 1
     assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reads still work"
     cellar.stop()
     make_cellar()
@@ -264,7 +264,7 @@ def test_a_job_of_ten_thousand_minions(cellar, at, store, returners, spool, mast
     }
     returners["saltcellar.save_load"](JID, publish, minions)
     answers = [dict(RETURN, id=minion, jid=JID) for minion in minions]
-    # As a master's workers do: calls at the same time share a sync of the disk, which a busy machine takes its time for.
+    # As a master's workers do: calls at the same time share a sync of the disk, which a busy host takes its time for.
     with concurrent.futures.ThreadPoolExecutor(16) as workers:
         list(workers.map(returners["saltcellar.returner"], answers[:500]))
     # The rest over one connection, without a pause between the calls.

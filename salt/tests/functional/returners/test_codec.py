@@ -1,5 +1,5 @@
 """
-Random values against Salt's own loader: every accepted value is readable by Salt, and every rejected one is counted.
+Random values against Salt's loader: every accepted value is readable by Salt, and every rejected one is counted.
 
 ``CODEC_SEED`` repeats a run; the seed is printed.
 """
@@ -249,7 +249,7 @@ def test_salts_loader_reads_every_accepted_value(make_cellar, run_dir, publisher
         stored[int(event["tag"].partition("/")[2])] = event
     accepted = sorted(set(stored) - {COUNT})
     rejected = sorted(set(range(COUNT)) - set(stored))
-    assert cellar.counter("entries_unreadable") == len(rejected), "each rejected value is counted"
+    assert cellar.counter("entries_rejected_unreadable") == len(rejected), "each rejected value is counted"
     assert min(len(accepted), len(rejected)) > COUNT // 10, "the generator makes both kinds"
 
     for number in accepted:

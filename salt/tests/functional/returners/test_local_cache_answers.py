@@ -1,5 +1,5 @@
 """
-``local_cache`` and ``saltcellar`` side by side, through Salt's loader and Salt's own ``_store_job``: both give the same answers,
+``local_cache`` and ``saltcellar`` side by side, through Salt's loader and Salt's ``_store_job``: both give the same answers,
 except for the differences listed in ``differences.py``.
 
 The calls are recorded (``salt/tests/data``), from each case of Salt's contract, or generated from a seed.
@@ -293,7 +293,7 @@ class World:
         return was
 
     def in_words(self, side, value):
-        """An answer with names in place of jids; start times follow from the jids."""
+        """A response with names in place of jids; start times follow from the jids."""
         words = {jid: word for word, jid in side.jids.items()}
 
         def walk(value):
@@ -335,7 +335,7 @@ def is_of_time(jid):
 
 
 class Raised:
-    """An exception in place of an answer."""
+    """An exception in place of a response."""
 
     def __init__(self, exc):
         self.exc = exc

@@ -1,4 +1,4 @@
-"""Salt's own `_store_job` with the returner: which messages a return becomes, and that none is lost."""
+"""Salt's `_store_job` with the returner: which messages a return becomes, and that none is lost."""
 
 import re
 

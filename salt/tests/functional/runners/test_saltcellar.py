@@ -259,7 +259,7 @@ def test_a_damaged_job_cache_costs_only_its_damaged_jobs(
 def test_a_failing_daemon_stops_a_copy(other, runner, cellar):
     fill(other("local_cache"))
     cellar.stop()
-    with pytest.raises(CommandExecutionError, match="no answer from the saltcellar daemon"):
+    with pytest.raises(CommandExecutionError, match="no response from the saltcellar daemon"):
         runner("import_from", "local_cache")
 
 
@@ -393,7 +393,7 @@ def test_refusals_and_bad_arguments_name_the_cause(runner, cellar):
         runner("hold", JIDS[0])
     cellar.stop()
     with pytest.raises(
-        CommandExecutionError, match=r"no answer from the saltcellar daemon at .*d\.sock"
+        CommandExecutionError, match=r"no response from the saltcellar daemon at .*d\.sock"
     ):
         runner("status")
 
@@ -403,7 +403,7 @@ def test_doctor_runs_the_program(runner, program, monkeypatch, run_dir):
     with pytest.raises(CommandExecutionError, match="no program `saltcellar` in PATH"):
         runner("doctor")
     (run_dir / "saltcellar").symlink_to(program)
-    checks = {one["check"]: one["verdict"] for one in runner("doctor")["checks"]}
+    checks = {one["check"]: one["result"] for one in runner("doctor")["checks"]}
     assert checks["daemon"] == "ok", checks
     # Another user of the host could have put it there.
     run_dir.chmod(0o777)

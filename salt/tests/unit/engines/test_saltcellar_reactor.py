@@ -114,7 +114,7 @@ def test_the_fallback_starts_after_the_lease_and_a_margin_and_ends_with_the_next
     engine.step(after(engine, 20))
     engine.step(after(engine, 30))
     assert (engine.fallback.started, engine.fallback.acting, len(engine.fired)) == (1, True, 1)
-    assert "Salt's own reactor acts, as the fallback" in caplog.text
+    assert "Salt's reactor acts, as the fallback" in caplog.text
     daemon.start()
     before = len(daemon.named("reactor_lease"))
     engine.step(after(engine, 40))
@@ -241,7 +241,7 @@ def test_a_fallback_that_ended_on_its_own_may_start_again(process, caplog):
     fallback._process.kill()
     fallback._process.join()
     assert not fallback.runs()
-    assert "Salt's own reactor ended with -9" in caplog.text
+    assert "Salt's reactor ended with -9" in caplog.text
     fallback.start()
     assert fallback.runs()
     fallback.stop()
@@ -329,4 +329,4 @@ def test_salts_own_reactor_is_logged_and_reported_with_the_lease(opts, daemon, c
     engine.step(time.monotonic())
     assert daemon.named("reactor_lease")[0]["salts_reactor"] is True
     (record,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
-    assert "runs Salt's own reactor as well" in record.getMessage()
+    assert "runs Salt's reactor as well" in record.getMessage()

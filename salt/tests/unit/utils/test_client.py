@@ -197,7 +197,7 @@ def test_a_permanent_rejection_is_counted_and_logged_once_and_not_spooled(
     for _ in range(3):
         client.write("returner", {"load": RETURN})
     assert not spool.pending()
-    # A return that is too large is sent again without its value.
+    # A return that is too large is resent without its value.
     more = {"value_too_large": 3} if code == "too_large" else {}
     assert spool.counters() == {code: 3, **more}
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1 + len(more)

@@ -214,9 +214,9 @@ answers! {
         /// Other differences.
         changed: u64,
         /// In the later run only.
-        appeared: u64,
+        added: u64,
         /// In the earlier run only.
-        went: u64,
+        removed: u64,
         same: u64,
     }
     /// A minion whose runs differ.

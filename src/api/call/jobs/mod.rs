@@ -48,8 +48,8 @@ pub(crate) struct ListArgs {
     pub(crate) since: Option<Time>,
     /// End of the time range
     pub(crate) until: Option<Time>,
-    /// Only jobs that this minion returned or was expected to; with a result, those with that result of it
-    pub(crate) minion: Option<String>,
+    /// Only jobs that a minion that matches this glob returned or was expected to; with a result, only with that result of such a minion
+    pub(crate) minion: Option<Glob>,
     /// Only functions that match this glob
     pub(crate) fun: Option<Glob>,
     /// Only jobs with an argument that has this text, or matches it if it has *, ? or [
@@ -90,8 +90,8 @@ impl Run for List {
         let since = args.since.map(|Time(at)| at);
         let changed = match (args.result, since) {
             (Some(JobResult::Changed), Some(since)) => {
-                let minion = args.minion.as_deref();
-                ChangedJobs::read(&ctx.digest, &ctx.store, since, minion).map_err(failed)?
+                let minions = args.minion.as_ref();
+                ChangedJobs::read(&ctx.digest, &ctx.store, since, minions).map_err(failed)?
             }
             _ => ChangedJobs::default(),
         };
@@ -790,7 +790,7 @@ pub(crate) struct DiffArgs {
     pub(crate) jid: Id,
     #[serde(flatten)]
     pub(crate) page: PageArgs,
-    /// The job id of the earlier run; by default the run before
+    /// The job id of the earlier run; by default the previous run
     pub(crate) with: Option<Id>,
     /// Count the differences of all minions as well, not only of this page
     #[serde(default)]
@@ -821,7 +821,7 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
     } = args;
 
     let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
-    // The job that is named is the later run; without `with` the run before it is looked for.
+    // The job that is named is the later run; without `with` the previous run is looked up.
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match with {
         Some(Id(jid)) => jid,
@@ -909,8 +909,8 @@ fn diff_totals(
                 .map(|job| job.as_ref().and_then(|job| job.answers.get(*minion)));
             let [a, b] = answers;
             let count = match (a.map(Answer::failed), b.map(Answer::failed)) {
-                (None, _) => &mut totals.appeared,
-                (_, None) => &mut totals.went,
+                (None, _) => &mut totals.added,
+                (_, None) => &mut totals.removed,
                 (Some(false), Some(true)) => &mut totals.newly_failed,
                 (Some(true), Some(false)) => &mut totals.fixed,
                 _ if diff(minion, a, b).is_some() => &mut totals.changed,

@@ -114,7 +114,7 @@ answers! {
     /// A rule and the reactor that acts on its events.
     RuleState {
         rule: String,
-        acts: Actor,
+        handled_by: Actor,
         why: String,
         files: Vec<String>,
     }
@@ -132,7 +132,7 @@ answers! {
         seq: u64,
         time: Time,
         tag: String,
-        /// The master whose reactor it was; absent if it was this machine's.
+        /// The master whose reactor it was; absent if it was this host's.
         #[serde(serialize_with = "or_absent")]
         master: Option<String>,
         #[serde(serialize_with = "or_absent")]
@@ -235,7 +235,7 @@ impl From<Assigned> for RuleState {
     fn from(Assigned { rule, actor, why }: Assigned) -> Self {
         Self {
             rule: rule.pattern,
-            acts: actor,
+            handled_by: actor,
             why,
             files: rule.files,
         }
@@ -302,7 +302,11 @@ impl Run for List {
             master_unreachable: status.master_unreachable,
             shadow: status.shadow,
             cluster_id: status.cluster_id,
-            of_peers: ctx.archive.metrics.reactor_events_of_peers.get(),
+            of_peers: ctx
+                .archive
+                .metrics
+                .reactor_events_ignored_other_master
+                .get(),
             election,
             refused: status.refused.map(|(at, why)| Refusal {
                 time: Time(at),
@@ -342,13 +346,13 @@ fn difference(found: ShadowDifference) -> ShadowDifferenceRow {
 /// Numbers of calls compared in shadow mode since the start, by result.
 fn compared(metrics: &Metrics) -> BTreeMap<String, u64> {
     [
-        ("same", &metrics.shadow_same),
-        ("differs", &metrics.shadow_differs),
-        ("only ours", &metrics.shadow_only_ours),
-        ("only Salt's", &metrics.shadow_only_salts),
-        ("ours failed", &metrics.shadow_failed),
-        ("unseen", &metrics.shadow_unseen),
-        ("unattributed", &metrics.shadow_unattributed),
+        ("same", &metrics.shadow_calls_same),
+        ("different", &metrics.shadow_calls_different),
+        ("only saltcellar", &metrics.shadow_calls_only_saltcellar),
+        ("only Salt", &metrics.shadow_calls_only_salt),
+        ("saltcellar failed", &metrics.shadow_calls_saltcellar_failed),
+        ("not comparable", &metrics.shadow_calls_not_comparable),
+        ("unattributed", &metrics.shadow_calls_unattributed),
     ]
     .map(|(result, count)| (result.to_owned(), count.get()))
     .into()
@@ -359,7 +363,7 @@ pub(crate) struct Lease;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct LeaseArgs {
-    /// The token of the previous answer
+    /// The token of the previous response
     pub(crate) token: Option<String>,
     /// The engine can act itself while there is no daemon
     #[serde(default)]
@@ -367,7 +371,7 @@ pub(crate) struct LeaseArgs {
     /// The engine acts now
     #[serde(default)]
     pub(crate) acts: bool,
-    /// Salt's own reactor runs as well
+    /// Salt's reactor runs as well
     #[serde(default)]
     pub(crate) salts_reactor: bool,
     /// When the engine began to act
@@ -454,8 +458,8 @@ pub(crate) struct HistoryArgs {
     pub(crate) since: Option<Time>,
     /// End of the time range
     pub(crate) until: Option<Time>,
-    /// Only this minion id
-    pub(crate) minion: Option<String>,
+    /// Only minions that match this glob
+    pub(crate) minion: Option<Glob>,
     /// Only events whose tag matches this glob
     pub(crate) tag: Option<String>,
     /// Only reactions of this master's reactor: its id
@@ -743,7 +747,7 @@ impl Run for Explain {
         let tag = args.tag.as_str();
 
         let matching = handle.matching(tag);
-        // The tag is a text here, so its special characters are escaped.
+        // The tag is a string here, so its special characters are escaped.
         let exactly = |tag: &str| {
             let escaped = tag
                 .replace('[', "[[]")
@@ -805,7 +809,7 @@ pub(crate) struct ReplayArgs {
     /// Also the calls that were made
     #[serde(default)]
     pub(crate) all: bool,
-    /// Render the rules anew
+    /// Rerender the rules
     #[serde(default)]
     pub(crate) render: bool,
 }

@@ -1,4 +1,4 @@
-//! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for
+//! The call about the shadow reactor: calls of saltcellar's reactor and of Salt's in the log, for
 //! comparison.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub(crate) struct ShadowArgs {
 
 impl Call for Shadow {
     const NAME: &'static str = "reactor_shadow";
-    const DOC: &'static str = "List calls of our reactor and of Salt's for comparison";
+    const DOC: &'static str = "List calls of saltcellar's reactor and of Salt's for comparison";
     type Scope = Whole<Reacting>;
     type Args<'a> = ShadowArgs;
     type Answer = ShadowPage;

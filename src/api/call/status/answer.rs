@@ -1,4 +1,4 @@
-//! The answer of the call `status`.
+//! The response of the call `status`.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::wire::frame::Framing;
 use crate::wire::msgpack::Time;
 
 answers! {
-    /// The answer of the call `status`.
+    /// The response of the call `status`.
     Status {
         version: String,
         pid: u32,
@@ -186,7 +186,7 @@ answers! {
         error: Option<String>,
         dead_letters: u64,
     }
-    /// The history that several masters share. The sink `cluster` publishes the own part of it.
+    /// The history that several masters share. The sink `cluster` publishes this master's part of it.
     ClusterRow {
         /// The name of this master in it.
         name: String,
@@ -224,7 +224,7 @@ answers! {
         complete_until: Option<Time>,
         /// Seconds since it was heard of; absent if it was not since the start.
         heard_s: Option<u64>,
-        /// The time of this machine minus that of the master, in seconds, if they differ by more than 5.
+        /// The time of this host minus that of the master, in seconds, if they differ by more than 5.
         skew_s: Option<i64>,
         slot: Option<String>,
         version: Option<String>,

@@ -16,7 +16,7 @@ use crate::cluster::peers::{Links, PeerView};
 use crate::engines::runtime::Phase;
 use crate::wire::msgpack::Time;
 
-/// Seconds without a sign of life of another master that need attention: a restart takes less.
+/// Seconds without a heartbeat of another master that need attention: a restart takes less.
 const SILENT_S_MAX: u64 = 60;
 
 /// Collects the state of the shared history.
@@ -70,7 +70,7 @@ fn master(view: PeerView, window: Duration) -> MasterRow {
     }
 }
 
-/// Adds why the shared history is not well. The sink that publishes the own part of it has no reasons of its own.
+/// Adds why the shared history is not well. The sink that publishes this master's part of it has no reasons of its own.
 pub(super) fn reasons(found: &mut Reasons, status: &Status) {
     let Some(row) = &status.cluster else {
         return;
@@ -80,7 +80,7 @@ pub(super) fn reasons(found: &mut Reasons, status: &Status) {
 
     if let Some(master) = &row.slot_twin {
         let message = format!(
-            "master {master} has the slot {} too, so both may make the same job id: give each a `cluster.slot` of its own",
+            "master {master} also has the slot {}, so both may make the same job id: give each its own `cluster.slot`",
             row.slot.as_deref().unwrap_or_default()
         );
         found.add(Warning, "cluster", message);
@@ -94,7 +94,7 @@ pub(super) fn reasons(found: &mut Reasons, status: &Status) {
             .is_some_and(|why| why.contains(difference));
         if !is_said {
             let message = format!(
-                "the stream {} differs from the settings: {difference}; `saltcellar doctor` has the remedy",
+                "the stream {} differs from the settings: {difference}; `saltcellar doctor` shows the remedy",
                 row.stream
             );
             found.add(Warning, "cluster", message);
@@ -114,10 +114,10 @@ pub(super) fn reasons(found: &mut Reasons, status: &Status) {
     }
 }
 
-/// Whether the own part is published, and the others' parts are read.
+/// Whether this master's part is published, and the others' parts are read.
 fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
     if let Some(twin) = &row.name_twin {
-        // What is not published for this reason waits in the own log.
+        // What is not published for this reason waits in this daemon's log.
         let message = format!(
             "another node publishes as {} (its instance is {twin}), so this one does not: give each a `cluster.name` of its own",
             row.name
@@ -155,7 +155,7 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
         (unpublished, not_reading) => {
             if let Some((sink, why)) = unpublished {
                 let message = format!(
-                    "the own history is {} behind for the other masters: {why}",
+                    "this master's history is {} behind for the other masters: {why}",
                     span(sink.lag_s)
                 );
                 found.add(overdue(sink.lag_s), "cluster", message);
@@ -171,19 +171,19 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
     }
 }
 
-/// Whether the reasons say why the sink that publishes the own history does not.
+/// Whether the reasons say why the sink that publishes this master's history does not.
 pub(crate) fn explains_outbox(status: &Status) -> bool {
     status.cluster.as_ref().is_some_and(|row| {
         row.name_twin.is_some() || outbox(&status.sinks).and_then(unpublished).is_some()
     })
 }
 
-/// Why the own part is not published; `None` while it is.
+/// Why this master's part is not published; `None` while it is.
 fn unpublished(sink: &SinkRow) -> Option<String> {
     let error = || sink.error.as_deref().unwrap_or("unknown error").to_owned();
     if sink.state == Phase::Failed {
         return Some(format!(
-            "its thread has failed, restart the daemon: {}",
+            "delivery thread crashed; restart the daemon: {}",
             error()
         ));
     }
@@ -223,7 +223,7 @@ fn of_master(found: &mut Reasons, master: &MasterRow, row: &ClusterRow, status: 
     if let Some(skew_s) = master.skew_s {
         let direction = if skew_s < 0 { "ahead of" } else { "behind" };
         let message = format!(
-            "the clock of master {name} is {} {direction} the clock of this machine, so jobs of both are in a wrong order: synchronise them",
+            "the clock of master {name} is {} {direction} the clock of this host, so jobs of both are in a wrong order: synchronise them",
             span(skew_s.unsigned_abs())
         );
         found.add(Warning, "cluster", message);
@@ -397,7 +397,7 @@ mod tests {
         rig.sink.error = Some("refused".to_owned());
         rig.check(&[(
             Warning,
-            "the own history is 30s behind for the other masters: refused",
+            "this master's history is 30s behind for the other masters: refused",
         )]);
 
         // The other master cannot be heard either.
@@ -425,7 +425,7 @@ mod tests {
         rig.heard(rig.beat("b"));
         rig.check(&[(
             Warning,
-            "the own history is 30s behind for the other masters: it is paused, see `saltcellar sinks resume cluster`",
+            "this master's history is 30s behind for the other masters: it is paused, see `saltcellar sinks resume cluster`",
         )]);
     }
 
@@ -446,7 +446,7 @@ mod tests {
             ),
             (
                 Warning,
-                "master b has the slot 1/2 too, so both may make the same job id: give each a `cluster.slot` of its own",
+                "master b also has the slot 1/2, so both may make the same job id: give each its own `cluster.slot`",
             ),
         ]);
     }
@@ -457,7 +457,7 @@ mod tests {
         rig.peers.found_stream(vec!["it is in memory".to_owned()]);
         rig.check(&[(
             Warning,
-            "the stream s differs from the settings: it is in memory; `saltcellar doctor` has the remedy",
+            "the stream s differs from the settings: it is in memory; `saltcellar doctor` shows the remedy",
         )]);
         let why = "the stream s cannot be used: it is in memory".to_owned();
         rig.peers.receives(Some(why));
@@ -510,7 +510,7 @@ mod tests {
         rig.check(&[
             (
                 Warning,
-                "the clock of master b is 60s behind the clock of this machine, so jobs of both are in a wrong order: synchronise them",
+                "the clock of master b is 60s behind the clock of this host, so jobs of both are in a wrong order: synchronise them",
             ),
             (
                 Warning,

@@ -107,7 +107,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         }
 
         let message = format!(
-            "no process serves it, after {} restarts: see the daemon's log",
+            "no process serves the socket, after {} restarts: see the daemon's log",
             row.restarts
         );
         found.add(Problem, format!("zeromq {}", row.path), message);
@@ -145,7 +145,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
             "ahead of"
         };
         let message = format!(
-            "the system clock is {} s {direction} the expected time, deletion by age waits: see `saltcellar doctor`",
+            "the system clock is {} s {direction} the expected time; deletion by age is suspended: see `saltcellar doctor`",
             step.ahead_s.unsigned_abs()
         );
         found.add(Warning, "clock", message);
@@ -160,7 +160,7 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
 
     for row in &status.shares {
         let message = format!(
-            "minion {} wants more than its share of {} %, since the start {} entries and {} of it went to {}{OVERFLOW}, where only such entries are deleted for them",
+            "minion {} exceeds its share of {} %; since the start {} of its entries ({}) were stored in {}{OVERFLOW}, which has its own limits (`store.minion_share`)",
             row.minion,
             status.minion_share,
             row.entries,
@@ -241,12 +241,12 @@ fn disk(found: &mut Reasons, status: &Status) {
         SpaceLevel::Full => found.add(
             Problem,
             "disk",
-            "no free space: entries are rejected, the extension spools",
+            "no free space: entries are rejected and the extension spools them; free some space, or run `saltcellar store prune`",
         ),
         SpaceLevel::Low => found.add(
             Warning,
             "disk",
-            "little free space: old segments are dropped early",
+            "little free space: the oldest segments are deleted early; enlarge the disk or lower `keep` in `store.classes`",
         ),
         // A forecast is only of use while there still is room.
         SpaceLevel::Ample => {
@@ -255,10 +255,10 @@ fn disk(found: &mut Reasons, status: &Status) {
                     Warning,
                     "disk",
                     match days {
-                        0 => "at the rate of the last day the free space lasts less than a day"
+                        0 => "the free space lasts less than a day at the current rate; enlarge the disk or lower `keep` in `store.classes`"
                             .to_owned(),
                         _ => {
-                            format!("at the rate of the last day the free space lasts {days} days")
+                            format!("the free space lasts {days} days at the current rate; enlarge the disk or lower `keep` in `store.classes`")
                         }
                     },
                 );
@@ -268,7 +268,7 @@ fn disk(found: &mut Reasons, status: &Status) {
 
     if status.appender_seen_s >= APPENDER_BLOCKED_S {
         let message = format!(
-            "nothing was stored for {} s: disk I/O is blocked",
+            "nothing was stored for {} s because disk I/O is blocked: look for disk errors in `dmesg`",
             status.appender_seen_s
         );
         found.add(Problem, "disk", message);
@@ -279,7 +279,7 @@ fn class(found: &mut Reasons, row: &ClassRow) {
     if let Some(shorter) = row.shorter_s {
         let kept = row.keep_s.map_or("forever".to_owned(), span);
         let message = format!(
-            "Salt's keep_jobs_seconds became shorter: entries are still kept {kept}, `saltcellar store prune --accept-salt` would keep them {} and delete {} now",
+            "Salt's keep_jobs_seconds became shorter: entries are still kept {kept}; `saltcellar store prune --accept-salt` keeps them {} and deletes {} now",
             span(shorter),
             row.shorter_drops
         );
@@ -310,7 +310,7 @@ fn bus(found: &mut Reasons, row: &BusRow) {
 
     if row.spilled_events > 0 {
         let message = format!(
-            "{} events wait in the spill for the store",
+            "{} events are in the spill and not stored yet",
             row.spilled_events
         );
         found.add(Warning, part, message);
@@ -320,7 +320,11 @@ fn bus(found: &mut Reasons, row: &BusRow) {
 fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
     let part = format!("spool {}", row.dir);
     if let Some(problem) = &row.problem {
-        found.add(Warning, part.clone(), format!("cannot read it: {problem}"));
+        found.add(
+            Warning,
+            part.clone(),
+            format!("cannot read the spool: {problem}"),
+        );
     }
 
     let waits_s = row
@@ -329,7 +333,7 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
     // A short wait is normal: the spool is delivered with the next call of the extension.
     if row.waiting_bytes > 0 && waits_s > SPOOL_WAITS_MAX {
         let message = format!(
-            "{} wait for {} although the daemon runs: see `saltcellar doctor`",
+            "{} have waited for {} although the daemon is running: see `saltcellar doctor`",
             bytes(row.waiting_bytes),
             span(u64::try_from(waits_s).unwrap_or(0))
         );
@@ -340,7 +344,10 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
         found.add(
             Warning,
             part.clone(),
-            format!("{} of dead letters", bytes(row.dead_letter_bytes)),
+            format!(
+                "{} of dead letters: see `saltcellar doctor`",
+                bytes(row.dead_letter_bytes)
+            ),
         );
     }
 
@@ -392,7 +399,7 @@ fn configuration(found: &mut Reasons, row: &ReloadRow) {
             Warning,
             "configuration",
             format!(
-                "the last reload was rejected, the previous configuration is in use: {problem}"
+                "the last reload was rejected, the previous configuration stays in use: {problem}"
             ),
         );
     }
@@ -409,14 +416,14 @@ fn configuration(found: &mut Reasons, row: &ReloadRow) {
 
 fn reactor(found: &mut Reasons, row: &ReactorRow) {
     if let Some(why) = row.hindrance() {
-        found.add(Warning, "reactor", format!("it does not act: {why}"));
+        found.add(Warning, "reactor", format!("inactive: {why}"));
     }
 
     if row.master_unreachable {
         found.add(
             Warning,
             "reactor",
-            "the master is unreachable, reactions wait",
+            "the master is unreachable and reactions wait: is salt-master running?",
         );
     }
 
@@ -424,7 +431,7 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
         found.add(
             Warning,
             "reactor",
-            format!("the new configuration is not in use: {why}"),
+            format!("the new configuration was rejected, the previous one stays in use: {why}"),
         );
     }
     // In shadow nothing is carried out, so nothing of it has to be repeated.
@@ -441,7 +448,7 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
         found.add(
             Warning,
             "reactor",
-            format!("it has {} entries to read", row.behind),
+            format!("{} log entries behind", row.behind),
         );
     }
 }
@@ -454,7 +461,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
         found.add(
             Problem,
             part,
-            format!("its thread has failed, restart the daemon: {error}"),
+            format!("delivery thread crashed; restart the daemon: {error}"),
         );
         return;
     }
@@ -495,10 +502,12 @@ fn script(found: &mut Reasons, row: &ScriptRow) {
     let error = row.error.as_deref().unwrap_or("unknown error");
 
     if row.state == ScriptState::Failed {
-        let message = format!("it cannot be started, reload the daemon: {error}");
+        let message = format!(
+            "the script cannot be started; correct the cause and reload the daemon: {error}"
+        );
         found.add(Problem, part, message);
     } else if row.failures > 0 {
-        let message = format!("it failed {} times in a row: {error}", row.failures);
+        let message = format!("the script failed {} times in a row: {error}", row.failures);
         found.add(Warning, part, message);
     }
 }
@@ -511,7 +520,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow, is_of_sink: bool) {
         found.add(
             Problem,
             part.clone(),
-            format!("{} entries expired before it read them", row.lost),
+            format!("{} entries expired before the consumer read them", row.lost),
         );
     }
 
@@ -627,7 +636,7 @@ mod tests {
                 (
                     Problem,
                     "disk",
-                    "no free space: entries are rejected, the extension spools",
+                    "no free space: entries are rejected and the extension spools them; free some space, or run `saltcellar store prune`",
                 ),
                 (
                     Warning,
@@ -637,17 +646,17 @@ mod tests {
                 (
                     Warning,
                     "bus /b",
-                    "3 events wait in the spill for the store",
+                    "3 events are in the spill and not stored yet",
                 ),
                 (
                     Warning,
                     "clock",
-                    "the system clock is 7 s behind the expected time, deletion by age waits: see `saltcellar doctor`",
+                    "the system clock is 7 s behind the expected time; deletion by age is suspended: see `saltcellar doctor`",
                 ),
                 (
                     Warning,
                     "since the start",
-                    "bus_events_lost is 2: events of the bus were lost",
+                    "bus_events_lost is 2: bus events were lost",
                 ),
             ],
         );
@@ -660,7 +669,7 @@ mod tests {
             ("entries_missing_at_start", Problem),
             ("files_changed_while_stopped", Problem),
             ("zmq_events_lost", Warning),
-            ("reactor_records_failed", Warning),
+            ("reactor_record_writes_failed", Warning),
         ] {
             let counters = [(name.to_owned(), 1)].into();
             let status = Status {
@@ -699,9 +708,10 @@ mod tests {
             }
         };
         check(&with("running", 0), &[]);
-        let message = "it failed 2 times in a row: exit status: 3";
+        let message = "the script failed 2 times in a row: exit status: 3";
         check(&with("waiting", 2), &[(Warning, "script s", message)]);
-        let message = "it cannot be started, reload the daemon: exit status: 3";
+        let message =
+            "the script cannot be started; correct the cause and reload the daemon: exit status: 3";
         check(&with("failed", 0), &[(Problem, "script s", message)]);
     }
 
@@ -739,7 +749,7 @@ mod tests {
             &[(
                 Problem,
                 "sink s",
-                "its thread has failed, restart the daemon: refused",
+                "delivery thread crashed; restart the daemon: refused",
             )],
         );
     }
@@ -806,7 +816,7 @@ mod tests {
                 (
                     Problem,
                     "consumer s",
-                    "4 entries expired before it read them",
+                    "4 entries expired before the consumer read them",
                 ),
                 (Warning, "sink s", behind),
                 (Warning, "consumer other", behind),
@@ -831,7 +841,8 @@ mod tests {
             }
         };
         check(&spool(300), &[]);
-        let overdue = "9B wait for 5m although the daemon runs: see `saltcellar doctor`";
+        let overdue =
+            "9B have waited for 5m although the daemon is running: see `saltcellar doctor`";
         check(&spool(301), &[(Problem, "spool /s", overdue)]);
         let row = ConsumerRow {
             name: "c".to_owned(),
@@ -849,7 +860,7 @@ mod tests {
                 (
                     Problem,
                     "consumer c",
-                    "4 entries expired before it read them",
+                    "4 entries expired before the consumer read them",
                 ),
                 (Warning, "consumer c", "10m behind, 0 entries"),
             ],
@@ -869,9 +880,9 @@ mod tests {
                 (
                     Warning,
                     "reactor",
-                    "the master is unreachable, reactions wait",
+                    "the master is unreachable and reactions wait: is salt-master running?",
                 ),
-                (Warning, "reactor", "it has 10001 entries to read"),
+                (Warning, "reactor", "10001 log entries behind"),
             ],
         );
     }
@@ -943,12 +954,12 @@ mod tests {
                 (
                     Warning,
                     "class jobs",
-                    "Salt's keep_jobs_seconds became shorter: entries are still kept 400d, `saltcellar store prune --accept-salt` would keep them 24h and delete 7 now",
+                    "Salt's keep_jobs_seconds became shorter: entries are still kept 400d; `saltcellar store prune --accept-salt` keeps them 24h and deletes 7 now",
                 ),
                 (
                     Warning,
                     "class jobs",
-                    "minion web1 wants more than its share of 50 %, since the start 3 entries and 2.00K of it went to jobs-over, where only such entries are deleted for them",
+                    "minion web1 exceeds its share of 50 %; since the start 3 of its entries (2.00K) were stored in jobs-over, which has its own limits (`store.minion_share`)",
                 ),
             ],
         );
@@ -1003,7 +1014,7 @@ mod tests {
                 (
                     Warning,
                     "configuration",
-                    "the last reload was rejected, the previous configuration is in use: c.yaml:3: bus: no",
+                    "the last reload was rejected, the previous configuration stays in use: c.yaml:3: bus: no",
                 ),
                 (
                     Warning,

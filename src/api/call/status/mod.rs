@@ -1,6 +1,6 @@
 //! The status of the daemon: one typed answer for the call `status`, the command line and HTTP.
 //!
-//! Every field has a default, so that a client can read the answer of another release. Rates
+//! Every field has a default, so that a client can read the response of another release. Rates
 //! are numbers per 1000 s, because answers contain no floats.
 
 mod answer;
@@ -306,7 +306,11 @@ fn reactor(reacting: &ReadReacting<'_>) -> Option<ReactorRow> {
             .or_else(|| no_events(reacting.archive.store, &buses)),
         shadow: status.shadow,
         cluster_id: status.cluster_id,
-        of_peers: reacting.archive.metrics.reactor_events_of_peers.get(),
+        of_peers: reacting
+            .archive
+            .metrics
+            .reactor_events_ignored_other_master
+            .get(),
         election: status.election.map(ElectionRow::of),
         master_unreachable: status.master_unreachable,
         refused: status.refused.map(|(_, why)| why),

@@ -16,7 +16,7 @@
 //! its tag or body is rejected. Its query is no part of the event.
 //!
 //! A sink of type `http` marks what it delivers of a hook's event with the header [`HOPS`]: how
-//! often the event has passed through a hook. So a chain of hooks and sinks that leads back to
+//! often the event has passed through a hook. Therefore a chain of hooks and sinks that leads back to
 //! itself ends.
 
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ async fn fired(
         for (part, of) in [(tag.as_bytes(), "tag"), (&*body, "body")] {
             if tokens.finds_in(part) {
                 return Err(HttpError::bad(format!(
-                    "the {of} of the hook has a valid token, which would be stored for others to read; revoke it"
+                    "the {of} of the hook contains a valid token, which would be stored for others to read; revoke it"
                 )));
             }
         }

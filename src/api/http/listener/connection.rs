@@ -2,7 +2,7 @@
 //!
 //! # Limits
 //!
-//! Handshake and request head each have a timeout; peers that do not read their answers, and idle
+//! Handshake and request head each have a timeout; peers that do not read their responses, and idle
 //! ones, are disconnected.
 
 use std::convert::Infallible;
@@ -69,7 +69,9 @@ impl SignedSession {
         if SystemRandom::new().fill(&mut challenge).is_err() {
             // All batches of this connection are then rejected: an all-zero challenge is known to
             // everyone, and the check of a batch refuses it.
-            tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
+            tracing::error!(
+                "the kernel provides no random bytes for a challenge, connection closed: check that getrandom(2) is allowed in this sandbox"
+            );
         }
 
         Self {
@@ -172,7 +174,7 @@ impl ConnectionServer {
         connection: Arc<Connection>,
         certificate: Option<Certificate>,
     ) {
-        // An answer is one write; Nagle's algorithm would only delay it.
+        // A response is one write; Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
 
         let talk = async {
@@ -188,7 +190,7 @@ impl ConnectionServer {
     }
 
     async fn until_closed(&self, connection: &Connection, talk: impl Future<Output = ()>) {
-        // A connection without a request so far can be closed at once: `graceful_shutdown` would
+        // A connection without a request so far can be closed immediately: `graceful_shutdown` would
         // wait for its first request.
         let stopped_unused = async {
             self.stopped().await;

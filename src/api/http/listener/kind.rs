@@ -41,11 +41,11 @@ pub(in crate::api::http) static API: ListenerKind = ListenerKind {
     head_bytes_max: HTTP_HEAD_BYTES_MAX,
     head_lines_max: HTTP_HEAD_LINES_MAX,
     counters: |metrics| ConnectionCounters {
-        accepted: &metrics.http_peers,
-        rejected: &metrics.http_peers_rejected,
-        evicted: &metrics.http_peers_evicted,
+        accepted: &metrics.http_connections,
+        rejected: &metrics.http_connections_rejected,
+        evicted: &metrics.http_connections_evicted,
         handshakes_failed: &metrics.http_handshakes_failed,
-        malformed: &metrics.http_malformed,
+        malformed: &metrics.http_rejected_malformed,
         without_tls: None,
     },
 };
@@ -61,11 +61,11 @@ pub(in crate::api::http) static MINIONS: ListenerKind = ListenerKind {
     head_bytes_max: HTTPS_HEAD_BYTES_MAX,
     head_lines_max: HTTPS_HEAD_LINES_MAX,
     counters: |metrics| ConnectionCounters {
-        accepted: &metrics.https_peers,
-        rejected: &metrics.https_peers_rejected,
-        evicted: &metrics.https_peers_evicted,
+        accepted: &metrics.https_connections,
+        rejected: &metrics.https_connections_rejected,
+        evicted: &metrics.https_connections_evicted,
         handshakes_failed: &metrics.https_handshakes_failed,
-        malformed: &metrics.https_malformed,
-        without_tls: Some(&metrics.https_without_tls),
+        malformed: &metrics.https_rejected_malformed,
+        without_tls: Some(&metrics.https_rejected_without_tls),
     },
 };

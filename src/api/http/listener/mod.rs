@@ -159,7 +159,7 @@ impl NetworkListener {
                     let state = ListenerState::Refusing(format!("cannot listen: {error}"));
                     if self.monitor.status().state != state {
                         let name = self.server.kind.name;
-                        tracing::error!(listener = name, address = %self.listen, %error, "cannot listen, retrying");
+                        tracing::error!(listener = name, address = %self.listen, %error, "cannot listen on the address, retrying: does another program use it (`ss -ltnp`)?");
                     }
                     self.monitor.set(state);
                 }
@@ -222,13 +222,18 @@ impl CertificateState {
                 self.expiry_logged.reset();
             }
             CertificateChange::Bad(why) => {
-                server.ctx.archive.metrics.https_certificates_bad.add(1);
+                server
+                    .ctx
+                    .archive
+                    .metrics
+                    .https_certificates_unusable
+                    .add(1);
                 // A certificate that was valid a moment ago serves better than none.
                 if self.current.is_some() {
                     tracing::warn!(
                         listener,
                         why,
-                        "cannot use the new certificate, keeping the previous one"
+                        "cannot use the new certificate, keeping the previous one: correct the files and run `systemctl reload saltcellar`"
                     );
                     monitor.set(ListenerState::Impaired(format!(
                         "serves with its previous certificate: {why}"
@@ -237,7 +242,7 @@ impl CertificateState {
                     tracing::error!(
                         listener,
                         why,
-                        "no usable certificate, rejecting all connections"
+                        "no usable certificate, rejecting all connections: correct the files and run `systemctl reload saltcellar`"
                     );
                     monitor.set(ListenerState::Refusing(format!(
                         "rejects every connection, for lack of a certificate: {why}"
@@ -269,10 +274,14 @@ impl CertificateState {
             tracing::error!(
                 listener,
                 expired = until.iso(),
-                "certificate is expired; peers reject it"
+                "certificate expired, clients reject it: renew the files and run `systemctl reload saltcellar`"
             );
         } else {
-            tracing::warn!(listener, expires = until.iso(), "certificate expires soon");
+            tracing::warn!(
+                listener,
+                expires = until.iso(),
+                "certificate expires soon, clients will reject it: renew the files and run `systemctl reload saltcellar`"
+            );
         }
     }
 }

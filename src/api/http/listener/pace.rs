@@ -75,7 +75,7 @@ impl<S> Paced<S> {
                     ready!(window.end.as_mut().poll(context));
                     if window.written < self.bytes_min {
                         // The error ends the connection, which releases its permit and the memory
-                        // of the answer.
+                        // of the response.
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
 
@@ -121,7 +121,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 
     /// Everything before is written: the window ends.
-    // An answer that is flushed leaves the peer nothing to read, so an idle peer is never too slow.
+    // A response that is flushed leaves the peer nothing to read, so an idle peer is never too slow.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
         self.window = None;

@@ -56,7 +56,7 @@ impl Files {
     /// Loads the files if they have changed since the last call.
     pub(super) fn check(&mut self) -> CertificateChange {
         // Identities are taken before the files are read: a file that is replaced in between is
-        // read again by the next check.
+        // reread by the next check.
         let now = [&self.certificate, &self.key].map(|path| FileIdentity::of(path).ok());
         if self.seen == Some(now) {
             return CertificateChange::Same;

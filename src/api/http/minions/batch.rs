@@ -116,17 +116,17 @@ impl Minions {
         match request.verify_and_read(&mut body).await {
             Ok((signer, payload, held)) => {
                 let answers = request.carry_out(signer, payload).await;
-                // The memory of the payload is free before room for the answers is taken: their
+                // The memory of the payload is free before room for the responses is taken: their
                 // budgets are separate.
                 drop(held);
 
                 let len = answers.len();
-                // Waiting for room would keep the answer in memory outside the budget. The returns
+                // Waiting for room would keep the response in memory outside the budget. The returns
                 // are stored, and a repetition is recognised as a replay.
                 self.answers.hold_now(answers).ok_or_else(|| {
-                    self.ctx.archive.metrics.https_overloaded.add(1);
+                    self.ctx.archive.metrics.https_rejected_overloaded.add(1);
                     CallError::Unavailable(format!(
-                        "an answer of {len} bytes, while too many bytes of other answers wait to be read; try again later"
+                        "a response of {len} bytes, while too many bytes of other responses wait to be read; retry later"
                     ))
                 })
             }
@@ -212,7 +212,7 @@ impl SignedRequest<'_> {
         };
 
         if len > WIRE_FRAME_BYTES_MAX {
-            metrics.https_too_large.add(1);
+            metrics.https_rejected_too_large.add(1);
             return Err(CallError::TooLarge {
                 len,
                 max: WIRE_FRAME_BYTES_MAX,
@@ -222,9 +222,9 @@ impl SignedRequest<'_> {
         // From here on the minion is known: limits apply to it, and no longer to the connection
         // alone.
         let in_flight = self.permit.begin(&signer).ok_or_else(|| {
-            metrics.https_overloaded.add(1);
+            metrics.https_rejected_overloaded.add(1);
             CallError::Unavailable(format!(
-                "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches in flight; try again later"
+                "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches in flight; retry later"
             ))
         })?;
 
@@ -233,9 +233,9 @@ impl SignedRequest<'_> {
             .room(&in_flight.batches, len)
             .await
             .ok_or_else(|| {
-                metrics.https_overloaded.add(1);
+                metrics.https_rejected_overloaded.add(1);
                 CallError::Unavailable(
-                    "too many bytes of batches are in flight; try again later".to_owned(),
+                    "too many bytes of batches are in flight; retry later".to_owned(),
                 )
             })?;
 
@@ -271,7 +271,7 @@ impl SignedRequest<'_> {
         // The signature covers this hash, so the payload is verified only now.
         if sha256(&payload) != digest {
             let message = format!("the payload is not the one that minion {signer} signed");
-            return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
+            return Err(self.unproven("signature", &metrics.https_rejected_bad_signature, message));
         }
 
         metrics.https_batches.add(1);
@@ -293,13 +293,13 @@ impl SignedRequest<'_> {
             .map_err(|no_key| match &no_key {
                 NoKey::NotAccepted { .. } => self.unproven(
                     "not_accepted",
-                    &metrics.https_keys_not_accepted,
+                    &metrics.https_rejected_key_not_accepted,
                     no_key.to_string(),
                 ),
                 // The minion keeps its batch and sends it again: an unreadable file is a fault of
                 // this machine.
                 NoKey::Unreadable { .. } => {
-                    metrics.https_keys_unreadable.add(1);
+                    metrics.https_rejected_key_unreadable.add(1);
                     self.log("unreadable key", &no_key.to_string());
                     CallError::Unavailable(format!(
                         "the key of minion {id} cannot be read, see the daemon's log"
@@ -317,7 +317,7 @@ impl SignedRequest<'_> {
                 ours.iso(),
                 HTTPS_CLOCK_OFF_MAX.as_secs()
             );
-            return Err(self.unproven("clock", &metrics.https_clocks_off, message));
+            return Err(self.unproven("clock", &metrics.https_rejected_clock_skew, message));
         }
 
         // A default challenge means that the kernel had no random bytes: see `SignedSession::new`.
@@ -329,7 +329,7 @@ impl SignedRequest<'_> {
             let message = format!(
                 "the batch of minion {id} was made for another connection: it was sent twice, or without GET {HELLO_PATH} before"
             );
-            return Err(self.unproven("replayed", &metrics.https_replayed, message));
+            return Err(self.unproven("replayed", &metrics.https_rejected_replayed, message));
         };
 
         let text = envelope.signed_text(self.certificate);
@@ -340,7 +340,7 @@ impl SignedRequest<'_> {
             let message = format!(
                 "the signature does not match the accepted key of minion {id}, or not this certificate"
             );
-            return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
+            return Err(self.unproven("signature", &metrics.https_rejected_bad_signature, message));
         }
         // Last, since only a batch with a valid signature may raise the number. Requests of a
         // connection are sequential, so numbers only increase.
@@ -349,14 +349,19 @@ impl SignedRequest<'_> {
                 "batch {} of minion {id} was sent before on this connection",
                 envelope.number
             );
-            return Err(self.unproven("replayed", &metrics.https_replayed, message));
+            return Err(self.unproven("replayed", &metrics.https_rejected_replayed, message));
         }
 
         Ok(())
     }
 
     fn malformed(&self, what: impl std::fmt::Display) -> CallError {
-        self.server.ctx.archive.metrics.https_malformed.add(1);
+        self.server
+            .ctx
+            .archive
+            .metrics
+            .https_rejected_malformed
+            .add(1);
         self.log("malformed", &what.to_string());
         CallError::Protocol(what.to_string())
     }
@@ -371,7 +376,7 @@ impl SignedRequest<'_> {
     fn log(&self, kind: &'static str, why: &str) {
         let now = self.server.ctx.archive.clock.monotonic();
         if self.server.logged.is_due(kind, now) {
-            tracing::warn!(from = %self.connection.peer, why, "batch of a minion rejected");
+            tracing::warn!(from = %self.connection.peer, why, "batch of a minion rejected, none of it was stored");
         }
     }
 
@@ -394,7 +399,7 @@ impl SignedRequest<'_> {
             let request = match request {
                 Ok(request) => request,
                 Err(error) => {
-                    // The start of the next frame is unknown, so the calls after it have no answer.
+                    // The start of the next frame is unknown, so the calls after it have no response.
                     // Those before it are carried out.
                     self.malformed(&error);
                     answers.refuse(None, &error);
@@ -480,11 +485,11 @@ impl SignedRequest<'_> {
         let metrics = &self.server.ctx.archive.metrics;
 
         for (id, read) in reads {
-            // The answers of one batch are held together until the minion reads them.
+            // The responses of one batch are held together until the minion reads them.
             if answers.frames.len() > HTTPS_ANSWERS_OF_ONE_BYTES {
-                metrics.https_overloaded.add(1);
+                metrics.https_rejected_overloaded.add(1);
                 let message =
-                    "the answers before this one are long; send this call in a separate batch";
+                    "the responses before this one are long; send this call in a separate batch";
                 answers.refuse(Some(id), &CallError::Unavailable(message.to_owned()));
             } else {
                 answers.add(id, self.look_up(signer, read).await, metrics);
@@ -507,7 +512,7 @@ impl SignedRequest<'_> {
                 return Err(CallError::UnknownCall(request.call.to_owned()));
             };
 
-            // Under `own` the limits reduce the answer to what the signer returned itself.
+            // Under `own` the limits reduce the response to what the signer returned itself.
             let limits = match server.read {
                 MinionsRead::Own => ReadLimits::of_minion(&signer),
                 MinionsRead::None | MinionsRead::All => ReadLimits::default(),

@@ -1,8 +1,8 @@
-//! The requests of minions on other machines, which sign their calls with their own Salt keys.
+//! The requests of minions on other hosts, which sign their calls with their own Salt keys.
 //!
 //! `docs/WIRE.md` defines the format. Each connection gets a challenge. The signature of a batch
 //! covers this challenge, an increasing number, the minion's clock, the hash of the payload, and
-//! the daemon's certificate. So an intercepted batch is invalid on every other connection, also
+//! the daemon's certificate. Therefore an intercepted batch is invalid on every other connection, also
 //! after a restart, without a record of earlier batches. A minion can store only its own returns;
 //! the configuration defines its read access.
 //!
@@ -33,9 +33,9 @@ use crate::wire::call::{CallError, refusal_frame};
 use crate::wire::msgpack::Writer;
 use crate::wire::signed::{BATCH_PATH, HELLO_PATH, SIGNED_VERSION};
 
-/// The routes of minions. An address for minions alone rejects all other paths in the same format.
+/// The routes of minions. A separate minion listener rejects all other paths in the same format.
 pub(super) fn routes(minions: Arc<Minions>, alone: bool) -> Router {
-    // Other methods of these paths are answered in the format of minions, too.
+    // Other methods of these paths are also answered in the format of minions.
     let routes = Router::new()
         .route(HELLO_PATH, get(hello).fallback(unknown))
         .route(BATCH_PATH, post(take_batch).fallback(unknown));
@@ -80,7 +80,7 @@ async fn take_batch(
 }
 
 async fn unknown(State(minions): State<Arc<Minions>>, request: Request) -> Answer {
-    minions.ctx.archive.metrics.https_malformed.add(1);
+    minions.ctx.archive.metrics.https_rejected_malformed.add(1);
     rejected(&CallError::Protocol(format!(
         "{} {:.100} is unknown: minions send GET {HELLO_PATH}, then POST {BATCH_PATH}",
         request.method(),

@@ -21,7 +21,7 @@ use crate::base::limits::PAGE_ROWS;
 pub(super) struct Ask<'a> {
     pub(super) server: &'a Arc<HttpServer>,
     pub(super) access: &'a Access,
-    /// Grows by the answer of each operation.
+    /// Grows by the response of each operation.
     pub(super) room: &'a Mutex<Room>,
     pub(super) path: &'a [(String, String)],
     pub(super) address: Address<'a>,
@@ -56,12 +56,12 @@ impl Ask<'_> {
         Ok(fields)
     }
 
-    /// The answer of a call, with the rights and limits of the reader.
+    /// The response of a call, with the rights and limits of the reader.
     pub(super) async fn get<C: Run>(&self, args: C::Args<'static>) -> Result<C::Answer, HttpError> {
         v1::make::<C>(self.server, self.access, self.room, self.path, args).await
     }
 
-    /// Like [`Ask::get`], of a call that has no answer for an unknown job or minion.
+    /// Like [`Ask::get`], of a call that has no response for an unknown job or minion.
     pub(super) async fn known<C, A>(&self, args: C::Args<'static>) -> Result<A, HttpError>
     where
         C: Run + Call<Answer = Option<A>>,

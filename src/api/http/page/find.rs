@@ -1,4 +1,4 @@
-//! The search of every view: what a text can name, and where it leads.
+//! The search of every view: what a string can name, and where it leads.
 
 use salt_sls::Glob;
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub(super) enum Found {
     Lists(Box<FoundLists>),
 }
 
-/// Lists of what a text may be; `None` for those that the reader may not see.
+/// Lists of what a string may be; `None` for those that the reader may not see.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct FoundLists {
     q: String,
@@ -34,7 +34,7 @@ pub(super) struct FoundLists {
     events: bool,
 }
 
-/// What a text is by its form.
+/// What a string is by its form.
 #[derive(Debug, PartialEq, Eq)]
 enum Form<'a> {
     Nothing,

@@ -84,10 +84,7 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
         .route("/sign-in/{link}", get(session::open_link))
         .route("/sign-out", post(session::sign_out))
         .route("/reactor/reactions/{seq}/replay", post(replay))
-        .route(
-            "/engines/{name}/dead-letters/{change}",
-            post(change_letters),
-        );
+        .route("/sinks/{name}/dead-letters/{change}", post(change_letters));
 
     for (path, kind, text) in ASSETS {
         let asset = move |headers: HeaderMap| async move {
@@ -118,7 +115,7 @@ pub(super) fn routes() -> Router<Arc<HttpServer>> {
                     return session::ask_for_token(&uri, had_session);
                 };
 
-                // It holds the answers of all operations of a view.
+                // It holds the responses of all operations of a view.
                 let asked = Asked::of_visit(&headers);
                 Box::pin(show(view, &server, access, peer, path, &uri, asked)).await
             }
@@ -152,7 +149,7 @@ async fn show(
         let Query(query) =
             query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
 
-        // Reserved before the operations: their answers are in memory until the page is rendered.
+        // Reserved before the operations: their responses are in memory until the page is rendered.
         let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);
 
         let loaded = view
@@ -310,7 +307,7 @@ async fn change_letters(
     match changed.await {
         // A redirect, as of a replay.
         Ok(answer) => see_other(&LocalPath::or_root(&format!(
-            "/engines/{}?{change}={}",
+            "/sinks/{}?{change}={}",
             encoded(&name),
             answer.count
         ))),

@@ -25,7 +25,7 @@ macro_rules! templates {
 }
 
 pub(super) const TEMPLATES: &[(&str, &str)] = templates! {
-    "causes.html" "diff.html" "durations.html" "engines.html" "events.html" "failures.html" "find.html" "fleet.html"
+    "causes.html" "diff.html" "durations.html" "delivery.html" "events.html" "failures.html" "find.html" "fleet.html"
     "job.html" "jobs.html" "layout.html" "minion.html" "minions.html" "notice.html" "overview.html" "reaction.html"
     "reactor.html" "strip.html" "times.html"
 };
@@ -76,7 +76,11 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
         };
         // A malformed template costs its view alone.
         if let Err(error) = added {
-            tracing::error!(name, error, "template is malformed");
+            tracing::error!(
+                name,
+                error,
+                "page template malformed, views that use it fail: report this message"
+            );
         }
     }
 
@@ -97,7 +101,7 @@ impl<T: Serialize + Send> Data for T {
 /// A page: the template within the layout.
 pub(super) fn page(template: &str, frame: &dyn Data, data: &dyn Data) -> Result<String, HttpError> {
     let failed = |error: minijinja::Error| {
-        tracing::error!(template, %error, "cannot render a page");
+        tracing::error!(template, %error, "cannot render a page, the browser gets an error: report this message");
         HttpError::from(CallError::Internal(format!(
             "the page cannot be rendered: {error}"
         )))
@@ -238,7 +242,7 @@ pub(super) fn calendar(at: Micros) -> String {
         .map_or_else(|| at.iso(), |at| at.strftime("%-d %b %H:%M").to_string())
 }
 
-/// The text of a stored value that is a text, or a list of them.
+/// The text of a stored value that is a string, or a list of them.
 pub(super) fn text_of(value: &Stored) -> String {
     let packed = value.packed();
     as_text(packed).map_or_else(
@@ -262,7 +266,7 @@ fn precise(value: &Value) -> Value {
     time(value, "YYYY-MM-DD HH:MM:SS.mmm".len())
 }
 
-/// A time in UTC, to so many characters. The page states the zone once.
+/// A time in UTC, cut to this many characters. The page states the zone once.
 fn time(value: &Value, len: usize) -> Value {
     let Some(iso) = iso(value) else {
         return Value::from_safe_string(String::new());
@@ -307,7 +311,7 @@ fn around(value: &Value) -> Value {
     Value::from_safe_string(fields.unwrap_or_default())
 }
 
-/// Whether a text is a unified diff, as states report changes of files.
+/// Whether a string is a unified diff, as states report changes of files.
 fn is_diff(text: &str) -> bool {
     text.starts_with("--- ") && text.contains("\n+++ ") || text.starts_with("@@ ")
 }
@@ -318,7 +322,7 @@ fn tree(value: &Value) -> Value {
     tree.append(value, 0);
     if tree.nodes >= PAGE_TREE_NODES_MAX {
         tree.html
-            .push_str("<p>The rest is not shown; the API has all of it.</p>");
+            .push_str("<p>The rest is not shown; the API returns all of it.</p>");
     }
 
     Value::from_safe_string(tree.html)
@@ -418,7 +422,7 @@ impl Tree {
         if is_nested && depth >= PAGE_TREE_DEPTH_MAX {
             let _ = write!(
                 self.html,
-                "<li><b>{key}</b>: nested deeper; the API has all of it</li>"
+                "<li><b>{key}</b>: nested deeper; the API returns all of it</li>"
             );
         } else if is_nested {
             let open = if depth < TREE_OPEN { " open" } else { "" };

@@ -144,7 +144,7 @@ pub(super) async fn open_link(
             let seconds = PAGE_LINK_LIFETIME.as_secs();
 
             let why = format!(
-                "The link is not valid: it works once, within {seconds} s. Ask for a new one on the machine, or sign in with a token."
+                "The link is not valid: it works once, within {seconds} s. Ask for a new one on the host, or sign in with a token."
             );
             not_signed_in(&root, &why)
         }

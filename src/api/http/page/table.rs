@@ -15,8 +15,8 @@ use super::views::{
 };
 use super::{causes, job, overview};
 use crate::api::call::{
-    Cursor, causes as call_causes, durations as call_durations, events, jobs, minions, reactor,
-    sinks,
+    Cursor, causes as call_causes, consumers, durations as call_durations, events, jobs, minions,
+    reactor, sinks,
 };
 use crate::wire::msgpack::Time;
 
@@ -45,8 +45,9 @@ enum Kind {
     Minion,
     Reactor,
     Reaction,
-    Engines,
+    Sinks,
     Sink,
+    Consumers,
     Find,
     Compare,
 }
@@ -142,19 +143,20 @@ pub(super) const VIEWS: &[View] = &[
         "reactor",
         Kind::Reaction,
     ),
+    view("/sinks", "delivery.html", "Delivery", "sinks", Kind::Sinks),
     view(
-        "/engines",
-        "engines.html",
-        "Engines",
-        "engines",
-        Kind::Engines,
+        "/sinks/{name}",
+        "delivery.html",
+        "Sink",
+        "sinks",
+        Kind::Sink,
     ),
     view(
-        "/engines/{name}",
-        "engines.html",
-        "Sink",
-        "engines",
-        Kind::Sink,
+        "/consumers",
+        "delivery.html",
+        "Consumers",
+        "sinks",
+        Kind::Consumers,
     ),
     view("/find", "find.html", "Search", "", Kind::Find),
     view(
@@ -166,22 +168,22 @@ pub(super) const VIEWS: &[View] = &[
     ),
 ];
 
-/// What became of a request for a view.
+/// The result of a request for a view.
 pub(super) enum Loaded {
     Shown(Shown),
-    /// Another view has what was asked for.
+    /// Another view shows what was requested.
     At(LocalPath),
 }
 
 /// What a view shows.
 pub(super) struct Shown {
-    /// The title of its tab, which bookmarks and the history have too.
+    /// The title of the browser tab, of bookmarks and of the history.
     pub(super) title: String,
     pub(super) data: Box<dyn Data>,
 }
 
 impl View {
-    /// Whether a reader may see the view, as far as its limits tell.
+    /// Whether a reader may see the view, as far as limits allow.
     pub(super) fn is_allowed(&self, access: &Access) -> bool {
         match self.kind {
             Kind::Overview | Kind::Find => true,
@@ -192,7 +194,8 @@ impl View {
             Kind::Events | Kind::Event => v1::may::<events::List>(access),
             Kind::Minions | Kind::Minion => v1::may::<minions::List>(access),
             Kind::Reactor | Kind::Reaction => v1::may::<reactor::List>(access),
-            Kind::Engines | Kind::Sink => v1::may::<sinks::List>(access),
+            Kind::Sinks | Kind::Sink => v1::may::<sinks::List>(access),
+            Kind::Consumers => v1::may::<consumers::List>(access),
         }
     }
 
@@ -278,7 +281,8 @@ impl View {
                 let name = title(&[self.title, &view.reaction.tag]);
                 named(name, Box::new(view))
             }
-            Kind::Engines => named(title(&[self.title]), Box::new(views::engines(ask).await)),
+            Kind::Sinks => named(title(&[self.title]), Box::new(views::sinks(ask).await)),
+            Kind::Consumers => named(title(&[self.title]), Box::new(views::consumers(ask).await)),
             Kind::Sink => named(
                 title(&[self.title, ask.name()]),
                 Box::new(views::sink(ask).await?),

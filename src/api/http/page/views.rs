@@ -298,10 +298,10 @@ pub(super) async fn reaction(ask: &Ask<'_>) -> Result<ReactionView, HttpError> {
     })
 }
 
-/// Sinks and consumers; or one sink, with its dead letters.
+/// All sinks, or one sink with its dead letters, or all consumers.
 #[derive(Serialize)]
-pub(super) struct EnginesView {
-    sinks: Part<SinksPage>,
+pub(super) struct DeliveryView {
+    sinks: Option<Part<SinksPage>>,
     consumers: Option<Part<ConsumersPage>>,
     letters: Option<DeadLettersPage>,
     /// The ages at which entries expire, in seconds.
@@ -316,32 +316,43 @@ pub(super) struct EnginesView {
     paging: Paging,
 }
 
-pub(super) async fn engines(ask: &Ask<'_>) -> EnginesView {
+impl DeliveryView {
+    fn of(sinks: Option<Part<SinksPage>>, consumers: Option<Part<ConsumersPage>>) -> Self {
+        Self {
+            sinks,
+            consumers,
+            letters: None,
+            kept: Vec::new(),
+            is_kept_by_size: false,
+            can_change: false,
+            changed: None,
+            paging: Paging::default(),
+        }
+    }
+}
+
+pub(super) async fn sinks(ask: &Ask<'_>) -> DeliveryView {
+    let sinks = ask.part::<sinks::List>(sinks::ListArgs::default()).await;
+    DeliveryView::of(Some(sinks), None)
+}
+
+pub(super) async fn consumers(ask: &Ask<'_>) -> DeliveryView {
     let (sinks, mut consumers) = tokio::join!(
         ask.part::<sinks::List>(sinks::ListArgs::default()),
         ask.part::<consumers::List>(consumers::ListArgs::default())
     );
 
-    // A sink's consumer has its name, lag and error, which the list of sinks has already.
+    // A sink's consumer has its name, lag and error, which the list of sinks shows.
     if let (Some(SinksPage { sinks }), Part::Shown(page)) = (sinks.shown(), &mut consumers) {
         let is_of_sink = |name: &str| sinks.iter().any(|sink| sink.name == name);
         page.consumers
             .retain(|consumer| !is_of_sink(&consumer.name));
     }
 
-    EnginesView {
-        sinks,
-        consumers: Some(consumers),
-        letters: None,
-        kept: Vec::new(),
-        is_kept_by_size: false,
-        can_change: false,
-        changed: None,
-        paging: Paging::default(),
-    }
+    DeliveryView::of(None, Some(consumers))
 }
 
-pub(super) async fn sink(ask: &Ask<'_>) -> Result<EnginesView, HttpError> {
+pub(super) async fn sink(ask: &Ask<'_>) -> Result<DeliveryView, HttpError> {
     let args = sinks::ListArgs {
         name: Some(ask.name().to_owned()),
     };
@@ -354,8 +365,8 @@ pub(super) async fn sink(ask: &Ask<'_>) -> Result<EnginesView, HttpError> {
     let next = letters.next.as_ref();
     let next = next.map(|(seq, id)| serde_json::json!([seq, id]).to_string());
 
-    Ok(EnginesView {
-        sinks: Part::Shown(sinks),
+    Ok(DeliveryView {
+        sinks: Some(Part::Shown(sinks)),
         consumers: None,
         letters: Some(letters),
         kept: classes

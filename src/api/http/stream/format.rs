@@ -13,7 +13,7 @@ fn append(value: &impl Serialize, out: &mut Vec<u8>) {
     let start = out.len();
     if let Err(error) = serde_json::to_writer(&mut *out, value) {
         // Answers of calls are whole msgpack, so only damaged data leads here. A stream goes on.
-        tracing::error!(%error, "event has no form in JSON");
+        tracing::error!(%error, "event cannot be written as JSON, left out of the stream: run `saltcellar store verify`");
         out.truncate(start);
         out.extend_from_slice(b"null");
     }
@@ -72,7 +72,7 @@ impl Format {
         }
     }
 
-    /// Appends the events of a call's result; without any, a sign of life.
+    /// Appends the events of a call's result; without any, a heartbeat.
     pub(in crate::api::http) fn append(self, found: &FollowedEvents, out: &mut Vec<u8>) {
         for event in &found.events {
             // A line of NDJSON has the id in the event.

@@ -66,7 +66,7 @@ impl SharedPieces {
         let slot = self.slot(key);
         let piece = slot.get_or_try_init(|| read).await.cloned();
 
-        // A piece without progress is a sign of life, and is not valid any more when the next event
+        // A piece without progress is a heartbeat, and is not valid any more when the next event
         // arrives.
         let is_kept = piece
             .as_ref()
@@ -241,7 +241,7 @@ mod tests {
         };
         let at = key(5);
         drop(shared.get(&at, &reader, read).await.unwrap());
-        // The piece is known, so it is not read again.
+        // The piece is known, so it is not reread.
         let held = shared.get(&at, &slow, std::future::pending());
         let held = held.await.unwrap();
 

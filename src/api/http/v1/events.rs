@@ -161,7 +161,7 @@ impl Stream {
         };
 
         let events = stream.events_at_once(now);
-        // Without a wait: checks the filter, and fixes the position before the answer begins.
+        // Without a wait: checks the filter, and fixes the position before the response begins.
         let mut first = stream.read(start, events, Duration::ZERO).await?;
         first.text = access.budget.hold(first.text).await?;
         stream.note(&first);
@@ -261,7 +261,7 @@ impl Stream {
             .await?
             .map_err(failed)?;
 
-        // Nothing was skipped, so nothing is sent: a sign of life would tell that entries were
+        // Nothing was skipped, so nothing is sent: a heartbeat would tell that entries were
         // stored which the token may not read.
         let store = self.server.ctx.archive.store.id();
         let mut text = found.last.map_or_else(Vec::new, |last| {
@@ -271,7 +271,7 @@ impl Stream {
 
         // It ended the count, so it comes behind the others.
         if let Some((seq, error)) = found.too_costly {
-            self.server.ctx.archive.metrics.filters_too_costly.add(1);
+            self.server.ctx.archive.metrics.conditions_too_costly.add(1);
             let id = format!("{store}:{seq}");
             text.extend(self.format.skipped(1, &id, Some(&error.to_string())));
         }

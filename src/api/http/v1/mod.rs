@@ -113,7 +113,7 @@ async fn run(
     }
 
     let room = access.budget.room(HTTP_ANSWER_RESERVE).await?;
-    // The answer to a change is about that change, so comparing it with an earlier one is no use.
+    // The response to a change is about that change, so comparing it with an earlier one is no use.
     let asked = Asked::of(&head.headers);
     let is_read = operation.method == "GET";
     let encode = move |text: Vec<u8>| {
@@ -147,11 +147,11 @@ async fn run(
     encoded.answer(JSON, |bytes| room.fill(bytes).map_err(HttpError::from))
 }
 
-/// The content type of answers.
+/// The content type of responses.
 const JSON: &str = "application/json";
 
-/// The answer of a reading or changing call for the page or salt-api, after the checks of its operation.
-/// `of_path` are the parts of the view's path. The room of the request grows by the answer.
+/// The response of a reading or changing call for the page or salt-api, after the checks of its operation.
+/// `of_path` are the parts of the view's path. The room of the request grows by the response.
 pub(super) async fn make<C: Run>(
     server: &Arc<HttpServer>,
     access: &Access,
@@ -165,8 +165,8 @@ pub(super) async fn make<C: Run>(
     let work = move || {
         let answer = answer::<C>(&ctx, &caller, args)?;
         let bytes = tree_bytes_of(&answer).map_err(|error| {
-            tracing::error!(call = C::NAME, %error, "answer has no form in JSON");
-            CallError::Internal(format!("the answer has no form in JSON: {error}"))
+            tracing::error!(call = C::NAME, %error, "response cannot be written as JSON, the call fails: report this message");
+            CallError::Internal(format!("the response cannot be written as JSON, the call fails: report this message: {error}"))
         })?;
         Ok::<_, CallError>((answer, bytes))
     };
@@ -195,7 +195,7 @@ pub(super) fn args_of<C: Run>(
     Ok(from_json(Json::Object(args))?)
 }
 
-/// The error if a call has no answer, which only an unknown job or minion can cause.
+/// The error if a call has no response, which only an unknown job or minion can cause.
 pub(super) fn not_found<C: Run>() -> HttpError {
     operation_of::<C>().map_or_else(|error| error, Operation::not_found)
 }
@@ -229,7 +229,7 @@ pub(super) fn tree_bytes(value: &Json) -> usize {
     NODE + below
 }
 
-/// As [`tree_bytes`], of an answer that is not decoded.
+/// As [`tree_bytes`], of a response that is not decoded.
 fn tree_bytes_of(answer: &impl Serialize) -> Result<usize, serde_json::Error> {
     let mut counter = NodeCounter {
         bytes: NodeCounter::NODE,
@@ -359,7 +359,7 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes a call, for its answer as JSON text in the form that the request asks for.
+/// Makes a call, for its response as JSON text in the form that the request asks for.
 async fn carry_out(
     server: &Arc<HttpServer>,
     access: &Access,

@@ -15,7 +15,7 @@ pub fn document() -> Json {
     let mut generator = SchemaSettings::draft2020_12()
         .for_serialize()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
-        // `default` describes how this program reads answers of other releases, not what it sends.
+        // `default` describes how this program reads responses of other releases, not what it sends.
         .with_transform(RecursiveTransform(|schema: &mut Schema| {
             drop(schema.remove("default"));
         }))
@@ -54,7 +54,7 @@ pub fn document() -> Json {
     })
 }
 
-/// The schema of an answer that exists: without one, the status is 404.
+/// The schema of a response that exists: without one, the status is 404.
 fn present(schema: Schema) -> Schema {
     let first = schema
         .get("anyOf")

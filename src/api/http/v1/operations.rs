@@ -27,7 +27,7 @@ pub(super) struct Operation {
     doc: Option<&'static str>,
     /// The arguments of the call, but those in the path.
     pub(super) params: Vec<Param>,
-    /// The answer is a stream of events without an end.
+    /// The response is a stream of events without an end.
     pub(super) is_stream: bool,
 }
 
@@ -37,7 +37,7 @@ impl Operation {
         format!("{} /api/v1{}", self.method, self.path)
     }
 
-    /// The error if there is no answer, which only an unknown job or minion can cause.
+    /// The error if there is no response, which only an unknown job or minion can cause.
     pub(super) fn not_found(&self) -> HttpError {
         let parts = [("{jid}", "job"), ("/causes", "job"), ("{minion}", "minion")];
         let what = parts
@@ -97,7 +97,7 @@ fn delete<C: Run>(path: &'static str) -> Operation {
     make("DELETE", path, const { &CallEntry::runs::<C>() })
 }
 
-/// A stream of the answers of a call that waits.
+/// A stream of the responses of a call that waits.
 fn stream<C: Wait, T: JsonSchema>(path: &'static str) -> Operation {
     Operation {
         params: of_arguments(SchemaGenerator::subschema_for::<T>, path),
@@ -134,7 +134,7 @@ pub(super) static OPERATIONS: LazyLock<Vec<Operation>> = LazyLock::new(|| {
         put::<consumers::Create>("/consumers/{name}").doc(CREATE),
         delete::<consumers::Delete>("/consumers/{name}"),
         post_and_wait::<consumers::Next>("/consumers/{name}/next")
-            .doc("Take the next events; they are delivered again until they are acknowledged"),
+            .doc("Take the next events; they are redelivered until they are acknowledged"),
         post::<consumers::Ack>("/consumers/{name}/ack")
             .doc("Acknowledge all events up to a sequence number"),
         post::<consumers::Nack>("/consumers/{name}/nack"),

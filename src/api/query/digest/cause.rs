@@ -107,7 +107,7 @@ fn of_run(outcome: &Outcome<'_>, fun: &str, minion: &str, code: i64) -> Failure 
 /// Where a map says what went wrong, in the order of what says most (`salt/modules/cmdmod.py`, `salt/utils/error.py`).
 const TOLD_BY: [&str; 6] = ["stderr", "error", "message", "comment", "stdout", "ret"];
 
-/// The first line of a text, or of the text in a value that says most; at most [`CAUSE_EXAMPLE_MAX`] characters.
+/// The first line of a string, or of the text in a value that says most; at most [`CAUSE_EXAMPLE_MAX`] characters.
 fn first_line(value: &[u8]) -> String {
     let text = text_in(value, 3).unwrap_or_default();
     let lines = text.lines().map(str::trim);

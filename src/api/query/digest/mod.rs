@@ -11,7 +11,7 @@
 //!
 //! # Simplification
 //!
-//! Successful runs without states have no row. So a minion whose first return of such a job succeeded, and that then sent another one that
+//! Successful runs without states have no row. Therefore a minion whose first return of such a job succeeded, and that then sent another one that
 //! failed, counts as failed here, while the job itself ([`super::Job`]) shows the first.
 
 mod cause;
@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// Drops texts and causes that no run has any more.
+    /// Drops strings and causes that no run has any more.
     fn sweep(&mut self) {
         self.causes.retain(|cause| Arc::strong_count(cause) > 1);
         self.texts.retain(|text| Arc::strong_count(text) > 1);

@@ -63,7 +63,7 @@ impl Spread {
         }
     }
 
-    /// The duration, in milliseconds, that so many percent of the runs do not exceed; at most the longest.
+    /// The duration, in milliseconds, that this many percent of the runs do not exceed; at most the longest.
     pub(crate) fn percentile(&self, percent: u64) -> f64 {
         let wanted = (self.runs * percent).div_ceil(100).max(1);
         let mut seen = 0;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::extension::Install;
-use crate::cli::doctor::SALT_CONFIG;
+use crate::config::salt_master::SALT_CONFIG;
 
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
@@ -18,12 +18,12 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub(super) remove: bool,
     /// Make the changes without a question
-    #[arg(long, conflicts_with_all = ["dry_run", "check"])]
+    #[arg(short, long, conflicts_with_all = ["dry_run", "check"])]
     pub(super) yes: bool,
     /// Only watch: read the bus, serve the page on a loopback address, and leave the master as it is, without a restart
-    #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "install", "minion", "master_only"])]
+    #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "extension", "minion", "master_only"])]
     pub(super) passive: bool,
-    /// Also import the jobs of Salt's own job cache
+    /// Also import the jobs of Salt's job cache
     #[arg(long, conflicts_with_all = ["check", "remove", "minion", "master_only"])]
     pub(super) import: bool,
     /// Also hand the master's reactor over to saltcellar
@@ -41,18 +41,18 @@ pub(in crate::cli) struct Args {
     /// Do not change the master's job cache
     #[arg(long)]
     pub(super) no_job_cache: bool,
-    /// Method of installing Salt's extension [default: as in the last run, or file]
-    #[arg(long, value_enum)]
-    pub(super) install: Option<Install>,
+    /// Method of installing Salt's extension [default: as in the last run, or module-dirs]
+    #[arg(long, value_enum, value_name = "METHOD")]
+    pub(super) extension: Option<Install>,
     /// Directory of the extension: `returners/saltcellar.py`, or its wheel [default: /usr/share/saltcellar, or ../share/saltcellar
-    /// beside this program]
+    /// next to this program]
     #[arg(long, value_name = "DIR")]
-    pub(super) extension: Option<PathBuf>,
+    pub(super) extension_dir: Option<PathBuf>,
     /// Only manage the file in master.d: neither the daemon's configuration nor services
     #[arg(long, conflicts_with = "minion")]
     pub(super) master_only: bool,
-    /// Manage the file for minions of other machines; URL is that of the daemon's HTTPS source
-    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "job_cache", "no_job_cache", "install", "extension"])]
+    /// Manage the file for minions of other hosts; URL is that of the daemon's minion listener
+    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "job_cache", "no_job_cache", "extension", "extension_dir"])]
     pub(super) minion: Option<String>,
     /// With --minion: CA certificate of the daemon, in PEM [default: the CAs of the system]
     #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion")]
@@ -88,7 +88,7 @@ fn https_url(text: &str) -> Result<String, String> {
             .all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
 
     fits.then(|| text.to_owned()).ok_or_else(|| {
-        "expected the URL of the daemon's HTTPS source, such as https://master.example:4580"
+        "expected the URL of the daemon's minion listener, such as https://master.example:4580"
             .to_owned()
     })
 }

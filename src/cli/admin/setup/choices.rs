@@ -27,7 +27,7 @@ impl Default for Choices {
             events: Events::Bus,
             job_cache: true,
             reactor: false,
-            install: Install::File,
+            install: Install::ModuleDirs,
         }
     }
 }
@@ -41,7 +41,7 @@ impl Choices {
             events: args.events.unwrap_or(recorded.events),
             job_cache: chosen(args.job_cache, args.no_job_cache, recorded.job_cache),
             reactor: chosen(args.reactor, args.no_reactor, recorded.reactor),
-            install: args.install.unwrap_or(recorded.install),
+            install: args.extension.unwrap_or(recorded.install),
         }
     }
 
@@ -59,7 +59,7 @@ impl Choices {
                 "--no-job-cache" => choices.job_cache = false,
                 // A value of a later version leaves the default.
                 "--events" => choices.events = value(words.next()).unwrap_or(choices.events),
-                "--install" => choices.install = value(words.next()).unwrap_or(choices.install),
+                "--extension" => choices.install = value(words.next()).unwrap_or(choices.install),
                 // A flag of a later version.
                 _ => {}
             }
@@ -85,7 +85,7 @@ impl Choices {
             flags.extend([" --events ", &name(&self.events)]);
         }
         if self.install != default.install {
-            flags.extend([" --install ", &name(&self.install)]);
+            flags.extend([" --extension ", &name(&self.install)]);
         }
 
         if flags.is_empty() {

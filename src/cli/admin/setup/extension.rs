@@ -19,18 +19,18 @@ use crate::reactor::{SaltPython, memory_file};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum Install {
     /// Salt loads it from a directory of saltcellar's package (`module_dirs`); it survives upgrades of Salt
-    File,
+    ModuleDirs,
     /// Its wheel is installed into Salt's Python with pip; an upgrade of Salt may remove it
-    Package,
+    Pip,
     /// It is installed by other means, such as `salt-pip install`
-    None,
+    Manual,
 }
 
 /// The returner below a directory of `module_dirs`. Salt treats both names alike.
 const RETURNER: [&str; 2] = ["returners/saltcellar.py", "_returners/saltcellar.py"];
 
 /// Directories that may contain the extension and the units: `given`, or the package's directory
-/// and the one beside this program.
+/// and the directory next to this program.
 pub(super) fn share(root: &Path, given: Option<&Path>) -> Vec<PathBuf> {
     // No other directory may take the place of a named one unnoticed.
     if let Some(given) = given {
@@ -39,7 +39,7 @@ pub(super) fn share(root: &Path, given: Option<&Path>) -> Vec<PathBuf> {
 
     let mut dirs = vec![root.join("usr/share/saltcellar")];
 
-    // An unpacked release has `bin` and `share` beside each other.
+    // An unpacked release contains `bin` and `share` next to each other.
     let beside = std::env::current_exe()
         .ok()
         .and_then(|program| Some(program.parent()?.parent()?.join("share/saltcellar")));
@@ -67,7 +67,7 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
 
     let Some(dir) = share.iter().find(|dir| file(dir).is_some()) else {
         bail!(
-            "find the extension: there is no {} in {}; install the package saltcellar, or name its directory with --extension",
+            "find the extension: there is no {} in {}; install the package saltcellar, or name its directory with --extension-dir",
             RETURNER[0],
             names(share)
         );
@@ -81,7 +81,7 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
 
     TrustedPath::check_tree(&dir, own_uid()).with_context(|| {
         format!(
-            "use the extension in {}; copy the directory to a place of root's and name it with --extension",
+            "use the extension in {}; copy the directory to a place of root's and name it with --extension-dir",
             dir.display()
         )
     })?;
@@ -124,8 +124,8 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
             Ok(one.clone())
         }
         [] => bail!(
-            "find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its directory with --extension; \
-             `--install file` needs no wheel",
+            "find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its directory with --extension-dir; \
+             `--extension module-dirs` needs no wheel",
             names(share)
         ),
         [one, other, ..] => {
@@ -269,7 +269,7 @@ impl Salt {
                 Err(error) => {
                     // Left there, Salt would find an extension that it cannot load.
                     back().with_context(|| format!("undo after: {error:#}"))?;
-                    Err(error.context("install the extension, which is uninstalled again"))
+                    Err(error.context("install the extension, which was uninstalled"))
                 }
             }
         });
@@ -302,7 +302,7 @@ impl Salt {
             .unwrap_or("it printed nothing")
             .to_owned();
         bail!(
-            "{what}: {}: {last}; `--install file` needs no pip",
+            "{what}: {}: {last}; `--extension module-dirs` needs no pip",
             output.status
         )
     }

@@ -1,4 +1,4 @@
-//! `saltcellar setup`: sets up a Salt master, or a minion of another machine, to use saltcellar,
+//! `saltcellar setup`: sets up a Salt master, or a minion of another host, to use saltcellar,
 //! and undoes it.
 //!
 //! A plan of steps ([`plan`]) is shown and, after a question, carried out: the extension
@@ -44,7 +44,7 @@ use crate::config::{Config, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SocketCho
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Shows a plan and asks before it changes anything; without a terminal, --yes is required. A second run changes nothing. \
-A step that fails undoes the ones before it. After changes, `doctor` checks the machine; with --output json, it prints a document of its own.
+A step that fails undoes the ones before it. After changes, `doctor` checks the host; with --output json, it prints a document of its own.
 
 Exit codes: 0 success, or everything is in place; 1 something is not in place, a step failed, or a file was not written by setup.
 
@@ -55,7 +55,8 @@ Examples:
   saltcellar setup --check --output json             check that everything is in place and in effect
   sudo saltcellar setup --passive                    only watch: read the bus, serve the page, leave the master as it is
   sudo saltcellar setup --remove                     undo it; no data is deleted
-  sudo saltcellar setup --master-only --install none only the file in master.d, without systemd
+  sudo saltcellar setup --master-only --extension manual
+                                                     only the file in master.d, without systemd
   saltcellar setup --minion https://master.example:4580 --ca /etc/salt/pki/saltcellar-ca.pem";
 
 const NO_SALT_PYTHON: &str = "find Salt's Python: no salt-master runs, is a unit of systemd, or is installed in PATH, /usr/bin, \
@@ -135,7 +136,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let path = directory(&master, &args.salt_config)?.join(NAME);
     let mut options = MasterOptions::new(&main, path);
 
-    let share = extension::share(&args.root, args.extension.as_deref());
+    let share = extension::share(&args.root, args.extension_dir.as_deref());
 
     let overrides = global.overrides();
     let environment = Environment::of_process();
@@ -159,7 +160,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     let settings = daemon::Settings::read(&config_file)?;
 
-    // Kept as a result: a setup with `--install none` works without Salt's Python.
+    // Kept as a result: a setup with `--extension manual` works without Salt's Python.
     let salt = salt_of(args, settings.python(), &master);
 
     // Either file may be missing, so both record the choices.
@@ -222,8 +223,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let needs_options = !options.is_empty();
 
     let module_dir = match choices.install {
-        Install::File if needs_options => Some(extension::module_dir(&share)?),
-        Install::File | Install::Package | Install::None => None,
+        Install::ModuleDirs if needs_options => Some(extension::module_dir(&share)?),
+        Install::ModuleDirs | Install::Pip | Install::Manual => None,
     };
 
     if let Some(dir) = &module_dir {
@@ -244,7 +245,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     if choices.reactor {
         options.ensure_no_salt_reactor()?;
-        // Once the reactor is handed over, faults of its rules are for `reactor check` to report.
+        // Once the reactor is handed over, faults of its rules are for `reactor lint` to report.
         if changes {
             ensure_rules(&master, &config, salt.as_ref().ok())?;
         }
@@ -252,8 +253,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     if needs_options {
         match (choices.install, module_dir) {
-            (Install::File, Some(dir)) => salt?.check(plan, &dir, changes),
-            (Install::Package, _) => {
+            (Install::ModuleDirs, Some(dir)) => salt?.check(plan, &dir, changes),
+            (Install::Pip, _) => {
                 let salt = salt?;
                 let wheel = extension::wheel(&share)?;
                 let installed = doctor::installed_extension(&salt.python, &master);
@@ -262,13 +263,13 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
             }
 
             // The master would be restarted without its job cache, and then publish no job.
-            (Install::None, _) if !args.master_only => {
+            (Install::Manual, _) if !args.master_only => {
                 // Without Salt's Python there is nothing to check with.
                 if let Ok(salt) = salt {
                     salt.loads(None).context(NOT_THERE)?;
                 }
             }
-            (Install::File | Install::None, _) => {}
+            (Install::ModuleDirs | Install::Manual, _) => {}
         }
     }
 
@@ -312,7 +313,7 @@ fn for_removal(
 
     if let Err(error) = &config {
         plan.remarks.push(format!(
-            "the daemon's configuration has an error and is not used: {error:#}"
+            "the daemon's configuration contains an error and is not used: {error:#}"
         ));
     }
 
@@ -340,8 +341,8 @@ fn for_removal(
 }
 
 /// Remedy for a missing extension that is installed by other means.
-const NOT_THERE: &str = "find the extension, which is installed by other means (`--install none`, in this run or an earlier one): \
-     install it again, or let `saltcellar setup --install file` do it";
+const NOT_THERE: &str = "find the extension, which is installed by other means (`--extension manual`, in this run or an earlier one): \
+     reinstall it, or let `saltcellar setup --extension module-dirs` do it";
 
 /// Fails, listing all faults, if rules or files of the reactor would fail after the handover.
 fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> anyhow::Result<()> {
@@ -353,7 +354,7 @@ fn ensure_rules(master: &SaltMaster, config: &Config, salt: Option<&Salt>) -> an
     }
 
     bail!(
-        "hand the reactor over: reactions would fail; repair these, then `saltcellar reactor check` finds no fault:\n  {}",
+        "hand the reactor over: reactions would fail; repair these, then `saltcellar reactor lint` finds no fault:\n  {}",
         faults.join("\n  ")
     )
 }
@@ -409,7 +410,7 @@ fn wanted(
             plan.remarks
                 .push("the master has no rules (`reactor`) yet".to_owned());
         }
-        // The item also turns Salt's own reactor off.
+        // The item also turns Salt's reactor off.
         options.add("engines", ENGINE);
     }
 }
@@ -616,7 +617,7 @@ mod tests {
         let remarks = plan.remarks.join("\n");
         assert!(
             remarks.contains(
-                "the daemon's configuration has an error and is not used: read the configuration: "
+                "the daemon's configuration contains an error and is not used: read the configuration: "
             ) && remarks.contains("buss: unknown key"),
             "{remarks}"
         );

@@ -179,7 +179,7 @@ fn items(value: Option<&Value>) -> Vec<Value> {
     }
 }
 
-/// Whether a value of `engines` starts Salt's own reactor by name.
+/// Whether a value of `engines` starts Salt's reactor by name.
 fn names_reactor(engines: &Value) -> bool {
     let is_own = |map: &Map| map.contains_key("reactor");
     items(Some(engines))

@@ -301,7 +301,7 @@ fn confirm(is_table: bool) -> anyhow::Result<()> {
     stdin
         .lock()
         .read_line(&mut answer)
-        .context("read the answer")?;
+        .context("read the response")?;
 
     if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());

@@ -174,7 +174,7 @@ fn deliver(plan: &mut Plan, spool: PathBuf, salt: anyhow::Result<Salt>) -> anyho
 
     plan.step("spool", does, move || {
         let left = |left: u64, why: &str| {
-            let result = format!("{left} bytes of entries are left in {}{why}: they are delivered if saltcellar is set up again", spool.display());
+            let result = format!("{left} bytes of entries are left in {}{why}: they are delivered if saltcellar is set up later", spool.display());
             Done::new().with_result(result)
         };
 

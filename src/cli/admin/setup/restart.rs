@@ -45,7 +45,7 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
         let has_ended = !service::is("is-active", MASTER_UNIT)?;
         if has_ended || Instant::now() > until {
             return Err(error).with_context(|| {
-                format!("wait for {MASTER_UNIT} (`journalctl -u {MASTER_UNIT}` has the cause)")
+                format!("wait for {MASTER_UNIT} (see `journalctl -u {MASTER_UNIT}`)")
             });
         }
 
@@ -80,7 +80,7 @@ pub(super) fn restarted_around(
         Ok(()) => {
             let does = "restore the master's configuration, and restart it";
             Ok(Done::new()
-                .with_result(format!("{MASTER_UNIT} answers with it"))
+                .with_result(format!("{MASTER_UNIT} responds with it"))
                 .undone_by(does, back))
         }
 

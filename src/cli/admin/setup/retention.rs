@@ -46,7 +46,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
             let entries: u64 = planned.map(|row| row.entries).sum();
             format!("{entries} stored entries")
         }
-        Err(_) => "how many is unknown while the daemon does not answer".to_owned(),
+        Err(_) => "how many is unknown while the daemon does not respond".to_owned(),
     };
 
     Some(format!("{text}: {count}"))

@@ -70,7 +70,7 @@ pub(super) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
 pub(super) fn systemctl(verb: &str, units: &[&str]) -> anyhow::Result<()> {
     let args: Vec<&str> = verb.split(' ').chain(units.iter().copied()).collect();
     run("systemctl", &args).with_context(|| match units {
-        [unit, ..] => format!("{verb} {unit} (`journalctl -u {unit}` has the cause)"),
+        [unit, ..] => format!("{verb} {unit} (see `journalctl -u {unit}`)"),
         [] => verb.to_owned(),
     })
 }
@@ -93,7 +93,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             .map(|dir| dir.join("systemd").display().to_string())
             .collect();
         bail!(
-            "install {UNIT}: systemd has no such unit, and {} does not have it; install the package",
+            "install {UNIT}: systemd knows no such unit, and {} does not contain it; install the package",
             dirs.join(" or ")
         );
     };

@@ -19,7 +19,7 @@ use crate::api::client::{Client, ClientError};
 use crate::api::query::JobResult;
 use crate::cli::format::colour;
 use crate::cli::jobs::causes::causes_of;
-use crate::cli::{Global, NoDaemon, ask};
+use crate::cli::{Global, NoDaemon, ask, duration};
 use crate::reactor::stored::States;
 use crate::wire::call::Id;
 use anyhow::{Context as _, bail};
@@ -32,13 +32,22 @@ Failed reactions are those among the latest; `saltcellar reactor history --state
 
 Examples:
   saltcellar top
-  saltcellar top --interval 5";
+  saltcellar top --interval 5s";
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Seconds between two updates
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
-    interval: u64,
+    /// Time between two updates, from 1s to 60s
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+}
+
+/// Faster updates would load the daemon, and a slower view is not live.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&interval) {
+        return Err("expected a duration from 1s to 60s".to_owned());
+    }
+    Ok(interval)
 }
 
 /// As many as fit a large screen.
@@ -70,7 +79,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         global,
         &mut client,
         &mut view,
-        Duration::from_secs(flags.interval),
+        flags.interval,
     );
 
     // Before the error is printed, which the other screen would hide.
@@ -91,7 +100,7 @@ fn live(
 
         let wait = interval.saturating_sub(updated.elapsed());
 
-        // Some terminals report releases of keys, too.
+        // Some terminals also report releases of keys.
         if event::poll(wait)?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press

@@ -38,12 +38,12 @@ pub(super) fn section(plan: &Plan<'_>, number: usize, master: &MasterName) -> St
         password = quoted(&format!("file:{}", config.join("nats.password").display())),
     );
 
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     if !plan.args.no_tls {
         let ca = config.join("nats-ca.pem").display().to_string();
         let _ = writeln!(text, "    tls: {{ca: {}}}", quoted(&ca));
     }
-    // The monitoring port is open to the server's own machine only.
+    // The monitoring port is open to the server's own host only.
     if let Some(server) = plan.servers.iter().find(|server| server.is_host(name)) {
         let _ = writeln!(
             text,

@@ -28,7 +28,7 @@ use crate::cli::format::exit::BadUsage;
 use crate::cli::{Global, show};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Each master has a user, who may publish that master's entries and signs of life, read the stream, and nothing else: no user but \
+Each master has a user, who may publish that master's entries and heartbeats, read the stream, and nothing else: no user but \
 nats-admin may change, purge or delete the stream. A server acknowledges what it has synced. docs/CLUSTER.md describes the steps.
 
 Examples:
@@ -39,7 +39,7 @@ Examples:
   saltcellar cluster init --masters m1,m2,m3,m4 --dir cluster
                                              add a master: the other passwords stay";
 
-/// Texts by the names of their files.
+/// Strings by the names of their files.
 type Files = BTreeMap<String, String>;
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {

@@ -124,7 +124,7 @@ pub(super) fn user_file(master: &MasterName) -> String {
     format!("master-{}", master.token())
 }
 
-/// A text in quotes, as both YAML and NATS read it.
+/// A string in quotes, as both YAML and NATS read it.
 pub(super) fn quoted(text: &str) -> String {
     // Neither control characters nor quotes are in what is quoted here, but for paths.
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))

@@ -38,7 +38,7 @@ pub(super) fn config<'a>(
         store = quoted(&store.display().to_string()),
     );
 
-    // Writing to a text cannot fail.
+    // Writing to a string cannot fail.
     let _ = write!(text, "{}", tls(plan, "", false));
     if plan.servers.len() > 1 {
         let _ = write!(text, "{}", routes(plan, server, password(ROUTE)));
@@ -109,7 +109,7 @@ fn users<'a>(plan: &Plan<'_>, password: &impl Fn(&str) -> &'a str) -> String {
     );
     for master in &plan.masters {
         let rights = Rights::of(&plan.subjects, master);
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             "    {{ user: {user}, password: {password}, permissions: {{\n      \

@@ -106,7 +106,7 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("no answer within {} s", TIMEOUT.as_secs()));
+                return Err(format!("no response within {} s", TIMEOUT.as_secs()));
             }
         }
     };
@@ -124,7 +124,7 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
 
     let Some(answer) = answer.filter(|_| status.success()) else {
         return Err(format!(
-            "no answer, {status}; Python 3.10 or later is required"
+            "no response, {status}; Python 3.10 or later is required"
         ));
     };
 
@@ -150,8 +150,8 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     })
 }
 
-/// Directories of `salt-pip` in Salt's own packages that have the extension: one for each minor
-/// version of Python, beside its `bin`.
+/// Directories of `salt-pip` in Salt's packages that have the extension: one for each minor
+/// version of Python, next to its `bin`.
 pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
     let root = python
         .parent()

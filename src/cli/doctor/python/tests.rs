@@ -29,11 +29,11 @@ fn an_extension_is_installed_if_salts_loader_finds_it() {
     ] {
         assert_eq!(answer_of(&torn, 0).unwrap().extension, None, "{torn}");
     }
-    assert!(answer_of(whole, 3).unwrap_err().contains("no answer"));
+    assert!(answer_of(whole, 3).unwrap_err().contains("no response"));
     assert!(
         answer_of("Segmentation fault", 0)
             .unwrap_err()
-            .contains("no answer")
+            .contains("no response")
     );
     assert!(ask(&dir.path().join("none"), &master).is_err());
 }

@@ -15,10 +15,9 @@ use serde::Serialize;
 
 use self::sink::Sink;
 use super::colour::{self, Line, Tone};
-use super::outputter::{Colours, nested};
+use super::outputter::Colours;
 use super::streams;
 use crate::base::visible::{json_plain, plain};
-use crate::wire::msgpack::json::from_json;
 
 /// The structure of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -31,7 +30,7 @@ pub enum Format {
     Jsonl,
 }
 
-/// The values of `--output`: the formats, and two of Salt's outputters.
+/// The values of `--output`: the formats, and the rows of tables for spreadsheets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     /// Aligned columns or indented text, for people.
@@ -42,20 +41,15 @@ pub enum Form {
     Jsonl,
     /// The rows of tables as comma-separated values (RFC 4180).
     Csv,
-    /// Salt's `nested` outputter.
-    Nested,
-    /// Salt's `highstate` outputter; only for the returns of a job.
-    Highstate,
 }
 
 impl From<Form> for Format {
-    /// Salt's outputters format documents, see `Output::json`.
     fn from(form: Form) -> Self {
         match form {
             // The same rows as a table, see `Table::print`.
             Form::Table | Form::Csv => Self::Table,
             Form::Json => Self::Json,
-            Form::Jsonl | Form::Nested | Form::Highstate => Self::Jsonl,
+            Form::Jsonl => Self::Jsonl,
         }
     }
 }
@@ -229,17 +223,10 @@ impl Output {
         }
     }
 
-    /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's
-    /// outputter.
+    /// Writes a document: indented for `json`, otherwise on one line.
     pub fn json(&mut self, document: &(impl Serialize + ?Sized)) -> Result<(), OutputError> {
         // In memory, so that a value without a form in JSON leaves no half of a document.
         let document = serde_json::to_value(document).map_err(io::Error::from)?;
-
-        if matches!(self.form, Form::Nested | Form::Highstate)
-            && let Ok(value) = from_json(&document)
-        {
-            return self.rendered(&nested(&value, 0, self.colours(), false));
-        }
 
         let text = if self.format == Format::Json {
             format!("{document:#}")

@@ -82,7 +82,7 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
             Some(clean(&python::text(data)))
         }
         Value::Map(hosts) => {
-            // An orchestration is shown under the id of the master, beside its `retcode`.
+            // An orchestration is shown under the id of the master, with its `retcode`.
             let master = |key: &Value| key.as_str().is_some_and(|key| key.ends_with("_master"));
             let of_master = hosts.iter().filter(|(key, _)| master(key)).count() == 1;
             // Beside the results of a runner, `retcode` is no host.
@@ -325,7 +325,7 @@ fn format_state(
     put("  Result", &shown(&python::text(result)));
     put(" Comment", &comment);
 
-    // Not every return has these times.
+    // Not every return contains these times.
     if let Some(start) = get(state, "start_time") {
         put(" Started", &shown(&python::text(start)));
 

@@ -28,7 +28,7 @@ Examples:
   saltcellar jobs diff 20261120054728123456 20261121054728123456 --minion 'web*'
   saltcellar jobs diff 20261121054728123456 --exit-code > /dev/null || echo 'differs from yesterday'";
 
-/// Longer texts are not compared line by line: all lines of both count as different.
+/// Longer strings are not compared line by line: all lines of both count as different.
 const LINES_MAX: usize = 1_000;
 
 #[derive(clap::Args)]
@@ -115,8 +115,10 @@ fn table(out: &mut Output, found: &JobDiff) -> anyhow::Result<()> {
         let minion = plain(&one.minion);
         let [a, b] = [&one.a, &one.b].map(|run| outcome(run.as_ref()));
         match one.what {
-            DiffKind::Appeared => out.heading(&format!("{minion}: only in the later run ({b})"))?,
-            DiffKind::Went => out.heading(&format!("{minion}: only in the earlier run ({a})"))?,
+            DiffKind::Added => out.heading(&format!("{minion}: only in the later run ({b})"))?,
+            DiffKind::Removed => {
+                out.heading(&format!("{minion}: only in the earlier run ({a})"))?;
+            }
             DiffKind::Result => out.styled(&from_to(Tone::Title, format!("{minion}: "), &a, &b))?,
             DiffKind::Value => out.heading(&format!("{minion}: different return"))?,
         }
@@ -169,11 +171,11 @@ fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
 
     let changes = |state: Option<&State>| state.map_or(Json::Null, |state| value(&state.changes));
     match state.what {
-        DiffKind::Appeared => {
+        DiffKind::Added => {
             let line = Line::from(format!("    + {head}: "));
             out.styled(&line.and(Tone::of_word(result(b)), result(b)))?;
         }
-        DiffKind::Went => {
+        DiffKind::Removed => {
             let line = Line::from(format!("    - {head}: "));
             out.styled(&line.and(Tone::of_word(result(a)), result(a)))?;
         }
@@ -224,7 +226,7 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
 }
 
 fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
-    // The algorithm takes quadratic time for texts with nothing in common.
+    // The algorithm takes quadratic time for strings with nothing in common.
     if a.len().max(b.len()) > LINES_MAX {
         let all =
             |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();

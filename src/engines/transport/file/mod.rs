@@ -41,7 +41,7 @@ An item is always one line: a line break in it is written as `\n` or `\r`, two c
 | `rotate.keep` | number of rotated files | all |
 | `rotate.compress` | `none`, `gzip` or `zstd`, for rotated files | `none` |
 
-A batch has up to 10,000 items or 4 MiB and waits 100 ms for more, because each is synced: `batch: {time: 0s}` writes at once.
+A batch has up to 10,000 items or 4 MiB and waits 100 ms for more, because each is synced: `batch: {time: 0s}` writes immediately.
 
 logrotate may move the file instead: the sink notices and creates it anew. A full disk pauses the sink; no line is ever incomplete.
 
@@ -269,7 +269,7 @@ impl FileTransport {
 
         // The next attempt comes with the next batch.
         if let Some(error) = new_problem(&mut self.not_rotated, result) {
-            tracing::warn!(path = %self.settings.path.display(), error, "rotation failed, writing to the same file");
+            tracing::warn!(path = %self.settings.path.display(), error, "rotation failed, continuing in the same file: check the permissions of the directory");
         }
 
         if is_rotated {
@@ -289,7 +289,7 @@ impl FileTransport {
         let result = synced.and_then(|()| self.settings.rotate.finish(fs, path));
 
         if let Some(error) = new_problem(&mut self.unfinished, result) {
-            tracing::warn!(path = %path.display(), error, "cannot compress or remove a rotated file, trying again after the next rotation");
+            tracing::warn!(path = %path.display(), error, "cannot compress or remove a rotated file, retrying after the next rotation");
         }
     }
 }
@@ -413,7 +413,7 @@ mod tests {
         dir.path().join("out.jsonl")
     }
 
-    /// The texts of the files in the directory, by name.
+    /// The strings of the files in the directory, by name.
     fn texts(dir: &tempfile::TempDir) -> Vec<(String, String)> {
         let mut found: Vec<_> = fs::read_dir(dir.path())
             .unwrap()

@@ -205,7 +205,7 @@ impl Signer {
                 let mut value = prefix.clone();
 
                 for byte in signature.as_ref() {
-                    // Writing to a text cannot fail.
+                    // Writing to a string cannot fail.
                     let _ = write!(value, "{byte:02x}");
                 }
                 Ok(vec![(header.clone(), value)])

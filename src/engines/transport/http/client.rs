@@ -95,7 +95,7 @@ impl Client {
         })
     }
 
-    /// Sends a request and reads the answer. An error is a failed connection, or an answer that is
+    /// Sends a request and reads the response. An error is a failed connection, or a response that is
     /// not HTTP. Events that have passed through hooks are marked with `hops`, so that a loop back
     /// to a hook ends.
     pub(super) fn send(
@@ -165,10 +165,10 @@ impl Client {
         match self.agent.run(request) {
             // Most services accept only the method of their requests.
             Ok(answer) => Ok(format!(
-                "{place} answers (status {} to HEAD)",
+                "{place} responds (status {} to HEAD)",
                 answer.status().as_u16()
             )),
-            Err(error) => Err(format!("{place} does not answer: {error}")),
+            Err(error) => Err(format!("{place} does not respond: {error}")),
         }
     }
 }
@@ -187,7 +187,7 @@ fn read(mut answer: Response<ureq::Body>) -> Result<Answer, String> {
     let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX);
     let bytes = body.read_to_vec();
     let bytes =
-        bytes.map_err(|error| format!("status {status}, but its text is unreadable: {error}"))?;
+        bytes.map_err(|error| format!("status {status}, but its body is unreadable: {error}"))?;
 
     Ok(Answer {
         status,

@@ -9,11 +9,11 @@ use crate::engines::template::at_path;
 use crate::engines::transport::deliver::{DeliverError, Rejected};
 use crate::engines::transport::item::Item;
 
-/// Location of the results of items in an answer. Paths are dotted; `*` is the only member.
+/// Location of the results of items in a response. Paths are dotted; `*` is the only member.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ItemErrors {
-    /// A list: of all items in their order, or with `id` of the failed ones. A missing list has no
+    /// A list: of all items in their order, or with `id` of the failed ones. A missing list contains no
     /// failed items if there is an `id`.
     list: String,
     /// The sequence number of a failed item's event, which stands for all items of the event, or the
@@ -41,12 +41,12 @@ impl ItemErrors {
         let list = match (at_path(answer, &self.list), &self.id) {
             (Some(Json::Array(list)), _) => list.as_slice(),
             (None | Some(Json::Null), Some(_)) => &[],
-            _ => return Err(format!("the answer has no list `{}`", self.list)),
+            _ => return Err(format!("the response contains no list `{}`", self.list)),
         };
 
         if self.id.is_none() && list.len() != items.len() {
             return Err(format!(
-                "the answer has {} results for {} items",
+                "the response has {} results for {} items",
                 list.len(),
                 items.len()
             ));
@@ -105,7 +105,7 @@ impl ItemErrors {
     }
 }
 
-/// The items with an id of an answer. The number of an event names all of its items, because any of
+/// The items with an id of a response. The number of an event names all of its items, because any of
 /// them may have failed.
 fn named(items: &[Item], id: &str) -> Result<Vec<usize>, String> {
     let is_named = |item: &Item| item.seq().0.to_string() == id || item.id() == id;
@@ -114,10 +114,10 @@ fn named(items: &[Item], id: &str) -> Result<Vec<usize>, String> {
         .filter_map(|(index, item)| is_named(item).then_some(index))
         .collect();
 
-    // An unknown id means that the answer belongs to something else: nothing of it can be trusted.
+    // An unknown id means that the response belongs to something else: nothing of it can be trusted.
     if found.is_empty() {
         return Err(format!(
-            "the answer has a result for the unknown item {id:?}"
+            "the response contains a result for the unknown item {id:?}"
         ));
     }
     Ok(found)
@@ -131,7 +131,7 @@ pub(super) fn partial_success(
     answer: &[u8],
 ) -> Result<Vec<Rejected>, DeliverError> {
     let answer = ExportLogsServiceResponse::decode(answer).map_err(|error| {
-        DeliverError::retry(format_args!("the answer is not one of OTLP: {error}"))
+        DeliverError::retry(format_args!("the response is not one of OTLP: {error}"))
     })?;
 
     match answer.partial_success {
@@ -140,7 +140,7 @@ pub(super) fn partial_success(
                 "{} records rejected: {}",
                 part.rejected_log_records, part.error_message
             );
-            // The answer does not say which: dividing the request finds out.
+            // The response does not say which: dividing the request finds out.
             if items.len() > 1 {
                 return Err(DeliverError::Refused { reason });
             }
@@ -154,7 +154,7 @@ pub(super) fn partial_success(
     }
 }
 
-/// A text as it is, any other value as JSON.
+/// A string as it is, any other value as JSON.
 fn text(value: &Json) -> String {
     value
         .as_str()
@@ -191,9 +191,9 @@ mod tests {
         for (answer, expected) in [
             (
                 json!({"items": [item(201, "")]}),
-                "the answer has 1 results for 3 items",
+                "the response has 1 results for 3 items",
             ),
-            (json!({"took": 1}), "the answer has no list `items`"),
+            (json!({"took": 1}), "the response contains no list `items`"),
         ] {
             assert_eq!(find(errors.clone(), &answer).unwrap_err(), expected);
         }
@@ -216,7 +216,7 @@ mod tests {
         let unknown = json!({"Failed": [{"Id": "9"}]});
         assert_eq!(
             find(errors, &unknown).unwrap_err(),
-            "the answer has a result for the unknown item \"9\""
+            "the response contains a result for the unknown item \"9\""
         );
     }
 

@@ -9,7 +9,7 @@
 //! | 2xx, or a status in `accept` | delivered, except for the items that [`items`] finds in the
 //! response |
 //! | 400, 413, 415, 422 | refused: parts are sent alone until the rejected item is found |
-//! | any other, or none | sent again later; `Retry-After` is honoured |
+//! | any other, or none | resent later; `Retry-After` is honoured |
 
 mod auth;
 mod client;
@@ -46,8 +46,8 @@ const DOC: &str = r"Requests to an HTTP service, with one or several items each.
 | `timeout` | for one request, 1s to 10m | 30s |
 | `auth` | one of `bearer: SECRET`; `token: {secret, scheme}`; `basic: {user, password}`; `hmac: {key, header, prefix}` (SHA-256 of the body; `prefix: ~` for none); `aws: {region, service, access_key_id, secret_access_key, session_token}` (Signature Version 4) | none |
 | `accept` | statuses that count as delivered, besides 2xx | none |
-| `item_errors` | where an answer has results of items: `list` (path), `id` (path to the event's sequence number, which stands for all of its items, or to the item's id; without it the list has all items in order), `status`, `reason`, `permanent` (paths), `accept` (statuses) | none |
-| `tls` | `ca`: authorities in a PEM file instead of the machine's; `certificate` and `key` of the client | the machine's |
+| `item_errors` | where a response has results of items: `list` (path), `id` (path to the event's sequence number, which stands for all of its items, or to the item's id; without it the list contains all items in order), `status`, `reason`, `permanent` (paths), `accept` (statuses) | none |
+| `tls` | `ca`: authorities in a PEM file instead of the system's; `certificate` and `key` of the client | the system's |
 
 If `body` has a line break, as for NDJSON, a line break in a value is written as `\n` or `\r`, two characters; those of the template itself stay. `tojson` does so in any case.
 
@@ -173,7 +173,7 @@ impl HttpTransport {
             return Ok(Vec::new());
         };
         let parsed: Json = serde_json::from_slice(&answer.bytes).map_err(|error| {
-            DeliverError::retry(format_args!("the answer is not JSON: {error}"))
+            DeliverError::retry(format_args!("the response is not JSON: {error}"))
         })?;
         errors.find(items, &parsed).map_err(DeliverError::retry)
     }
@@ -197,7 +197,7 @@ fn reason(answer: &Answer) -> String {
 /// The pause in a `Retry-After`: seconds, or a date.
 fn pause(text: &str, now: Micros) -> Option<Duration> {
     let text = text.trim();
-    // A date is converted to a pause by this machine's clock, so both forms are bounded.
+    // A date is converted to a pause by this host's clock, so both forms are bounded.
     let seconds = || text.parse().ok().map(Duration::from_secs);
     let date = || {
         let at = jiff::fmt::rfc2822::DateTimeParser::new()

@@ -57,7 +57,7 @@ pub(in crate::engines) fn request(stream: &mut TcpStream) -> String {
     }
 }
 
-/// An answer with this status line and body.
+/// A response with this status line and body.
 pub(in crate::engines) fn answer(status: &str, headers: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n{headers}\r\n{body}",
@@ -181,7 +181,7 @@ fn broken_connections_and_answers_are_sent_again() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("refused"), "{error}");
-    assert!(transport.check().unwrap_err().contains("does not answer"));
+    assert!(transport.check().unwrap_err().contains("does not respond"));
     // A receiver that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = format!(
@@ -259,7 +259,7 @@ fn secrets_are_sent_and_shown_nowhere() {
             .contains("authorization: Bearer [redacted]"),
         "{transcript:?}"
     );
-    // A rejected credential is read again.
+    // A rejected credential is reread.
     std::fs::remove_file(dir.path().join("token")).unwrap();
     transport.reopen();
     let error = transport

@@ -278,7 +278,7 @@ fn a_lost_record_becomes_a_gap_in_the_log() {
         queue.append(&event(n, 100), n).unwrap();
     }
     drop(queue);
-    // In its third frame: the first ones take some 300 bytes each.
+    // In its third frame: the first ones take about 300 bytes each.
     flip(&files(&harness.spill())[0], 1_000);
     let spill_writer = harness.spill_writer();
     let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);

@@ -1,11 +1,11 @@
 //! Resolution of references to files: local paths and patterns, and `salt://` in the master's
-//! `file_roots`, or fetched by Salt if its file server has other backends. Caches the texts of
+//! `file_roots`, or fetched by Salt if its file server has other backends. Caches the strings of
 //! unchanged files.
 //!
 //! # Invariant
 //!
 //! A cached text is used only if time, size and inode of its file are unchanged. A file that was
-//! written less than 3 s before it was read could be written again with equal time and size, so it
+//! written less than 3 s before it was read could be rewritten with equal time and size, so it
 //! is read each time until it has settled.
 
 use std::fs::{self, Metadata};
@@ -62,7 +62,7 @@ impl Fingerprint {
         }
     }
 
-    /// True if a text read at this fingerprint is valid for a file with the fingerprint `now`.
+    /// True if a string read at this fingerprint is valid for a file with the fingerprint `now`.
     pub(in crate::reactor) fn is_unchanged(&self, now: &Self) -> bool {
         self.settled
             && (self.dev, self.ino, self.size, self.modified, self.changed)
@@ -434,7 +434,7 @@ fn local(reference: &str) -> Vec<String> {
     }
 }
 
-/// Cache of file texts, shared by all threads.
+/// Cache of file strings, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Templates {
     kept: Cache<PathBuf, Kept>,
@@ -522,7 +522,7 @@ impl Templates {
             return Err(does_not_exist());
         }
 
-        // From before the file is read: if it changes meanwhile, it is read again for the next
+        // From before the file is read: if it changes meanwhile, it is reread for the next
         // event.
         let now = Fingerprint::from_metadata(&metadata);
         let renderers = settings.site.now(salt);
@@ -595,14 +595,14 @@ fn read(
 fn text_of(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(|error| error.to_string())?;
-    // One byte more detects a file that is too large, also if it has grown.
+    // One byte more detects a file that is too large, even if it has grown.
     file.take(limits::REACTOR_TEMPLATE_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
 
     if bytes.len() as u64 > limits::REACTOR_TEMPLATE_BYTES_MAX {
         return Err(format!(
-            "the file has more than {} bytes",
+            "the file contains more than {} bytes",
             limits::REACTOR_TEMPLATE_BYTES_MAX
         ));
     }
@@ -612,7 +612,7 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
 }
 
-/// Whether a text contains the word `grains`.
+/// Whether a string contains the word `grains`.
 pub(in crate::reactor) fn wants_grains(text: &str) -> bool {
     text.contains("grains")
 }

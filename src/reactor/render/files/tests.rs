@@ -175,7 +175,7 @@ fn files_over_the_size_limit_are_rejected() {
         templates
             .get(&found("base/more.sls"), &settings.renderers, &no_salt())
             .unwrap_err(),
-        Unusable::Failed("the file has more than 4194304 bytes".to_owned())
+        Unusable::Failed("the file contains more than 4194304 bytes".to_owned())
     );
 }
 
@@ -236,7 +236,7 @@ fn a_template_is_reread_after_a_change() {
         get().unwrap_err(),
         Unusable::Failed("not UTF-8 from byte 0".to_owned())
     );
-    // A settled file is not read again.
+    // A settled file is not reread.
     fs::write(&path, "old").unwrap();
     let long_ago =
         std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
@@ -343,7 +343,7 @@ fn files_of_other_backends_are_fetched_or_cause_an_error() {
             "{reference}"
         );
         assert_eq!(std::mem::take(&mut *salt.1.lock()), asked, "{reference}");
-        // Without Salt's Python there is an error, too.
+        // Without Salt's Python there is also an error.
         let without = resolve(reference, "t", &settings, &NoSalt, &mut notes);
         if !asked.is_empty() {
             assert!(without.is_empty());

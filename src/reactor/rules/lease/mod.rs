@@ -25,7 +25,7 @@ pub(crate) struct EngineReport<'a> {
     pub(crate) fallback: bool,
     /// Whether Salt's reactor runs as the fallback now.
     pub(crate) acts: bool,
-    /// Whether the engines that the master started include Salt's own reactor.
+    /// Whether the engines that the master started include Salt's reactor.
     pub(crate) salts_reactor: bool,
     /// When the latest fallback began and ended.
     pub(crate) began: Option<Micros>,
@@ -111,8 +111,7 @@ impl Lease {
     pub(crate) fn blocked(&self, now: Duration) -> Option<String> {
         if self.fallback_acts {
             return Some(
-                "Salt's own reactor acts as the fallback of the engine saltcellar_reactor"
-                    .to_owned(),
+                "Salt's reactor acts as the fallback of the engine saltcellar_reactor".to_owned(),
             );
         }
 
@@ -132,7 +131,7 @@ impl Lease {
         ))
     }
 
-    /// Whether Salt's own reactor runs in the master beside the engine, as reported. Ours only
+    /// Whether Salt's reactor runs in the master in addition to the engine, as reported. Then saltcellar only
     /// watches then.
     pub(crate) fn salts_reactor(&self) -> bool {
         self.salts_reactor

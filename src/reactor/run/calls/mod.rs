@@ -68,7 +68,7 @@ pub(super) struct Permission {
     pub(super) is_old: bool,
 }
 
-/// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets
+/// True if a call that may have been made must not be resent. Jobs may, unless the rule sets
 /// `at_most_once`: minions run a jid once.
 fn must_not_repeat(task: &Task, call: &Call) -> bool {
     let options = &task.options;
@@ -86,7 +86,11 @@ impl Calls {
     pub(super) fn fire(&self, plan: &mut ReactionPlan, fired: Vec<(String, Value)>) {
         for (tag, data) in fired {
             if let Err(why) = self.executor.fire(&tag, &data) {
-                tracing::error!(tag, why, "cannot fire the reactor's answer onto the bus");
+                tracing::error!(
+                    tag,
+                    why,
+                    "cannot fire the response of the reactor onto the bus, salt-run times out: is salt-master running?"
+                );
                 plan.fail(format!("cannot fire {tag}: {why}"));
             }
         }
@@ -145,7 +149,7 @@ impl Calls {
                 }
                 Next::Show => {
                     if let Some(why) = self.no_target(&made.call) {
-                        made.outcome = CallOutcome::Nobody { why };
+                        made.outcome = CallOutcome::NoTarget { why };
                     }
                     TryResult::Finished(made)
                 }
@@ -211,7 +215,7 @@ impl Calls {
             self.slots.requested(rules, &fun, jid);
         }
         if progress.tries > 0 {
-            self.metrics.reactor_calls_again.add(1);
+            self.metrics.reactor_calls_retried.add(1);
         }
 
         let failure = match outcome {
@@ -315,10 +319,14 @@ impl Calls {
         match &failure {
             Failure::Unreachable(why) => self.pending.set_master_unreachable(true, why),
             Failure::MarkNotStored(why) => {
-                tracing::error!(why, event, "cannot store the mark of a call, retrying");
+                tracing::error!(
+                    why,
+                    event,
+                    "cannot store the announcement of a call, the call waits, retrying: check the disk for errors and free space"
+                );
             }
             Failure::PossiblyMade(_) => {
-                // If it was made, its event on the bus is ours but has no known response.
+                // If it was made, its event on the bus is saltcellar's but has no known response.
                 self.traces.suspend_foreign();
                 progress.maybe_sent |= consequence != Consequence::Settle;
             }
@@ -330,7 +338,7 @@ impl Calls {
             Consequence::Wait => TryResult::Pause(now.after(REACTOR_MASTER_RETRY)),
             Consequence::Retry => {
                 let pause = task.options.pause(progress.tries);
-                tracing::warn!(error = why, event, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying");
+                tracing::warn!(error = why, event, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying: is salt-master running?");
                 TryResult::Pause(now.after(pause))
             }
             Consequence::Settle => {
@@ -338,7 +346,7 @@ impl Calls {
                     error = why,
                     event,
                     id = made.call.id,
-                    "call got no answer, not repeating it"
+                    "call got no response, not retrying it: see `saltcellar reactor history`"
                 );
                 let unanswered = self.unanswered(why, REACTOR_START_TIME);
                 self.settle(task, progress, made, unanswered)
@@ -380,7 +388,13 @@ impl Calls {
             if retcode != 0 {
                 self.metrics.reactor_callers_failed.add(1);
                 let Call { id, sls, fun, .. } = call;
-                tracing::warn!(fun, retcode, id, sls, "caller function failed");
+                tracing::warn!(
+                    fun,
+                    retcode,
+                    id,
+                    sls,
+                    "function of a `caller` reaction failed: see `saltcellar reactor show EVENT`"
+                );
             }
 
             let outcome = CallOutcome::ran(retcode == 0, Some(retcode), pack::packed(&value));
@@ -399,7 +413,7 @@ impl Calls {
     }
 }
 
-/// True if the log has a mark of this call from before the daemon's last start.
+/// True if the log contains a mark of this call from before the daemon's last start.
 fn was_started(task: &Task, progress: &TaskProgress, key: u64) -> bool {
     let times = |keys: &mut dyn Iterator<Item = u64>| keys.filter(|one| *one == key).count();
 

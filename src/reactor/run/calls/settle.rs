@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! A call without an answer is `found` only if the log proves it: a return or `publish` of the job,
+//! A call without a response is `found` only if the log proves it: a return or `publish` of the job,
 //! or an unclaimed start of the runner.
 
 use std::time::Duration;
@@ -38,13 +38,13 @@ impl Calls {
                 .then(|| made.jid.clone()),
             // What cannot be read proves nothing. A further try is safe, as it has the same jid.
             Err(error) => {
-                tracing::warn!(%error, jid = made.jid, "cannot check whether the job exists");
+                tracing::warn!(%error, jid = made.jid, "cannot check whether a call's job exists, retrying the call under the same job id");
                 None
             }
         }
     }
 
-    /// The state of a call that has no response and is not sent again.
+    /// The state of a call that has no response and is not resent.
     pub(super) fn unanswered(&self, why: String, search: Duration) -> Unanswered {
         Unanswered {
             why,
@@ -53,7 +53,7 @@ impl Calls {
         }
     }
 
-    /// Searches the log for a call that is not sent again. A busy master may start a runner long
+    /// Searches the log for a call that is not resent. A busy master may start a runner long
     /// after the request, so the search is repeated until its end.
     pub(super) fn settle(
         &self,
@@ -87,7 +87,7 @@ impl Calls {
             event = task.event.seq.0,
             id = made.call.id,
             jid,
-            "call without an answer was executed"
+            "call without a response was executed"
         );
 
         // Its slot was freed when the response was lost.
@@ -110,10 +110,9 @@ impl Calls {
             fun,
             ..
         } = &made.call;
-        // Salt's message, with our fields.
         tracing::error!(
-            event = task.event.seq.0, tag = task.event.tag, sls, rules = ?task.rules, why,
-            "Reactor '{id}' failed to execute {} '{fun}'", client.name()
+            event = task.event.seq.0, tag = task.event.tag, sls, id, client = client.name(), fun, rules = ?task.rules, why,
+            "call of a reaction dead-lettered: correct the cause and run `saltcellar reactor replay EVENT`"
         );
         made.outcome = CallOutcome::Dead { why };
         TryResult::Finished(made)
@@ -127,7 +126,7 @@ impl Calls {
             sls = made.call.sls,
             id = made.call.id,
             why,
-            "outcome of call unknown, not repeating it"
+            "outcome of a call unknown, not retrying it: see `saltcellar reactor history --state dead`"
         );
         made.outcome = CallOutcome::Unknown { why };
         TryResult::Finished(made)

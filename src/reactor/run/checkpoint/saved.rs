@@ -120,7 +120,7 @@ impl Saved {
         }
 
         // Moved back, never forward: the log may have lost its end, or the settings later positions.
-        // What is open from there on is read again.
+        // What is open from there on is reread.
         checkpoint.cursor = checkpoint.cursor.min(durable);
         let cursor = checkpoint.cursor;
         let late: Vec<SeqNo> = checkpoint.open.from(cursor).collect();
@@ -128,7 +128,7 @@ impl Saved {
             tracing::warn!(
                 cursor = cursor.0,
                 saved = position.cursor.0,
-                "the reactor reads the log again from an earlier position"
+                "reactor checkpoint older than expected, rereading the log from an earlier position"
             );
         }
         for event in &late {

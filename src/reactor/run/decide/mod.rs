@@ -3,7 +3,7 @@
 //!
 //! # Invariant
 //!
-//! A call that may have been made is never recorded as not made, and is sent again only if a
+//! A call that may have been made is never recorded as not made, and is resent only if a
 //! repetition is harmless.
 
 use super::record::ReactionState;
@@ -53,7 +53,7 @@ impl Turn {
             return AtTurn::Continue;
         }
 
-        // The master's configuration has a `cluster_id` since the event was queued.
+        // The master's configuration contains a `cluster_id` since the event was queued.
         if self.is_of_peer && !self.is_replay && !self.may_have_sent {
             return AtTurn::Skip(SkipReason::Peer);
         }
@@ -75,7 +75,7 @@ pub(super) struct Mode {
     /// A throttle has skipped the reaction, which is rendered for the comparison only.
     pub(super) is_skipped: bool,
     pub(super) is_replay: bool,
-    /// The event is from after the end of shadow mode, and Salt's own reactor was not in charge of
+    /// The event is from after the end of shadow mode, and Salt's reactor was not in charge of
     /// it as a fallback.
     pub(super) is_ours: bool,
 }
@@ -100,15 +100,15 @@ pub(super) struct Attempt {
     pub(super) only_watches: bool,
     /// See [`Turn::is_old`].
     pub(super) is_old: bool,
-    /// The log has a mark that it was started before the daemon's last start.
+    /// The log contains a mark that it was started before the daemon's last start.
     pub(super) was_started: bool,
-    /// It must not be sent again if it may have been made.
+    /// It must not be resent if it may have been made.
     pub(super) must_not_repeat: bool,
     /// Number of tries in this run of the daemon.
     pub(super) tries: u32,
     /// An earlier try may have reached the master. True for each call after a restart.
     pub(super) maybe_sent: bool,
-    /// It was sent, its response was lost, and it is not sent again.
+    /// It was sent, its response was lost, and it is not resent.
     pub(super) is_unanswered: bool,
     /// The log was searched for a proof that it was made, and has none.
     pub(super) is_searched: bool,
@@ -198,7 +198,7 @@ impl From<MasterError> for Failure {
         let words = error.to_string();
         match error {
             MasterError::Unreachable { .. } => Self::Unreachable(words),
-            // A rejection is repeated, too: a master that restarts rejects the key that it has just
+            // A rejection is also retried: a master that restarts rejects the key that it has just
             // replaced, and accepts the next request.
             error if error.was_not_done() => Self::NotMade(words),
             _ => Self::PossiblyMade(words),
@@ -269,7 +269,7 @@ pub(super) enum Consequence {
 }
 
 /// Whether the search for a proof goes on, for a call that has no response, has no proof yet, and is
-/// not sent again. `may_start_late` is true for a runner or wheel function, which a busy master may
+/// not resent. `may_start_late` is true for a runner or wheel function, which a busy master may
 /// start long after the request; `has_time` until the time of the search is over and the log of that
 /// time has been read.
 pub(super) fn searches_on(may_start_late: bool, has_time: bool) -> bool {
@@ -287,7 +287,7 @@ pub(super) fn state(
     match (skipped, has_failures, dead) {
         (Some(why), ..) => ReactionState::Skipped(why),
         (None, false, 0) => ReactionState::Done,
-        // At least one call was made, whatever failed beside it.
+        // At least one call was made, whatever else failed.
         _ if dead < calls => ReactionState::Partial,
         (None, true, _) => ReactionState::Failed,
         (None, false, _) => ReactionState::Dead,

@@ -179,12 +179,12 @@ pub(super) fn event_of(jid: &str) -> Option<u64> {
 }
 
 /// Calls of runners and wheel functions by any reactor. A call is foreign if no response of the
-/// master to a call of ours has its jid; such a response may come later than the event.
+/// master to a saltcellar call has its jid; such a response may come later than the event.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignCalls {
     waiting: VecDeque<(Micros, String, String)>,
     seen: Option<(Micros, String)>,
-    /// Until then calls are ignored: a response to one of ours may be lost, or may have come before
+    /// Until then calls are ignored: a response to one of saltcellar's may be lost, or may have come before
     /// the start.
     quiet_until: Micros,
 }
@@ -197,7 +197,7 @@ impl ForeignCalls {
         }
     }
 
-    /// Ignores calls for a while, because they may be our own without a known response.
+    /// Ignores calls for a while, because they may be saltcellar's without a known response.
     pub(crate) fn suspend(&mut self, now: Micros) {
         self.quiet_until = now.after(REACTOR_FOREIGN_CALL_GRACE);
         self.waiting.clear();

@@ -18,7 +18,7 @@
 //! `done`: everything was rendered, and all calls were made. `failed`: rendering failed, and no call was made. `dead`: all calls were
 //! dead-lettered. `partial`: some calls were made; the others were dead-lettered, or failed to render.
 //!
-//! A `skipped` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
+//! A `skipped` record contains no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
 //! ```
 //!
 //! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow

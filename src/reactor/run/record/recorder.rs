@@ -65,7 +65,7 @@ impl Recorder {
         // Called by the store once the batch is on disk or has failed; it must not block there.
         let done = Box::new(move |stored: Result<(), String>| {
             if stored.is_err() {
-                metrics.reactor_records_failed.add(1);
+                metrics.reactor_record_writes_failed.add(1);
                 waiting.lock().push(kept);
             }
         });
@@ -99,7 +99,7 @@ impl Recorder {
         }
     }
 
-    /// True if so many records wait that no reaction should start.
+    /// True if too many records wait for another reaction to start.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.lock().len() >= REACTOR_RECORDS_MAX
     }

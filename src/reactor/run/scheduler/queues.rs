@@ -2,7 +2,7 @@
 //!
 //! There is one queue per minion (or one in total, or one per event: option `order`). Only the
 //! first item of a queue is handled. Items are tasks in memory up to a limit, and sequence numbers
-//! beyond it. The number of queues is limited, too: further events wait in an overflow list, in
+//! beyond it. The number of queues is also limited: further events wait in an overflow list, in
 //! order, until a queue is free.
 
 use std::collections::{HashMap, VecDeque};

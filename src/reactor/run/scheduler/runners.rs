@@ -1,7 +1,7 @@
 //! Running runners on the master, limited as in Salt's reactor.
 //!
 //! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner of
-//! our reactor is a process of the master, and counts as running until its `salt/run/<jid>/ret` is
+//! saltcellar's reactor is a process of the master, and counts as running until its `salt/run/<jid>/ret` is
 //! in the log. That event may never come: the process was killed, the master was stopped, or the
 //! bus was not read. Therefore a runner expires after [`REACTOR_RUNNER_TIME`], and already after
 //! [`REACTOR_RUNNER_TIMEOUT`] if it followed a gap in the events or produced no event.

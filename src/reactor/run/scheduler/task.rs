@@ -67,13 +67,13 @@ pub(crate) struct TaskProgress {
     pub(crate) tries: u32,
     /// True if an earlier try of the next call may have reached the master.
     pub(crate) maybe_sent: bool,
-    /// True if the log has a mark that the next call was started.
+    /// True if the log contains a mark that the next call was started.
     pub(crate) start_recorded: bool,
     /// Such a mark whose storage takes too long.
     pub(crate) mark: Option<PendingRecord>,
     /// End of the log when the next call was first sent.
     pub(crate) since: SeqNo,
-    /// Set if the next call was sent, has no response, and must not be sent again.
+    /// Set if the next call was sent, has no response, and must not be resent.
     pub(crate) unanswered: Option<Unanswered>,
 }
 

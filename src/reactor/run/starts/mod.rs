@@ -1,8 +1,8 @@
-//! Starts of runners and wheel functions in the log, and their assignment to our calls.
+//! Starts of runners and wheel functions in the log, and their assignment to saltcellar's calls.
 //!
 //! The master chooses the jid of a runner. If its response is lost, only the start event
 //! (`salt/run/<jid>/new`) proves that the call was executed. A start is claimed by one call: by the
-//! call whose response has its jid, or by an earlier call without a response that has the same
+//! call whose response contains its jid, or by an earlier call without a response that has the same
 //! function and arguments.
 //!
 //! # Invariant

@@ -55,7 +55,7 @@ fn only_events_of_a_bus_cause_reactions() {
     harness.fire_event("early", "web1");
     assert_eq!(harness.next(), "early");
     harness.wait_until_done();
-    assert_eq!(harness.metrics.events_seen_on_bus_again.get(), 2);
+    assert_eq!(harness.metrics.bus_events_already_stored.get(), 2);
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
@@ -76,7 +76,7 @@ fn events_of_a_reactor_are_ignored_and_chains_of_reactions_end() {
         jids.push(jid);
     }
     harness.wait_until_done();
-    assert_eq!(harness.metrics.reactor_events_own.get(), 1);
+    assert_eq!(harness.metrics.reactor_events_ignored_own.get(), 1);
     assert_eq!(harness.metrics.reactions_skipped_depth.get(), 1);
     assert_eq!(
         harness

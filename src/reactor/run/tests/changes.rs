@@ -120,7 +120,7 @@ fn a_removed_rule_does_not_handle_waiting_events() {
     assert_eq!(
         (
             count(&harness.metrics.reactor_reloads),
-            count(&harness.metrics.reactor_reloads_refused)
+            count(&harness.metrics.reactor_reloads_rejected)
         ),
         (1, 1)
     );
@@ -217,13 +217,13 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     harness.clock.wind(60 * SECOND);
     let m = harness.metrics.clone();
     harness.wait_for("the counters", |_| {
-        m.shadow_same.get() + m.shadow_only_salts.get() == 15
+        m.shadow_calls_same.get() + m.shadow_calls_only_salt.get() == 15
     });
     assert_eq!(
         (
-            m.shadow_same.get(),
-            m.shadow_only_salts.get(),
-            m.shadow_only_ours.get()
+            m.shadow_calls_same.get(),
+            m.shadow_calls_only_salt.get(),
+            m.shadow_calls_only_saltcellar.get()
         ),
         (6, 9, 0)
     );
@@ -234,7 +234,7 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
         ),
         (1, 5)
     );
-    // The reasons as `reactor shadow` reads them from the log.
+    // The reasons as `reactor diff` reads them from the log.
     let mut reasons = Vec::new();
     harness
         .store
@@ -274,7 +274,7 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
-/// Three calls of ours for events `a/*`, and four of Salt's of which one is equal.
+/// Three saltcellar calls for events `a/*`, and four of Salt's of which one is equal.
 fn fire_both_sides(harness: &Harness) {
     for tag in ["a/same", "a/ours", "a/other"] {
         harness.fire_event(tag, "web1");
@@ -285,14 +285,14 @@ fn fire_both_sides(harness: &Harness) {
     harness.salts_runner("4", "and more");
 }
 
-/// Equal calls, different ones, only ours, only Salt's.
+/// Equal calls, different ones, only saltcellar's, only Salt's.
 fn shadow_counts(harness: &Harness) -> [u64; 4] {
     let m = &harness.metrics;
     [
-        &m.shadow_same,
-        &m.shadow_differs,
-        &m.shadow_only_ours,
-        &m.shadow_only_salts,
+        &m.shadow_calls_same,
+        &m.shadow_calls_different,
+        &m.shadow_calls_only_saltcellar,
+        &m.shadow_calls_only_salt,
     ]
     .map(crate::base::metrics::Counter::get)
 }
@@ -376,7 +376,7 @@ fn foreign_calls_show_that_both_reactors_are_active() {
 
 #[test]
 fn in_shadow_requests_are_not_answered() {
-    // Firing fails in this test, so an answer would be a failure in the record.
+    // Firing fails in this test, so a response would be a failure in the record.
     for (shadow, state) in [(true, "done"), (false, "partial")] {
         let settings = Settings {
             shadow,
@@ -405,7 +405,7 @@ fn a_report_of_salts_own_reactor_puts_ours_into_shadow_until_the_next_master() {
         })
     };
     let (_, blocked) = report(true);
-    assert!(blocked.unwrap().contains("Salt's own reactor is on"));
+    assert!(blocked.unwrap().contains("Salt's reactor is on"));
     assert!(handle.salts_reactor().runs);
     harness.fire_event("both", "web1");
     harness.wait_until_done();
@@ -457,7 +457,7 @@ fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
             ..report
         })
     };
-    // The first report has no token yet.
+    // The first report contains no token yet.
     let (token, blocked) = renew(EngineReport::default());
     assert!(blocked.is_some());
     let (token, blocked) = renew(EngineReport {
@@ -569,7 +569,7 @@ fn a_reload_is_not_undone_by_a_report_of_the_masters_engine() {
     let handle = harness.reactor.handle();
     let done = std::sync::atomic::AtomicBool::new(false);
     let old = std::thread::scope(|scope| {
-        // Each report changes whether Salt's own reactor runs, so that settings are applied again.
+        // Each report changes whether Salt's reactor runs, so that settings are applied again.
         scope.spawn(|| {
             let mut both = false;
             while !done.load(std::sync::atomic::Ordering::Relaxed) {

@@ -22,7 +22,7 @@ impl Harness {
     }
 
     fn of_peers(&self) -> u64 {
-        self.metrics.reactor_events_of_peers.get()
+        self.metrics.reactor_events_ignored_other_master.get()
     }
 }
 
@@ -181,10 +181,10 @@ fn in_shadow_calls_of_another_masters_reactor_are_not_those_of_salts_reactor_her
 
     harness.clock.wind(60 * SECOND);
     let metrics = &harness.metrics;
-    harness.wait_for("the comparison", |_| metrics.shadow_same.get() == 1);
+    harness.wait_for("the comparison", |_| metrics.shadow_calls_same.get() == 1);
     harness.fire_of("", "b/1");
     harness.wait_until_done();
-    assert_eq!(metrics.shadow_only_salts.get(), 0);
+    assert_eq!(metrics.shadow_calls_only_salt.get(), 0);
     assert_eq!(harness.stop().1, [""; 0]);
 }
 

@@ -253,7 +253,7 @@ fn runners_with_missed_results_expire() {
     for _ in 9..18 {
         harness.next();
     }
-    assert_eq!(harness.metrics.reactor_runners_lost.get(), 9);
+    assert_eq!(harness.metrics.reactor_runners_without_results.get(), 9);
     harness.stop();
 }
 

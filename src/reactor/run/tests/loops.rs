@@ -1,4 +1,4 @@
-//! Loops: the depth of events from all sources, also after a restart; and the default budget.
+//! Loops: the depth of events from all sources, even after a restart; and the default budget.
 
 use salt_sls::yaml;
 

@@ -98,7 +98,7 @@ fn a_call_that_may_have_been_made_is_not_repeated_after_a_restart() {
         harness.wait_for_the_pause();
         harness.clock.wind(SECOND);
     }
-    assert_eq!(harness.next(), "1", "sent without an answer yet");
+    assert_eq!(harness.next(), "1", "sent without a response yet");
     let copy = harness.as_after_a_kill();
     barrier.shut(false);
     harness.wait_until_done();

@@ -1,4 +1,4 @@
-//! Outcomes of calls: missing and late answers, jobs that were announced but not published; and positions of checkpoints.
+//! Outcomes of calls: missing and late responses, jobs that were announced but not published; and positions of checkpoints.
 
 use super::*;
 use crate::base::limits::{REACTOR_START_TIME, REACTOR_WAVE_BYTES};
@@ -147,7 +147,7 @@ fn a_start_that_the_reactor_has_not_read_yet_is_waited_for() {
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
-/// A copy of the files as a kill would leave them while a request for a runner has no answer.
+/// A copy of the files as a kill would leave them while a request for a runner has no response.
 fn killed_while_a_runner_is_asked_for(before: impl Fn(&Harness)) -> Arc<tempfile::TempDir> {
     let barrier: Arc<Barrier> = Arc::default();
     barrier.shut(true);
@@ -205,7 +205,7 @@ fn a_kill_before_the_answer_does_not_repeat_a_runner() {
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
-/// The outcome of a job whose answer was lost, if the log has this entry.
+/// The outcome of a job whose answer was lost, if the log contains this entry.
 fn found_by(tag: impl Fn(&str) -> String, pairs: &[(&str, &str)]) -> (Vec<String>, usize) {
     let harness = Harness::start(rules(&["?"]), Settings::default(), |_, times| {
         if times < 2 {
@@ -571,7 +571,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     assert_eq!(
         (
             unread.as_slice(),
-            harness.metrics.reactor_events_unread.get()
+            harness.metrics.reactor_event_reads_failed.get()
         ),
         (&seqs[..1], 1)
     );

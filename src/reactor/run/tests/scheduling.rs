@@ -186,7 +186,7 @@ fn a_rule_starts_no_more_waiting_runners_than_the_master_s_queue_allows() {
     );
     scheduler.put(task(20, "b", "web1"));
     let NextAction::Run(item, slot) = scheduler.next(Micros(NOW)) else {
-        panic!("other rules wait, too")
+        panic!("other rules also wait")
     };
     assert!(item.seq() == SeqNo(20) && scheduler.runners.take(&slot.rules, None));
     // After the end of a runner the first waiting item continues, and another one starts.
@@ -221,7 +221,7 @@ fn at_most_concurrency_reactions_start_while_the_master_is_unreachable() {
     }
     assert_eq!(scheduler.next_at(), Some(at));
     let NextAction::Run(item, slot) = scheduler.next(at) else {
-        panic!("it is tried again")
+        panic!("it is retried")
     };
     assert!(item.seq().0 < 8);
     scheduler.pause(item, &slot, Micros(at.0 + SECOND));

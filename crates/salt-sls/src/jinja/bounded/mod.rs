@@ -21,7 +21,7 @@ use minijinja::{Environment, Error};
 
 use crate::limits::{JINJA_BRACKETS_MAX, JINJA_STATEMENTS_MAX, JINJA_TREE_DEPTH_MAX};
 
-/// A text within the limits.
+/// A string within the limits.
 #[derive(Debug, Clone)]
 pub struct BoundedSource<'s> {
     text: &'s str,
@@ -30,7 +30,7 @@ pub struct BoundedSource<'s> {
     assigned_depth: usize,
 }
 
-/// Why a text may not be parsed.
+/// Why a string may not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct TooDeep {
@@ -291,7 +291,7 @@ impl Measure {
         match token {
             Token::VariableStart => self.outer = Level::default(),
             Token::BlockStart => {
-                // A tag begins anew, whatever was left open before it.
+                // A tag restarts, whatever was left open before it.
                 self.outer = Level::default();
                 self.tag = Tag::Begins;
                 self.brackets.clear();

@@ -33,7 +33,7 @@ const NONE: u32 = u32::MAX;
 /// Stands for a number that is about to be looked up.
 const FOLLOWS: u32 = NONE - 1;
 
-/// Bytes that an entry may add to the texts in addition to its own: the lengths of summary values.
+/// Bytes that an entry may add to the strings in addition to its own: the lengths of summary values.
 const TEXT_BYTES_BESIDE: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +42,9 @@ struct MemJob {
     first: u32,
     last: u32,
     count: u32,
-    /// Number of the summary values among the texts.
+    /// Number of the summary values among the strings.
     load: u32,
-    /// Number of the end time among the texts.
+    /// Number of the end time among the strings.
     endtime: u32,
     /// Sequence number of the load, less the segment's first.
     load_seq: u32,
@@ -111,13 +111,13 @@ fn key_of(halves: [u64; 2]) -> JidKey {
 /// The numbers in the index of what a block names.
 #[derive(Debug, Default)]
 struct BlockNumbers {
-    /// Of a minion's name, by its index among the texts of the block; `NONE` before it was looked up.
+    /// Of a minion's name, by its index among the strings of the block; `NONE` before it was looked up.
     minions: Vec<u32>,
     /// Of a function's name, likewise: confirmed, and known from a bus only.
     funs: Vec<[u32; 2]>,
     /// The job of a jid of the block, and its key.
     jobs: Vec<Option<(u32, JidKey)>>,
-    /// Minions of the block, each once: index among the texts, and hash of the name.
+    /// Minions of the block, each once: index among the strings, and hash of the name.
     hashes: Vec<(u32, u64)>,
 }
 
@@ -132,10 +132,10 @@ impl BlockNumbers {
         self.jobs.resize(columns.jids(), None);
     }
 
-    /// The number of a minion, by its index among the texts; all were looked up.
+    /// The number of a minion, by its index among the strings; all were looked up.
     fn minion(&self, text: u32) -> u32 {
         let number = self.minions.get(text as usize);
-        *number.expect("a text of the block")
+        *number.expect("a string of the block")
     }
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct MemIndex {
     next: Arena<u32>,
     jobs: Arena<MemJob>,
     job_table: Table,
-    /// Number of the jid among the texts, per job, for jids without a time.
+    /// Number of the jid among the strings, per job, for jids without a time.
     free: FastMap<u32, u32>,
     /// Job numbers, in runs of `JOBS_SORTED_AT_ONCE` sorted by key.
     sorted: Vec<u32>,
@@ -305,12 +305,12 @@ impl MemIndex {
     ) -> Result<(), StoreError> {
         let block = fits(self.blocks.metas().len(), "an index has over 4 G blocks")?;
 
-        // All are hashed before any is looked up, so that the look-ups wait for memory together.
+        // All are hashed before any is looked up, because the lookups then wait for memory together.
         numbers.hashes.clear();
         let mut read = 0;
         for text in columns.minions() {
             let slot = numbers.minions.get_mut(text as usize);
-            let slot = slot.expect("a text of the block");
+            let slot = slot.expect("a string of the block");
             if *slot == NONE {
                 *slot = FOLLOWS;
                 let hash = hash(columns.texts.get(text));
@@ -323,7 +323,7 @@ impl MemIndex {
         for &(text, hash) in &numbers.hashes {
             let name = self.names.number_hashed(columns.texts.get(text), hash)?;
             let slot = numbers.minions.get_mut(text as usize);
-            *slot.expect("a text of the block") = name;
+            *slot.expect("a string of the block") = name;
         }
 
         for (text, _) in &numbers.hashes {
@@ -332,7 +332,7 @@ impl MemIndex {
                 self.noted.resize(name as usize + 1, Noted::default());
             }
             let noted = self.noted.get_mut(name as usize).expect("resized above");
-            // Texts whose hashes are equal may be in a block twice.
+            // Strings whose hashes are equal may be in a block twice.
             if noted.block != block {
                 noted.block = block;
                 self.minions.push(name);
@@ -446,7 +446,7 @@ impl MemIndex {
             let fun = match row.fun {
                 Some(text) => {
                     let slot = numbers.funs.get_mut(text as usize);
-                    let [confirmed, bus_only] = slot.expect("a text of the block");
+                    let [confirmed, bus_only] = slot.expect("a string of the block");
                     let slot = if is_bus_only { bus_only } else { confirmed };
                     if *slot == NONE {
                         *slot = self.number_of_fun(columns.texts.get(text), is_bus_only)?;
@@ -500,8 +500,8 @@ impl MemIndex {
         number: u32,
     ) -> Result<u32, StoreError> {
         let hash = hash(&key.0.to_le_bytes());
-        // Keys, not texts: two jids without a time whose hashes collide share a job here. Readers
-        // compare the texts of the entries.
+        // Keys, not strings: two jids without a time whose hashes collide share a job here. Readers
+        // compare the strings of the entries.
         if let Some(at) = self.find_hashed(key, hash) {
             return Ok(at);
         }

@@ -1,7 +1,7 @@
 //! Pages: many records of an index in one piece.
 //!
 //! A record costs an entry in a directory, or a row of sled, whatever its size is, so sorted records
-//! are packed into pages, which are compressed one by one. A page has the key of its first record:
+//! are packed into pages, which are compressed one by one. A page contains the key of its first record:
 //! the record of a key is in the last page whose key is not greater.
 //!
 //! # On disk

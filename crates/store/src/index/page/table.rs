@@ -114,7 +114,7 @@ impl Table {
     /// another log is [`StoreError::Index`].
     pub(crate) fn open(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Arc<Self>, StoreError> {
         let file = match fs.open(path) {
-            // Removed by an administrator. The log has all of it.
+            // Removed by an administrator. The log contains all of it.
             Err(why) if why.kind() == io::ErrorKind::NotFound => {
                 return Err(damaged(path, "the file is missing"));
             }

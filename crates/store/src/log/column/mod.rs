@@ -8,7 +8,7 @@
 //! data   bytes   value i is base + the little-endian delta at i * width
 //! ```
 //!
-//! A column is read in place: one load and one addition per value. A constant column has no data.
+//! A column is read in place: one load and one addition per value. A constant column contains no data.
 
 use rkyv::{Archive, Deserialize, Serialize};
 

@@ -60,7 +60,7 @@ impl Consumers {
     }
 
     /// Makes what was read the holder's batch, as [`Consumers::next_batch`] does. False if it must be
-    /// read again: the consumer was moved, paused or given another filter, or retention has dropped
+    /// reread: the consumer was moved, paused or given another filter, or retention has dropped
     /// entries of it.
     pub fn take_ahead(
         &self,

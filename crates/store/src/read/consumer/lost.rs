@@ -115,7 +115,7 @@ impl Consumers {
                 consumer = name,
                 entries,
                 last = noted.last.0,
-                "retention dropped entries that a consumer had not processed"
+                "retention deleted entries that a consumer had not processed: run `saltcellar consumers show NAME`, and keep the class longer"
             );
             if !is_saved {
                 Self::save_lost(&mut state, &name);
@@ -125,7 +125,7 @@ impl Consumers {
 
     fn save_lost(state: &mut State, name: &str) {
         if let Err(error) = state.change(name, Save::Durable, |_| ()) {
-            tracing::error!(consumer = name, %error, "cannot save the gap of a consumer");
+            tracing::error!(consumer = name, %error, "cannot save a consumer's gap, a restart may not report it: check the disk for errors and free space");
         }
     }
 

@@ -2,7 +2,7 @@
 //! reliably.
 //!
 //! A holder takes batches from the cursor on and acknowledges what it has processed; events that
-//! are not acknowledged are delivered again, so delivery is at least once. An event's id (`<public
+//! are not acknowledged are redelivered, so delivery is at least once. An event's id (`<public
 //! id of the store>:<sequence number>`) is the same each time. A lease keeps a second holder out.
 //!
 //! # Invariants
@@ -83,14 +83,17 @@ impl Consumers {
         for found in settings.all::<ConsumerRecord>("") {
             let Some(record) = found.value else {
                 // It stays as it is: another release may read it.
-                tracing::error!(consumer = found.name, "consumer unreadable, left alone");
+                tracing::error!(
+                    consumer = found.name,
+                    "consumer settings unreadable, the consumer is not served: use the release that wrote them, or restore a backup"
+                );
                 continue;
             };
             if found.is_uncertain {
                 tracing::warn!(
                     consumer = found.name,
                     cursor = record.cursor.0,
-                    "later changes of the consumer may be lost, continuing at an earlier position"
+                    "the latest changes of a consumer may be lost, continuing at an earlier position: events may be redelivered"
                 );
             }
             list.insert(found.name, Consumer::new(record));
@@ -127,7 +130,7 @@ impl Consumers {
                 consumer = name,
                 cursor = cursor.0,
                 end = durable.0,
-                "cursor past the end of the log, moved back"
+                "consumer cursor past the end of the log, moved back"
             );
             consumer.record.cursor = durable;
         }
@@ -342,7 +345,7 @@ impl Consumers {
             tracing::warn!(
                 consumer = name,
                 cursor = cursor.0,
-                "settings were lost, the consumer begins with the oldest event"
+                "consumer settings were lost, restarting at the oldest event: move it with `saltcellar consumers seek`"
             );
         }
 
@@ -476,7 +479,7 @@ impl Consumers {
 
         let record = &consumer.record;
         if (record.cursor, record.lost) != (from, lost) || record.filter != filter {
-            // Moved meanwhile, or entries were dropped that it may lack: the next call reads again.
+            // Moved meanwhile, or entries were dropped that it may lack: the next call rereads.
             let next = consumer.record.cursor;
             return Ok(ConsumerBatch {
                 next,
@@ -498,7 +501,7 @@ impl Consumers {
         consumer.pass(batch.events.last().map(|last| last.seq), batch.next);
 
         if let Some((seq, error)) = too_costly {
-            self.metrics.filters_too_costly.add(1);
+            self.metrics.conditions_too_costly.add(1);
             let at = self.log.clock.now();
             let message = format!("event {seq}: {error}");
             state.change(name, Save::Later, |record| {
@@ -571,7 +574,7 @@ impl Consumers {
         })
     }
 
-    /// Notes that a holder could not process its batch, which is delivered again.
+    /// Notes that a holder could not process its batch, which is redelivered.
     pub fn nack(
         &self,
         name: &str,

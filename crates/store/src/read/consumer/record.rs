@@ -190,7 +190,7 @@ pub struct ConsumerBatch {
     pub paused: bool,
 }
 
-/// Whether a text can be a consumer's name.
+/// Whether a string can be a consumer's name.
 pub fn is_consumer_name(name: &str) -> bool {
     let accepted = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !name.is_empty()

@@ -493,7 +493,7 @@ fn a_lease_ends_with_the_process_that_it_is_bound_to() {
     assert!(HolderProcess::find(std::process::id()).is_some() && HolderProcess::find(0).is_none());
 }
 
-/// A store that keeps only some 40 events, whose consumer has processed three of 600.
+/// A store that keeps only about 40 events, whose consumer has processed three of 600.
 fn overtaken(dir: &Path, pin: bool, limits: Limits) -> (Rig, Vec<PlannedDrop>) {
     let keep = Keep {
         entries: Some(40),

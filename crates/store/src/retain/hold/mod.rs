@@ -35,7 +35,7 @@ pub struct Hold {
     pub since: Micros,
     /// Why, as the administrator gave it.
     pub reason: String,
-    /// The master on which it was made; empty for the own one.
+    /// The master on which it was made; empty for this daemon's master.
     #[serde(default)]
     pub origin: String,
     /// Time of the last change; absent in releases before holds were shared.
@@ -82,7 +82,7 @@ pub struct HoldChange {
 pub struct Held {
     /// Time of the first hold.
     pub since: Micros,
-    /// The name of the master on which it was made, that of the own one too: all masters compare the same.
+    /// The name of the master on which it was made, that of this daemon's master too: all masters compare the same.
     pub master: String,
     /// Why.
     pub reason: String,
@@ -170,7 +170,7 @@ impl Holds {
     }
 
     /// The latest change of each job that is held, or was released not long ago. Sorted by jid. `own` is
-    /// the name of the own master.
+    /// the name of this daemon's master.
     pub(crate) fn changes(&self, own: &str) -> Vec<HoldChange> {
         self.latest(own).into_values().collect()
     }
@@ -287,7 +287,7 @@ impl Holds {
         Ok(true)
     }
 
-    /// Takes changes from elsewhere that are later than the own ones. Durable on return.
+    /// Takes changes from elsewhere that are later than the local ones. Durable on return.
     pub(crate) fn merge(&self, own: &str, changes: Vec<HoldChange>) -> Result<Merged, StoreError> {
         let mut merged = Merged::default();
 

@@ -132,7 +132,7 @@ fn a_full_disk_prevents_the_copy_of_truncated_bytes_but_not_the_start() {
         ..options(dir.path(), Limits::default())
     });
     check_all(&rig, 0..20);
-    assert_eq!(rig.metrics.tail_bytes_cut.get(), 12);
+    assert_eq!(rig.metrics.tail_bytes_truncated.get(), 12);
     rig.close();
     assert!(
         !path.with_file_name(format!("log.cut-{len}")).exists(),

@@ -101,7 +101,7 @@ fn check(rig: &Rig, count: u64, hit: &BTreeSet<u64>, log: &Path, case: &str) {
     let metrics = &rig.metrics;
     assert_eq!(metrics.frames_damaged.get(), known.len() as u64, "{case}");
     assert!(metrics.log_bytes_unreadable.get() >= SECTOR, "{case}");
-    assert_eq!(metrics.tail_bytes_cut.get(), 0, "{case}");
+    assert_eq!(metrics.tail_bytes_truncated.get(), 0, "{case}");
     // Again: it is counted once.
     rig.tags();
     assert_eq!(metrics.frames_damaged.get(), known.len() as u64, "{case}");
@@ -301,7 +301,7 @@ fn a_consumer_that_may_be_lost_begins_with_the_oldest_event() {
     assert_eq!(cursor("another"), rig.store.durable());
 }
 
-/// Tools read the disk directly, so the sector is one that a flipped bit stands for; the daemon's start fails to read it, too.
+/// Tools read the disk directly, so the sector is one that a flipped bit stands for; the daemon's start also fails to read it.
 #[test]
 fn rebuild_over_a_bad_sector_leaves_a_store_that_starts() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ fn rebuild_over_a_bad_sector_leaves_a_store_that_starts() {
     assert_eq!(files_named(dir.path(), "index"), indexes);
     plan.heal();
     let rig = Rig::open_with(&options);
-    assert_eq!(rig.tags(), tags(1..=18), "also what can be read again");
+    assert_eq!(rig.tags(), tags(1..=18), "also what can be reread");
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn an_index_that_is_rebuilt_with_other_numbers_costs_no_reader_an_entry() {
             let segments = rig.store.segments.all();
             let segment = segments.iter().find(|one| one.log().path() == log);
             let segment = segment.unwrap();
-            // Once: a reader that begins anew comes here again.
+            // Once: a reader that restarts comes here again.
             if (tag == b"large/9" || tag == b"large/14")
                 && let segment::Ready::Sealed(index) =
                     rig.store.blocks.indexes().ready(segment).unwrap()

@@ -34,7 +34,7 @@ fn check_searches(rig: &Rig) {
             .collect()
     };
     for n in [0, 7, 100, 101, 298, 299, 300] {
-        let minion = Some(format!("web{n}"));
+        let minion = Some(Glob::new(&format!("web{n}")));
         assert_eq!(
             found(EventFilter {
                 minion,

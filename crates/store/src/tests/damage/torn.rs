@@ -83,7 +83,7 @@ fn a_commit_torn_in_its_first_frame_is_not_damage() {
             assert_eq!(rig.tags(), ["first", "second", "third"]);
             assert_eq!(rig.metrics.frames_damaged.get(), 0);
             assert_eq!(
-                rig.metrics.tail_bytes_cut.get() > 0,
+                rig.metrics.tail_bytes_truncated.get() > 0,
                 start == 0,
                 "start {start}"
             );
@@ -119,7 +119,7 @@ fn damage_before_a_later_commit_is_not_an_unfinished_write() {
     assert_eq!(
         (
             rig.metrics.frames_damaged.get(),
-            rig.metrics.tail_bytes_cut.get()
+            rig.metrics.tail_bytes_truncated.get()
         ),
         (1, 0)
     );

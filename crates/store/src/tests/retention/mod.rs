@@ -745,7 +745,7 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     rig.store.0.retention.run_round();
     assert!(entries_of(&rig, "jobs").unwrap() <= 100);
     assert_eq!(
-        rig.metrics.drops_failed.get() + rig.metrics.seals_failed.get(),
+        rig.metrics.segment_drops_failed.get() + rig.metrics.seals_failed.get(),
         0
     );
     rig.close();
@@ -816,7 +816,7 @@ fn a_drop_interrupted_by_a_crash_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     let options = with(dir.path(), &[]);
     Rig::open_with(&options).close();
-    // Of classes that are not configured, too: marked, emptied, and renamed.
+    // Also of classes that are not configured: marked, emptied, and renamed.
     let place = |name: &str| dir.path().join("log").join(name);
     let left = [
         ("jobs/00000000000000000001.0", "log.dropped"),
@@ -998,7 +998,7 @@ fn a_full_disk_rejects_entries_with_a_reason_allows_reads_and_recovers() {
         dir.path().display()
     );
     assert_eq!(words, expected);
-    assert_eq!(rig.metrics.entries_refused_disk_full.get(), 3);
+    assert_eq!(rig.metrics.entries_rejected_disk_full.get(), 3);
     check_all(&rig, 0..32);
     rig.put(saltcellar_model::Batch::default()).unwrap();
     fs.available.store(1_500_000, Ordering::Relaxed);

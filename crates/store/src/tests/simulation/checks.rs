@@ -138,7 +138,7 @@ impl Model {
         for (n, (item, copies)) in self.items.iter().zip(&copies).enumerate() {
             let (least, mut most) = item.copies();
             if is_copy {
-                // Entries of a removed tail may be salvaged beside their retries.
+                // Entries of a removed tail may be salvaged in addition to their retries.
                 most = item.attempts.len();
             }
             if item.kind != Kind::Register {

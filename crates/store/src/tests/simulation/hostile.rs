@@ -47,7 +47,7 @@ pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
 }
 
 /// All frames of entries that a start finds in a log, and the offset of the first byte that belongs to no frame. Bytes that a start has
-/// given up are a frame, too, without entries.
+/// given up are also a frame, without entries.
 pub(super) fn all_frames(path: &Path) -> (Vec<FrameAt>, u64) {
     let mut found: Vec<FrameAt> = Vec::new();
     let Some(header) = header(path) else {

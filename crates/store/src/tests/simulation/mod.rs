@@ -234,7 +234,7 @@ impl Simulated {
         }
     }
 
-    /// Shuts down and starts again.
+    /// Shuts down and restarts.
     fn reopen(&mut self) {
         self.close();
         self.open();

@@ -476,7 +476,7 @@ impl Model {
         (vec![n], batch)
     }
 
-    /// Creates an event that each source sends so many times, in order, and the batch of each source.
+    /// Creates an event that each source sends this many times, in order, and the batch of each source.
     pub(super) fn equal_events(
         &mut self,
         sources: &[(Source, usize)],
@@ -600,13 +600,13 @@ impl Model {
             .collect()
     }
 
-    /// Returns an item that can be sent again and recognised as a duplicate.
+    /// Returns an item that can be resent and recognised as a duplicate.
     pub(super) fn resendable(&self, n: usize) -> Option<usize> {
         let n = n.checked_rem(self.items.len())?;
         (!self.items[n].is_never_deduplicated() && self.items[n].equal == 0).then_some(n)
     }
 
-    /// The last items that can be sent again, at most `count`.
+    /// The last items that can be resent, at most `count`.
     pub(super) fn recent(&self, count: usize) -> Vec<usize> {
         let from = self.items.len().saturating_sub(count);
         (from..self.items.len())

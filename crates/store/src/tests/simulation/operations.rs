@@ -24,7 +24,7 @@ use saltcellar_model::{EventFilter, SeqNo, Source};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostileOutcome {
     Stored,
-    /// The power is cut after so many operations of the disk.
+    /// The power fails after this many disk operations.
     Torn(u8),
     /// The process is killed, and a bit flips in the body's frame, or in the first frame of its log.
     Damaged(bool),
@@ -43,11 +43,11 @@ pub(super) enum Op {
     Reopen,
     /// Restarts with other classes.
     Reconfigure(u8),
-    /// Kills the process after so many operations of the disk; the page cache survives.
+    /// Kills the process after this many disk operations; the page cache survives.
     Kill(Vec<Vec<ItemSpec>>, u8),
     /// Cuts the power while batches are sent, and starts with a bad sector in a log.
     CutAndBadSector(Vec<Vec<ItemSpec>>, u8, u64),
-    /// Cuts the power after so many operations of the disk.
+    /// Cuts the power after this many disk operations.
     Cut(Vec<Vec<ItemSpec>>, u8, u64),
     /// Sends batches while the disk fails, and repairs it.
     Fault(Vec<Vec<ItemSpec>>, Fault),
@@ -69,11 +69,11 @@ pub(super) enum Op {
     },
     /// Flips a bit of a log while the store is closed.
     BitFlip(u64),
-    /// Sends equal events: so many from one source, another, and the first again.
+    /// Sends equal events: this many from one source, another, and the first again.
     Equal([u16; 3]),
-    /// Sets the clock ahead by so many days, and back.
+    /// Sets the clock ahead by this many days, and back.
     Clock(u8),
-    /// Sends batches to a disk with so many free blocks; retention must then free space.
+    /// Sends batches to a disk with this many free blocks; retention must then free space.
     FullDisk(Vec<Vec<ItemSpec>>, u8),
     /// A range of a sealed log is unreadable during a start.
     BadSector(Vec<Vec<ItemSpec>>, u64),
@@ -239,7 +239,7 @@ impl Simulated {
                 self.check();
                 let metrics = &self.rig().metrics;
                 let counted =
-                    metrics.entries_failed.get() + metrics.entries_refused_disk_full.get();
+                    metrics.entries_failed.get() + metrics.entries_rejected_disk_full.get();
                 assert!(
                     rejected.is_empty() || counted > 0,
                     "{rejected:?} were rejected but not counted"
@@ -333,7 +333,7 @@ impl Simulated {
         self.check();
     }
 
-    /// Sends batches to a process that loses its disk after so many operations.
+    /// Sends batches to a process that loses its disk after this many operations.
     fn put_until(&mut self, batches: &[Vec<ItemSpec>], acts: u8) {
         self.disk.cut_after(u64::from(acts));
         self.put(batches);
@@ -390,7 +390,7 @@ impl Simulated {
         self.open();
         self.check();
         let metrics = &self.rig().metrics;
-        let counted = metrics.frames_damaged.get() + metrics.tail_bytes_cut.get();
+        let counted = metrics.frames_damaged.get() + metrics.tail_bytes_truncated.get();
         assert!(
             self.model.has_read(seqs) || counted > 0,
             "{seqs:?} are lost but not counted"

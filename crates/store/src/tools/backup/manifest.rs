@@ -16,7 +16,7 @@
 //! ```
 //!
 //! File names are relative to the backup's directory. Size, mtime and inode are those of the
-//! source: an unchanged file is not read again. A `dropped` segment is no longer in the store; a
+//! source: an unchanged file is not reread. A `dropped` segment is no longer in the store; a
 //! backup keeps it by default. The public id is one-way: it reveals nothing of the store id.
 
 use std::fmt::Write as _;
@@ -126,7 +126,7 @@ impl Manifest {
 
     /// Parses a manifest; the error describes the defect.
     pub fn parse(text: &str) -> Result<Self, String> {
-        // The last line has the checksum of all lines before it, so it is taken off first.
+        // The last line contains the checksum of all lines before it, so it is taken off first.
         let (body, end) = text
             .trim_end_matches('\n')
             .rsplit_once('\n')

@@ -1,4 +1,4 @@
-//! `backup`: an incremental, consistent copy of the logs, also beside a running daemon.
+//! `backup`: an incremental, consistent copy of the logs, even while the daemon runs.
 //!
 //! ```text
 //! backup/
@@ -132,7 +132,7 @@ pub fn backup(
         });
     }
 
-    // Without the file, the last numbers of finished logs are read, too: they alone tell a later
+    // Without the file, the last numbers of finished logs are also read: they alone tell a later
     // state of the store from an earlier one.
     let has_numbers = SequenceFile::read(&Disk, from)?.flatten().is_some();
     let mut report = BackupReport::default();
@@ -315,7 +315,7 @@ fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
 
 /// Whether a directory is empty or has only files of an interrupted first backup.
 fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
-    // One leftover is enough: an interrupted first backup left copies beside it.
+    // One leftover is enough: an interrupted first backup left copies next to it.
     let is_leftover = |path: &PathBuf| {
         let name = name_of(path);
         name == "MANIFEST.tmp" || name == UNFINISHED
@@ -329,7 +329,7 @@ fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
 const UNFINISHED: &str = "UNFINISHED";
 
 /// Opens active logs and measures all logs before any copy. With `numbers`, the last sequence
-/// number of finished ones is read, too. Logs that cannot be opened are in the report.
+/// number of finished ones is also read. Logs that cannot be opened are in the report.
 fn measure(
     from: &Path,
     store_id: u64,
@@ -359,7 +359,7 @@ fn measure(
                 version.size = end;
             }
         }
-        // A finished log is immutable and is opened again, which limits the open files.
+        // A finished log is immutable and is reopened, which limits the open files.
         let file = (!segment.is_sealed).then_some(file);
         sources.push(SourceLog {
             segment,

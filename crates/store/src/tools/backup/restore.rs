@@ -59,7 +59,7 @@ pub fn restore(
         let why = if from.join("FORMAT").is_file() {
             "it is a store; stop its daemon and copy the directory, or create a backup of it"
         } else {
-            "it has no MANIFEST: no backup was ever completed there"
+            "it contains no MANIFEST: no backup was ever completed there"
         };
         return Err(not(why));
     };
@@ -129,7 +129,7 @@ pub fn restore(
 
     let store_format = last
         .first()
-        .ok_or_else(|| not("it has no copy of FORMAT"))?;
+        .ok_or_else(|| not("it contains no copy of FORMAT"))?;
     let text = checked(from, store_format)?;
     let store_id = format::read_format(&String::from_utf8_lossy(&text)).map_err(|found| {
         let path = from.join(&store_format.file);
@@ -139,7 +139,7 @@ pub fn restore(
 
     settings_of_backup(to, store_id, now)?;
 
-    // Before FORMAT, too: a store without its numbers would assign those of the backup again.
+    // Also before FORMAT: a store without its numbers would assign those of the backup again.
     renumbering.write(to, store_id, &manifest.skipped)?;
     files::write_small(&to.join(&store_format.name), &text)?;
     files::inherit_owner(to)?;

@@ -78,7 +78,7 @@ pub(crate) fn hashed(
                 for range in ranges {
                     tracing::error!(
                         path = %source.display(), offset = range.start, bytes = range.end - range.start,
-                        "the disk cannot read a part of a file, using zero bytes in its place"
+                        "the disk cannot read part of a file, the copy contains zero bytes in its place: check the disk"
                     );
                 }
             }
@@ -167,7 +167,7 @@ pub(crate) fn make_empty(path: &Path) -> Result<(), ToolError> {
     }
 }
 
-/// Whether a new file system has this, too: a directory with nothing else is empty.
+/// Whether a new file system also contains this: a directory with nothing else is empty.
 pub(crate) fn is_of_file_system(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == LOST_AND_FOUND)
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::log::file::BlockMeta;
 use crate::tests::{data, event};
+use salt_sls::Glob;
 
 /// The entries of a store, half of each class.
 const ENTRIES: usize = 24;
@@ -54,7 +55,7 @@ fn read(rig: &Rig) -> Entries {
 
     let of_minions = (0..40).flat_map(|n| {
         entries(&EventFilter {
-            minion: Some(format!("web{n}")),
+            minion: Some(Glob::new(&format!("web{n}"))),
             ..EventFilter::default()
         })
     });
@@ -155,7 +156,7 @@ impl Intact {
         let metrics = &rig.metrics;
         let known = metrics.frames_damaged.get() + metrics.entries_missing_at_start.get();
         // The end of an active log is cut off, and kept.
-        let is_cut = metrics.tail_bytes_cut.get() > 0;
+        let is_cut = metrics.tail_bytes_truncated.get() > 0;
         if is_cut {
             assert!(blocks.last().is_some_and(is_lost), "{missing:?}");
             let names = fs::read_dir(hurt.join(path).parent().unwrap()).unwrap();

@@ -195,7 +195,7 @@ fn every_file_that_cannot_be_rebuilt_is_in_a_backup_or_has_a_reason() {
     let present = ["spill/bus/0000000001-1.spill"];
     fs::create_dir_all(state.join("spill/bus")).unwrap();
     for name in present {
-        // Bytes that are not text are kept, too.
+        // Bytes that are not UTF-8 are also kept.
         fs::write(state.join(name), [name.as_bytes(), b"\xff\n"].concat()).unwrap();
     }
     back_up(&state, &to, false).unwrap();

@@ -63,7 +63,7 @@ fn entries(state: &Path) -> u64 {
     report.entries
 }
 
-/// Those of one log, of so many in an intact store.
+/// The entries of one log, of this many in an intact store.
 fn entries_in(state: &Path, log: &Path, all: u64) -> u64 {
     let empty = log.with_extension("aside");
     fs::rename(log, &empty).unwrap();

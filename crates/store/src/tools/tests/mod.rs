@@ -38,7 +38,7 @@ fn options(dir: &Path) -> Options {
     crate::tests::options(dir, limits)
 }
 
-/// Runs `work` beside an open store, whose threads end with it.
+/// Runs `work` while a store is open, whose threads end with it.
 fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
     with_store_of(&options(dir), work)
 }

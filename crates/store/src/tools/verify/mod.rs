@@ -174,11 +174,11 @@ pub fn verify(
             return verified;
         }
         // One that started meanwhile has changed what was compared. Even an error may come of it.
-        tracing::info!(dir = %dir.display(), "a daemon has opened the store during the check, checking again");
+        tracing::info!(dir = %dir.display(), "a daemon opened the store during the check, repeating the check");
     }
 
     Err(StoreError::Refused(format!(
-        "cannot verify {}: daemons were started and stopped during each of {VERIFY_TRIES} checks; keep the daemon running, or stopped, and try again",
+        "cannot verify {}: daemons were started and stopped during each of {VERIFY_TRIES} checks; keep the daemon running, or stopped, and retry",
         dir.display()
     ))
     .into())
@@ -665,7 +665,7 @@ fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Resul
     let Some(file) = SequenceFile::read(&Disk, dir)? else {
         // An empty store may never have reserved a number.
         if last.is_some() {
-            let means = "the next start skips numbers after the last one in the log; those of lost entries may be assigned again";
+            let means = "the next start skips numbers after the last one in the log; the numbers of lost entries may be reused";
             report.damage(about(&path, "missing", means));
         }
         return Ok(());
@@ -675,7 +675,7 @@ fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Resul
     match file {
         // The usual case: numbers are reserved in advance.
         Some(file) if file.end > last => {}
-        // The last update was lost; a start reads the logs, too.
+        // The last update was lost; a start also reads the logs.
         Some(file) => {
             let what = format!("the file has {}, the log has entry {}", file.end.0, last.0);
             report
@@ -683,7 +683,7 @@ fn sequence(dir: &Path, last: Option<SeqNo>, report: &mut VerifyReport) -> Resul
                 .push(about(&path, what, "the next start continues after the log"));
         }
         None => {
-            let means = "the next start skips numbers after the last one in the log; those of lost entries may be assigned again";
+            let means = "the next start skips numbers after the last one in the log; the numbers of lost entries may be reused";
             report.damage(about(
                 &path,
                 "malformed, or its checksum does not match",

@@ -3,7 +3,7 @@ Hand the reactor over to saltcellar, and watch over it.
 
 .. versionadded:: 0.1.0
 
-:depends: the saltcellar daemon with ``reactor.master``, running on the same machine
+:depends: the saltcellar daemon with ``reactor.master``, running on the same host
 
 In the master's configuration:
 
@@ -26,11 +26,11 @@ events:
 ``saltcellar/reactor/reachable``
     It answers again.
 
-Salt's own reactor can act while the daemon does not answer:
+Salt's reactor can act while the daemon does not answer:
 
 .. code-block:: yaml
 
-    # Start Salt's own reactor 20 seconds after the daemon's last answer, and end it when the daemon answers again.
+    # Start Salt's reactor 20 seconds after the daemon's last response, and end it when the daemon answers again.
     saltcellar.reactor_fallback: True
 
 At no time do both act: with this setting the daemon acts only under a lease of 15 seconds that this
@@ -65,7 +65,7 @@ __virtualname__ = "saltcellar_reactor"
 
 #: Interval of reports to the daemon, in seconds.
 REPORT_INTERVAL_S = 3.0
-#: The daemon's lease, in seconds, until an answer has the real one.
+#: The daemon's lease, in seconds, until a response contains the real one.
 LEASE_S = 15.0
 #: Time between the end of the lease and the start of the fallback, in seconds.
 MARGIN_S = 5.0
@@ -101,7 +101,7 @@ def start():
 
 def has_salts_reactor(opts):
     """
-    Whether the master runs Salt's own reactor engine, too.
+    Whether the master also runs Salt's reactor engine.
 
     ``engines`` is the list that Salt starts: if ``reactor`` has rules, the master adds its engine
     before, unless it takes an item for one (``Master.start`` in ``salt/master.py``).
@@ -140,7 +140,7 @@ class Engine:
         self._salts_reactor = salts_reactor
         if salts_reactor:
             log.critical(
-                "saltcellar reactor: this master runs Salt's own reactor as well, so saltcellar makes no calls. Remove "
+                "saltcellar reactor: this master runs Salt's reactor as well, so saltcellar makes no calls. Remove "
                 "`reactor` from `engines`, and write saltcellar_reactor there as text, not as a map"
             )
 
@@ -185,7 +185,7 @@ class Engine:
             self._show(logging.INFO, f"saltcellar {answer['version']} acts")
 
     def _report(self):
-        """The daemon's answer to the latest report. It ends a fallback, and reports that."""
+        """The daemon's response to the latest report. It ends a fallback, and reports that."""
         # At most three: without a token, with one, and after the end of the fallback.
         for _ in range(3):
             acts = self.fallback.runs()
@@ -205,7 +205,7 @@ class Engine:
             if self.enabled:
                 self.fallback.granted()
             if acts:
-                log.warning("saltcellar: the daemon answers again, ending Salt's own reactor")
+                log.warning("saltcellar: the daemon answers again, ending Salt's reactor")
                 self.fallback.stop()
             elif had_token is not None:
                 break
@@ -217,7 +217,7 @@ class Engine:
             self._unreachable = True
             self._announce("unreachable", {"error": why, "fallback": self.enabled})
         if self.fallback.runs():
-            self._show(logging.WARNING, "Salt's own reactor acts, as the fallback")
+            self._show(logging.WARNING, "Salt's reactor acts, as the fallback")
         elif not self.enabled:
             self._show(
                 logging.ERROR,
@@ -231,11 +231,11 @@ class Engine:
         elif waited < self._lease_s + MARGIN_S:
             self._show(
                 logging.WARNING,
-                f"no answer, Salt's own reactor may act in {self._lease_s + MARGIN_S:.0f} s: {why}",
+                f"no response, Salt's reactor may act in {self._lease_s + MARGIN_S:.0f} s: {why}",
             )
         else:
             self.fallback.start()
-            self._show(logging.WARNING, "Salt's own reactor acts, as the fallback")
+            self._show(logging.WARNING, "Salt's reactor acts, as the fallback")
 
     def _announce(self, what, data):
         try:
@@ -256,7 +256,7 @@ class Engine:
 
 class Fallback:
     """
-    Salt's own reactor in a process of its own, and what must survive this engine.
+    Salt's reactor in a process of its own, and what must survive this engine.
 
     The process holds a lock on ``reactor.lock`` while it runs, so that a new engine knows of one
     that an engine before it started. It ends with its engine, also if that is killed.
@@ -295,7 +295,7 @@ class Fallback:
         if self._process is not None:
             if self._process.is_alive():
                 return True
-            log.error("saltcellar: Salt's own reactor ended with %s", self._process.exitcode)
+            log.error("saltcellar: Salt's reactor ended with %s", self._process.exitcode)
             self._ended()
         try:
             fd = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -383,7 +383,7 @@ def _merged(state, values):
 
 
 def _react(opts, lock, engine_alive, engines_end):
-    """Salt's own reactor, until the engine ends."""
+    """Salt's reactor, until the engine ends."""
     # The engine's end of the pipe: otherwise this process would keep it open.
     engines_end.close()
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

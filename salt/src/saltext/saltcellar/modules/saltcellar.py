@@ -3,7 +3,7 @@ Show and empty the spool of the returner ``saltcellar``, and store values withou
 
 .. versionadded:: 0.1.0
 
-:depends: the saltcellar daemon, on this machine or at ``saltcellar.url``
+:depends: the saltcellar daemon, on this host or at ``saltcellar.url``
 
 The settings are those of the returner ``saltcellar``.
 """

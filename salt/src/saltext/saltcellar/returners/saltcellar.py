@@ -3,11 +3,11 @@ Store jobs and events in saltcellar.
 
 .. versionadded:: 0.1.0
 
-saltcellar is a daemon beside the master that stores jobs, their returns and every event. This
+saltcellar is a daemon on the master's host that stores jobs, their returns and every event. This
 module connects Salt to it over a unix socket: as the master's job cache, as its event returner, or
 as a returner of minions, which use HTTPS from other machines.
 
-:depends: the saltcellar daemon, running on the same machine; or, on a minion, at ``saltcellar.url``
+:depends: the saltcellar daemon, running on the same host; or, on a minion, at ``saltcellar.url``
 
 In the master's configuration:
 
@@ -40,7 +40,7 @@ map ``saltcellar:`` without the prefix, and on a minion they may come from pilla
     saltcellar.spool_age_max: 604800
     # get_jid and get_fun return whole returns, as returners for databases do: mysql, pgjsonb, redis.
     saltcellar.full_ret: False
-    # The engine saltcellar_reactor starts Salt's own reactor while the daemon does not answer.
+    # The engine saltcellar_reactor starts Salt's reactor while the daemon does not answer.
     saltcellar.reactor_fallback: False
     # With several masters, the slot of job ids that are made before this master's daemon has told
     # its own (cluster.slot). Unset: no slot.
@@ -50,14 +50,14 @@ On a minion of another machine:
 
 .. code-block:: yaml
 
-    # The daemon's HTTPS address, instead of the socket.
+    # The daemon's minion listener, instead of the socket.
     saltcellar.url: https://master:4580
     # The CA file for its certificate. Default: the system's certificates.
     saltcellar.ca: /etc/salt/pki/saltcellar-ca.pem
-    # The directory of minion.pem, which signs batches. Default: Salt's own setting.
+    # The directory of minion.pem, which signs batches. Default: Salt's setting.
     saltcellar.pki_dir: /etc/salt/pki/minion
 
-Jobs are kept for 90 days and never less than Salt's own ``keep_jobs_seconds`` (0 is forever), which
+Jobs are kept for 90 days and never less than Salt's ``keep_jobs_seconds`` (0 is forever), which
 the master's maintenance passes on. ``store.classes`` in the daemon's configuration sets another
 time, also by function.
 

@@ -3,7 +3,7 @@ Look up jobs, events and reactions in saltcellar, and copy jobs from and to othe
 
 .. versionadded:: 0.1.0
 
-:depends: the saltcellar daemon, running on the same machine
+:depends: the saltcellar daemon, running on the same host
 
 What the command ``saltcellar`` shows, as functions of Salt: also through salt-api, with the
 permissions of ``external_auth`` (``@runner``). The settings are those of the returner
@@ -364,7 +364,7 @@ def replay(seq, all_calls=False, render=False):
     seq
         the number of the reaction, or of the event
     all_calls
-        repeat calls that were made, too
+        also repeat calls that were made
     render
         render the rules of the event again
 
@@ -433,7 +433,7 @@ def export_to(returner, start=None, events=False):  # pylint: disable=redefined-
     where it stopped; ``start``, a jid, overrides that.
 
     events
-        copy all events, too, by the returner's ``event_return``. Repeating a complete copy stores
+        also copy all events, by the returner's ``event_return``. Repeating a complete copy stores
         them again
 
     CLI Example:
@@ -463,7 +463,7 @@ def _ended(result):
 
 
 def _progress(text):
-    """Show a text on the terminal of ``salt-run``."""
+    """Show a string on the terminal of ``salt-run``."""
     event = globals().get("__jid_event__")
     if event is not None:
         event.fire_event({"message": f"saltcellar: {text}"}, "progress")

@@ -18,7 +18,7 @@ from saltext.saltcellar.utils import pool
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import wire
 
-#: Requests sent before their answers are read. Their answers fit into the socket's buffer.
+#: Requests sent before their responses are read. Their responses fit into the socket's buffer.
 WINDOW = 64
 
 _AGO = re.compile(r"(\d+)\s*([smhdw])")
@@ -72,7 +72,7 @@ class Link:
             self._connection = None
 
     def ask(self, call: str, **args: Any) -> Any:
-        """The answer to a call; arguments that are ``None`` are left out. Raises :class:`DaemonError`."""
+        """The response to a call; arguments that are ``None`` are left out. Raises :class:`DaemonError`."""
         (answer,) = self.ask_all(
             [(call, {key: value for key, value in args.items() if value is not None})]
         )
@@ -81,7 +81,7 @@ class Link:
         return answer
 
     def ask_all(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
-        """The answers to ``(call, args)``, in order; one that was refused is a :class:`wire.Refusal`."""
+        """The responses to ``(call, args)``, in order; one that was refused is a :class:`wire.Refusal`."""
         answers: list[Any] = []
         try:
             for start in range(0, len(calls), WINDOW):
@@ -89,7 +89,7 @@ class Link:
         except (wire.Broken, wire.TimedOut, wire.Refusal) as exc:
             self.close()
             raise DaemonError(
-                f"no answer from the saltcellar daemon at {self._settings.address}: {exc}; is it running?"
+                f"no response from the saltcellar daemon at {self._settings.address}: {exc}; is it running?"
             ) from exc
         except BaseException:
             self.close()
@@ -140,7 +140,7 @@ def micros(value: Any) -> int | None:
 
 
 def readable(answer: Any) -> Any:
-    """An answer with its times as ISO 8601, in UTC. Values of jobs and events stay as they are."""
+    """A response with its times as ISO 8601, in UTC. Values of jobs and events stay as they are."""
     if isinstance(answer, list):
         return [readable(item) for item in answer]
     if not isinstance(answer, dict):

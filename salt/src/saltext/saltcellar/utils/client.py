@@ -6,7 +6,7 @@ The client: every call of the returner, and the behaviour while the daemon is un
 * A **write** that the daemon cannot accept now goes to the spool (``spool.py``) and counts as done.
   One that the daemon rejects permanently is counted there and logged. A write never raises.
 * A **read** returns a default instead, and logs it.
-* After any answer, if the spool is not empty, this process hands spooled entries over for a moment.
+* After any response, if the spool is not empty, this process hands spooled entries over for a moment.
 
 Invariant: an entry from the master is stored by the daemon, or in the spool, or counted and logged.
 """
@@ -42,7 +42,7 @@ HANDOVER_BUDGET_S = 0.2
 HANDOVER_BUDGET_IDLE_S = 2.0
 #: Pause after a failed handover, in seconds.
 HANDOVER_PAUSE_S = 1.0
-#: Records sent before waiting for their answers.
+#: Records sent before waiting for their responses.
 WINDOW_RECORDS = 64
 #: The same in bytes, small enough that one window does not hold up the call that carries it.
 WINDOW_BYTES = 256 * 1024
@@ -70,7 +70,7 @@ _handover_not_before: dict[str, float] = {}
 
 def confirmed(opts: settings_.Opts) -> dict[str, bool]:
     """
-    Arguments that restrict an answer to returns of ``returner`` calls, if saltcellar is the job
+    Arguments that restrict a response to returns of ``returner`` calls, if saltcellar is the job
     cache: Salt then makes that call for every authenticated return, and any client that may fire
     events can put others on the bus.
     """
@@ -84,7 +84,7 @@ class Unreachable(Exception):
 
 class Unavailable(CommandExecutionError):
     """
-    Raised to Salt if the answer is unknown.
+    Raised to Salt if the response is unknown.
 
     Not a ``KeyError`` or ``TypeError``: the master interprets those as "no such returner".
     """
@@ -94,7 +94,7 @@ def get_client(opts: settings_.Opts, functions: Any = None, ret: Any = None) -> 
     """The client for ``opts``. Cheap: connections belong to the process, not to the client."""
     global _latest
     key = None
-    # Since 3008 a loader's options are one map object, and the look-ups for its key take tens of
+    # Since 3008 a loader's options are one map object, and the lookups for its key take tens of
     # microseconds.
     latest, client = _latest
     if client is not None and opts is latest:
@@ -377,7 +377,7 @@ class Client:
         return True
 
     def read(self, call: str, args: Args, otherwise: Any, listing: bool = False) -> Any:
-        """The daemon's answer; ``otherwise`` without one. Never raises."""
+        """The daemon's response; ``otherwise`` without one. Never raises."""
         try:
             answer = self._ask(
                 wire.Call(call, args), self.settings.listing_timeout if listing else None
@@ -385,7 +385,7 @@ class Client:
             self.hand_over()
             return answer
         except (Unreachable, wire.Refusal) as exc:
-            logs.error(call, "saltcellar: no answer to %s: %s", call, exc)
+            logs.error(call, "saltcellar: no response to %s: %s", call, exc)
         except Exception:  # pylint: disable=broad-except
             logs.error(f"failed {call}", "saltcellar: %s failed", call, exc_info=True)
         return otherwise
@@ -393,7 +393,7 @@ class Client:
     def maintain(self, opts: settings_.Opts) -> None:
         """Pass ``keep_jobs_seconds`` on, and empty the spool. Called by Salt's maintenance."""
         try:
-            # Salt's own reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008
+            # Salt's reading of its two options: 3006 and 3007 still honour ``keep_jobs``, 3008
             # does not.
             keep_jobs_seconds = int(salt.utils.job.get_keep_jobs_seconds(opts))
             if keep_jobs_seconds < 0:
@@ -467,7 +467,7 @@ class Client:
 
     def _ask(self, call: wire.Call, timeout: float | None = None, writes: bool = False) -> Any:
         """
-        The daemon's answer. Raises :class:`Unreachable`, or :class:`wire.Refusal` for permanent
+        The daemon's response. Raises :class:`Unreachable`, or :class:`wire.Refusal` for permanent
         refusals.
 
         A pooled connection may be broken because the daemon restarted: then one new connection is
@@ -503,7 +503,7 @@ class Client:
                         call.repeated()
                     continue
                 except BaseException:
-                    # An answer may still be in flight, also if a signal handler raised.
+                    # A response may still be in flight, even if a signal handler raised.
                     connection.close()
                     raise
                 pool.put(path, connection)

@@ -2,7 +2,7 @@
 Consumers of the daemon's events, for engines and other programs that process every event.
 
 Invariant: an event is acknowledged after its processing, that is when the next one is requested. An
-event whose processing raised, or was interrupted, is delivered again to the next process.
+event whose processing raised, or was interrupted, is redelivered to the next process.
 """
 
 import collections.abc
@@ -62,7 +62,7 @@ class Consumer:
         ``2026-11-21T10:00:00``.
 
     An event is a map with ``id``, ``seq``, ``time``, ``tag``, ``data``, and ``minion``, ``jid`` and
-    ``fun`` if it has them. The ``id`` is the same when an event is delivered again.
+    ``fun`` if it has them. The ``id`` is the same when an event is redelivered.
 
     Raises ``CommandExecutionError`` if the daemon refuses: another process uses the name, or the
     filter is invalid.
@@ -79,7 +79,7 @@ class Consumer:
         self.name = name
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._link = calls.Link(settings)
-        # An answer must arrive within the timeout.
+        # A response must arrive within the timeout.
         self._wait_ms = int(min(WAIT_S, settings.listing_timeout / 2) * 1000)
         self._pause = PAUSE_S[0]
         self._events: collections.deque[dict[str, Any]] = collections.deque()
@@ -131,7 +131,7 @@ class Consumer:
             self._processing = None
 
     def nack(self, error: object) -> None:
-        """Report that the present event could not be processed. It is delivered again."""
+        """Report that the present event could not be processed. It is redelivered."""
         self._events.clear()
         self._processing = None
         self._ask("consumer_nack", {"name": self.name, "holder": self.holder, "error": str(error)})
@@ -147,7 +147,7 @@ class Consumer:
         self._link.close()
 
     def _ask(self, call: str, args: dict[str, Any]) -> Any:
-        """The answer to a call; waits while the daemon is unreachable. Raises if it refuses."""
+        """The response to a call; waits while the daemon is unreachable. Raises if it refuses."""
         while True:
             try:
                 (answer,) = self._link.ask_all([(call, args)])

@@ -12,7 +12,7 @@ The second part of ``docs/WIRE.md`` is the contract. :class:`Connection` has the
 * a daemon that rejects us (key not accepted, clocks differ, certificate not trusted) raises
   :class:`Unusable`: entries wait in the spool, and retries are delayed.
 
-Only Salt's own dependencies are used: ``cryptography`` signs, or ``Cryptodome`` on an early
+Only Salt's dependencies are used: ``cryptography`` signs, or ``Cryptodome`` on an early
 3006.
 """
 
@@ -124,7 +124,7 @@ class Connection(wire.Connection):
         """
         Send requests, given as functions from an id to a frame's body, as one signed batch.
 
-        Returns the ids, in order. The answers have been received when this returns.
+        Returns the ids, in order. The responses have been received when this returns.
         """
         ids: list[int] = []
         out: list[bytes] = []
@@ -144,7 +144,7 @@ class Connection(wire.Connection):
         return ids
 
     def receive(self, deadline: float) -> tuple[int, Any]:  # pylint: disable=unused-argument
-        """The next answer: ``(id, value)``, where the value of a refused request is a :class:`wire.Refusal`."""
+        """The next response: ``(id, value)``, where the value of a refused request is a :class:`wire.Refusal`."""
         if len(self._answers) < _LENGTH.size:
             raise wire.Broken("the daemon answered fewer requests than were sent")
         (length,) = _LENGTH.unpack_from(self._answers)
@@ -165,7 +165,7 @@ class Connection(wire.Connection):
     # ---- HTTP
 
     def _request(self, method: str, path: str, body: bytes, deadline: float) -> bytes:
-        """The body of the answer. Raises the refusal of an unsuccessful one."""
+        """The body of the response. Raises the refusal of an unsuccessful one."""
         if self._http.sock is None:
             raise wire.Broken("the daemon closed the connection")
         try:
@@ -173,15 +173,15 @@ class Connection(wire.Connection):
             try:
                 self._http.request(method, path, body, {"Content-Type": "application/octet-stream"})
             except (BrokenPipeError, ConnectionResetError):
-                # Refused before all of it was sent: the answer with the reason may have arrived.
+                # Refused before all of it was sent: the response with the reason may have arrived.
                 log.debug("saltcellar: the daemon did not read the whole batch")
             response = self._http.getresponse()
             length = response.length
             if length is None or length > wire.ANSWER_BYTES_MAX:
-                raise wire.Broken(f"an answer of {length} bytes: not a saltcellar daemon")
+                raise wire.Broken(f"a response of {length} bytes: not a saltcellar daemon")
             answer = response.read()
         except TimeoutError as exc:
-            raise wire.TimedOut("no answer in time") from exc
+            raise wire.TimedOut("no response in time") from exc
         except (OSError, http.client.HTTPException) as exc:
             raise wire.Broken(str(exc) or type(exc).__name__) from exc
         if response.status == 200:
@@ -215,14 +215,14 @@ class Connection(wire.Connection):
 
 
 def _answer(frame: bytes) -> tuple[int | None, Any]:
-    """Number and value of an answer; the value of a refused request is a :class:`wire.Refusal`."""
+    """Number and value of a response; the value of a refused request is a :class:`wire.Refusal`."""
     try:
         number, good, value = wire.unpack(frame)
         return number, value if good else wire.Refusal(
             str(value["code"]), str(value.get("message", ""))
         )
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise wire.Broken(f"malformed answer: {exc}") from exc
+        raise wire.Broken(f"malformed response: {exc}") from exc
 
 
 def _split(url: str) -> tuple[str, int]:
@@ -245,7 +245,7 @@ def _split(url: str) -> tuple[str, int]:
 
 
 def _context(ca: str | None) -> ssl.SSLContext:
-    """The TLS context for a CA file; created again when the file has changed."""
+    """The TLS context for a CA file; recreated when the file has changed."""
     try:
         version = _file_version(ca) if ca else None
         made = _contexts.get(ca)

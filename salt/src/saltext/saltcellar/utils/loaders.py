@@ -3,7 +3,7 @@ The variables that Salt's loader gives to a module, as the loader of the present
 
 Loaders of one kind share their modules within a process (3006 does so too), and the module's
 ``__opts__`` is that of the loader that loaded it last. A process with two configurations, such as a
-test or an embedded minion, would use the other's id, socket and spool. So every module asks here.
+test or an embedded minion, would use the other's id, socket and spool. Therefore every module asks here.
 """
 
 from typing import Any

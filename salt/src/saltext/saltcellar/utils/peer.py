@@ -2,7 +2,7 @@
 Verification of the user that serves the daemon's socket.
 
 A user who may write to the socket's directory can replace the socket, receive every return and
-forge every answer. The kernel reports the user that called ``listen(2)``; only these users are
+forge every response. The kernel reports the user that called ``listen(2)``; only these users are
 trusted:
 
 * root, and the user of this process;
@@ -41,7 +41,7 @@ class Untrusted(wire.TimedOut):
 
 
 class Connection(wire.Connection):
-    """A connection to the daemon of this machine, if a trusted user serves the socket."""
+    """A connection to the daemon of this host, if a trusted user serves the socket."""
 
     def __init__(self, settings: "settings_.Settings", deadline: float) -> None:
         super().__init__(settings.socket, deadline)

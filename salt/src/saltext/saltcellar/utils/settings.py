@@ -64,7 +64,7 @@ class Settings:
     """
     Checked settings, one attribute for each of :data:`KEYS`.
 
-    Besides: ``address``, the ``url`` of a daemon on another machine or else the ``socket``;
+    Besides: ``address``, the ``url`` of a daemon on another host or else the ``socket``;
     ``minion_id``, the signer of batches sent there; and ``error``, why the destination is unknown,
     or ``None``. A client whose settings have an ``error`` connects to nothing.
     """
@@ -108,7 +108,7 @@ class Settings:
             )
 
     def with_short_listings(self) -> "Settings":
-        """A copy whose calls for lists have the timeout of other calls."""
+        """A copy whose calls for lists contain the timeout of other calls."""
         changed = copy.copy(self)
         changed.listing_timeout = self.timeout
         return changed
@@ -148,7 +148,7 @@ def default_socket() -> str:
 
 
 def default_spool_dir(cachedir: Any) -> str:
-    """The default spool: beside Salt's own cache, or in the user's state directory."""
+    """The default spool: next to Salt's cache, or in the user's state directory."""
     if cachedir and isinstance(cachedir, str):
         return os.path.join(cachedir, NAME)
     return os.path.join(_state_home(), NAME, "spool")
@@ -230,7 +230,7 @@ def unsupported(opts: Opts) -> str | None:
         return None
     return (
         "saltcellar needs Linux for the daemon's socket: this system does not show which user serves it. "
-        f"Set {NAME}.url on a minion to use a daemon on another machine"
+        f"Set {NAME}.url on a minion to use a daemon on another host"
     )
 
 

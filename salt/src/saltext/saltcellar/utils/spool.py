@@ -590,7 +590,7 @@ class Spool:
 
 def at_exit(function: Callable[[], object]) -> None:
     """
-    Call a function at the end of this process, also when SIGTERM ends it.
+    Call a function at the end of this process, even when SIGTERM ends it.
 
     Salt's processes end in ``os._exit``, which runs neither ``atexit`` nor ``multiprocessing``'s
     finalizers. They have a list of their own.
@@ -715,7 +715,7 @@ def _counters(fd: int) -> dict[str, int]:
 
 
 def _chown(fd: int, directory: str) -> None:
-    """Give a file that root created to the owner of the directory: the master's user needs it, too."""
+    """Give a file that root created to the owner of the directory: the master's user also needs it."""
     if os.geteuid() == 0 and stat.S_ISDIR(os.stat(directory).st_mode):
         owner = os.stat(directory)
         os.fchown(fd, owner.st_uid, owner.st_gid)

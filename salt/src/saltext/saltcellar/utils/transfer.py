@@ -44,7 +44,7 @@ PAGE = 1000
 #: Seconds that a returner may take to read one job. ``local_cache`` tries for ever to read a
 #: damaged return.
 JOB_TIMEOUT_S = 60.0
-#: Messages about skipped jobs that are returned; the log has all.
+#: Messages about skipped jobs that are returned; the log contains all.
 SKIPPED_SHOWN = 20
 
 _BANK = "saltcellar/transfer"
@@ -191,7 +191,7 @@ class Returner:
         self._reader.end()
         if hasattr(self._minion, "destroy"):
             self._minion.destroy()
-            # 3008.3 warns of a closed one, too, unless these are None.
+            # 3008.3 also warns of a closed one, unless these are None.
             self._minion.returners = self._minion.functions = self._minion.utils = None
 
     def _call(self, function: str, *args: Any, **kwargs: Any) -> Any:
@@ -356,7 +356,7 @@ def copy(
     progress: Progress,
     start: Any = None,
 ) -> dict[str, Any]:
-    """Copy all jobs. ``name`` identifies the copy, ``progress`` takes a text. Returns a map of counts."""
+    """Copy all jobs. ``name`` identifies the copy, ``progress`` takes a string. Returns a map of counts."""
     position = Position(opts, name)
     start = str(start) if start else position.read()
     jids = [jid for jid in source.jids() if not start or jid >= start]
@@ -452,7 +452,7 @@ class Position:
 
 
 def _return(jid: str, minion: str, value: Any, load: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole return. ``get_jid`` of some returners has only ``return`` and ``retcode``; the load has the function."""
+    """A whole return. ``get_jid`` of some returners has only ``return`` and ``retcode``; the load contains the function."""
     known = {
         "jid": jid,
         "id": minion,

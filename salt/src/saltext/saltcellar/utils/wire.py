@@ -34,7 +34,7 @@ except ImportError:  # a private name: a Salt without it has no such values
 PREAMBLE = b"SCWIRE" + struct.pack(">H", 1)
 #: The largest request, in bytes: an entry of 64 MiB and its envelope.
 REQUEST_BYTES_MAX = 64 * 1024 * 1024 + 64 * 1024
-#: The largest answer, in bytes. A peer that sends more is not our daemon.
+#: The largest answer, in bytes. A peer that sends more is not a saltcellar daemon.
 ANSWER_BYTES_MAX = 1 << 30
 #: Python's cycle collector is off while a longer answer is unpacked: a third less time for 100,000
 #: jobs.
@@ -60,11 +60,11 @@ _packb = salt.utils.msgpack.packb
 
 
 class Broken(Exception):
-    """The connection ended before the answer. A new one may succeed."""
+    """The connection ended before the response. A new one may succeed."""
 
 
 class TimedOut(Exception):
-    """No connection, or no answer, within the time allowed."""
+    """No connection, or no response, within the time allowed."""
 
 
 class Refusal(Exception):
@@ -118,7 +118,7 @@ def _text(value: object) -> str:
     try:
         return str(value)
     except Exception:  # pylint: disable=broad-except
-        return f"<{type(value).__name__} without a text form>"
+        return f"<{type(value).__name__} without a string form>"
 
 
 def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
@@ -311,7 +311,7 @@ class Connection:
 
     def send(self, bodies: Iterable[Body], deadline: float) -> list[int]:
         """
-        Send requests, given as functions from an id to a frame's body, without waiting for answers.
+        Send requests, given as functions from an id to a frame's body, without waiting for responses.
 
         Returns the ids, in order.
         """
@@ -336,10 +336,10 @@ class Connection:
         return ids
 
     def receive(self, deadline: float) -> tuple[int, Any]:
-        """The next answer: ``(id, value)``, where the value of a refused request is a :class:`Refusal`."""
+        """The next response: ``(id, value)``, where the value of a refused request is a :class:`Refusal`."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
         if length > ANSWER_BYTES_MAX:
-            raise Broken(f"an answer of {length} bytes: not a saltcellar daemon")
+            raise Broken(f"a response of {length} bytes: not a saltcellar daemon")
         body = self._exactly(length, deadline)
         try:
             answer = unpack(body)
@@ -347,7 +347,7 @@ class Connection:
             if not good:
                 value = Refusal(str(value["code"]), str(value.get("message", "")))
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise Broken(f"malformed answer: {exc}") from exc
+            raise Broken(f"malformed response: {exc}") from exc
         if number is None:
             self.usable = False
             raise (
@@ -358,7 +358,7 @@ class Connection:
         return number, value
 
     def ask(self, call: Call, deadline: float) -> Any:
-        """The answer to one :class:`Call`. Raises :class:`Refusal`."""
+        """The response to one :class:`Call`. Raises :class:`Refusal`."""
         number = self.send([call.request], deadline)[0]
         while True:
             answered, value = self.receive(deadline)
@@ -388,7 +388,7 @@ class Connection:
         try:
             data = self._socket.recv(min(size, READ_BYTES_MAX))
         except TimeoutError as exc:
-            raise TimedOut("no answer in time") from exc
+            raise TimedOut("no response in time") from exc
         except OSError as exc:
             raise Broken(str(exc)) from exc
         if not data:

@@ -19,14 +19,16 @@ use crate::wire::signed::der::rsa_public_key;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoKey {
     /// The master has not accepted the key: it is unknown, pending, rejected or denied.
-    #[error("the key of minion {id} is {state} at this master: `salt-key` accepts it")]
+    #[error("the key of minion {id} is {state} at this master: accept it with `salt-key -a {id}`")]
     NotAccepted {
         id: String,
         /// The state in `salt-key`.
         state: &'static str,
     },
     /// The accepted key cannot be read.
-    #[error("the accepted key of minion {id} cannot be read: {why}")]
+    #[error(
+        "the accepted key of minion {id} cannot be read: {why}; give the daemon's user access to `pki_dir`"
+    )]
     Unreadable { id: String, why: String },
 }
 
@@ -59,7 +61,7 @@ impl Keys {
         };
         // Reported at the start, because otherwise the first sign is a minion that is rejected.
         if let Some(why) = keys.not_files() {
-            tracing::error!(dir = %pki_dir.display(), "all minions are rejected: {why}");
+            tracing::error!(dir = %pki_dir.display(), %why, "all batches of minions are rejected: `saltcellar doctor` checks `pki_dir`");
         }
         keys
     }
@@ -71,7 +73,7 @@ impl Keys {
         // them counts.
         if self.dir.join(OTHER_STORE).exists() {
             return Some(format!(
-                "the master keeps its keys in {dir}/{OTHER_STORE} (keys.cache_driver: mmap_key), and the HTTPS source reads only files of \
+                "the master keeps its keys in {dir}/{OTHER_STORE} (keys.cache_driver: mmap_key), and the minion listener reads only files of \
                  localfs_key; if the master uses localfs_key again, remove {OTHER_STORE}*"
             ));
         }

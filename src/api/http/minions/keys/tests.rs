@@ -61,7 +61,8 @@ fn a_key_is_valid_while_its_file_exists() {
     );
     std::fs::write(dir.path().join(OTHER_STORE), "").unwrap();
     assert!(
-        state("b").contains("(keys.cache_driver: mmap_key), and the HTTPS source reads only files"),
+        state("b")
+            .contains("(keys.cache_driver: mmap_key), and the minion listener reads only files"),
         "{}",
         state("b")
     );

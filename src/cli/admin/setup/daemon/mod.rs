@@ -1,4 +1,4 @@
-//! The daemon's settings: a file owned by setup, which the daemon reads beside its configuration
+//! The daemon's settings: a file owned by setup, which the daemon reads in addition to its configuration
 //! file.
 //!
 //! # Invariant
@@ -36,7 +36,7 @@ pub(super) struct Keys {
     pub(super) listen: Option<String>,
 }
 
-/// The file of setup beside the configuration file.
+/// The file of setup next to the configuration file.
 pub(super) fn file_beside(config_file: &Path) -> PathBuf {
     let dir = config_file.parent().unwrap_or(Path::new("/"));
     dir.join(CONFIG_DIR).join(NAME)
@@ -162,7 +162,7 @@ pub(super) fn configure(
     }
 
     let lines = settings.lines(wanted)?;
-    let head = "# Settings for this machine's Salt master. To undo: `saltcellar setup --remove`.\n";
+    let head = "# Settings for this host's Salt master. To undo: `saltcellar setup --remove`.\n";
     let record = choices.comment();
 
     // Choices are recorded even if they need no setting of the daemon.

@@ -51,7 +51,7 @@ fn planned(
 }
 
 const HEAD: &str =
-    "# Settings for this machine's Salt master. To undo: `saltcellar setup --remove`.\n";
+    "# Settings for this host's Salt master. To undo: `saltcellar setup --remove`.\n";
 
 #[test]
 fn settings_are_written_to_a_file_of_their_own() {

@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! The first line has a checksum of the rest: a file with a wrong checksum or without one was
+//! The first line contains a checksum of the rest: a file with a wrong checksum or without one was
 //! edited or written by a person, and is neither changed nor removed.
 
 use std::fs::{self, File};
@@ -64,7 +64,7 @@ pub(super) fn state_of(path: &Path, text: Option<&str>) -> anyhow::Result<FileSt
     }
 
     let there = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    // The whole file counts, so that a text of another version is replaced even if its checksum is
+    // The whole file counts, so that a string of another version is replaced even if its checksum is
     // right.
     if text.is_some_and(|text| there == text.as_bytes()) {
         return Ok(FileState::InPlace);

@@ -26,7 +26,10 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("g, Home / G, End", "first / last"),
     ("Enter", "open the selected job"),
     ("Esc", "close the job, or remove the filter"),
-    ("/", "only jobs whose function, target or user has a text"),
+    (
+        "/",
+        "only jobs whose function, target or user contains a string",
+    ),
     ("F", "only jobs with failed returns, or all"),
     ("p, space", "pause, or go on"),
     ("?", "this list"),
@@ -307,7 +310,7 @@ fn job_lines(job: &JobAnswer, causes: Option<&CausesPage>, width: usize) -> Vec<
         ..StateView::default()
     };
     let mut returns: Vec<&Return> = job.returns.iter().collect();
-    // Stable: among each other they stay in the order of the answer.
+    // Stable: among each other they stay in the order of the response.
     returns.sort_by_key(|answer| !answer.failed);
 
     for answer in returns {

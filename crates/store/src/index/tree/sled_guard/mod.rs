@@ -46,7 +46,7 @@ pub(crate) fn open_or_copy<T>(
         // Only if there is something to copy: a new database has no files yet.
         Err(error) if error.is_no_space() && dir.join("db").is_file() => {
             open_copy(dir, cache_bytes).and_then(|db| open(db, true)).map_err(|cause| {
-                tracing::warn!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory");
+                tracing::warn!(dir = %dir.display(), %cause, "cannot open a copy of an index in memory while the disk is full: free some space");
                 // A failed write may leave a sled database damaged.
                 if matches!(cause, StoreError::Index { .. }) { cause } else { error }
             })
@@ -141,7 +141,7 @@ pub(crate) fn guarded<T>(
     // caller opens it again or discards it.
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
-        // The disk, not the data: the caller may try again. sled's own errors have no error number.
+        // The disk, not the data: the caller may retry. sled's own errors have no error number.
         Ok(Err(sled::Error::Io(why))) if why.raw_os_error().is_some() || is_held(&why) => {
             return Err(refused(why));
         }
@@ -165,7 +165,7 @@ pub(crate) fn guarded<T>(
     }
 }
 
-/// Parses an operating system error from a text with its debug form.
+/// Parses an operating system error from a string with its debug form.
 fn os_error_in(text: &str) -> Option<io::Error> {
     let (_, behind) = text.split_once("Os { code: ")?;
     let code = behind

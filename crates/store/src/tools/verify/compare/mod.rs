@@ -61,7 +61,7 @@ pub(crate) fn difference(
     sealed.each_job(|key, row, positions| {
         if first.is_none() && jobs.key(n) != Some(key) {
             first = Some(format!(
-                "the index has job {} where the log has another one",
+                "the index shows job {} where the log contains another one",
                 row.jid
             ));
         }

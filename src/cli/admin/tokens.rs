@@ -1,4 +1,4 @@
-//! `saltcellar token`: creates, lists and revokes tokens of the HTTP listener.
+//! `saltcellar tokens`: creates, lists and revokes tokens of the HTTP listener.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,14 +45,14 @@ pub(in crate::cli) struct Create {
     /// Rights of the token: read; also fire hooks and use consumers (write); also control sinks and the reactor (admin)
     #[arg(long, value_name = "read|write|admin", value_parser = ask::words::<Scope>(), hide_possible_values = true)]
     scope: Scope,
-    /// Only events and returns of minions with such ids
-    #[arg(long, value_name = "GLOB")]
+    /// Only events and returns of minions that match this glob
+    #[arg(long = "minion", value_name = "GLOB")]
     minions: Option<String>,
-    /// Only events with such tags; also limits the tags of hooks
-    #[arg(long, value_name = "GLOB")]
+    /// Only events whose tag matches this glob; also limits the tags of hooks
+    #[arg(long = "tag", value_name = "GLOB")]
     tags: Option<String>,
-    /// Only events and jobs of such functions
-    #[arg(long, value_name = "GLOB")]
+    /// Only events and jobs whose function matches this glob
+    #[arg(long = "fun", value_name = "GLOB")]
     functions: Option<String>,
     /// Accept a token that another daemon has made, instead of a new one: a file with it, or `-` for standard input
     #[arg(long, value_name = "FILE")]
@@ -64,13 +64,13 @@ The last line of the output is the token. The daemon keeps only a hash of it. A 
 (docs/HTTP.md).
 
 Examples:
-  saltcellar token create prometheus --scope read
-  saltcellar token create web-team --scope read --minions 'web*' --functions 'state.*'
-  saltcellar token create gitlab --scope write --tags 'salt/engines/hook/gitlab/*'
-  saltcellar token create web --scope read --from -
-  curl -H \"Authorization: Bearer $(saltcellar token create ci --scope read | tail -1)\" http://127.0.0.1:4581/api/v1/jobs";
+  saltcellar tokens create prometheus --scope read
+  saltcellar tokens create web-team --scope read --minion 'web*' --fun 'state.*'
+  saltcellar tokens create gitlab --scope write --tag 'salt/engines/hook/gitlab/*'
+  saltcellar tokens create web --scope read --from -
+  curl -H \"Authorization: Bearer $(saltcellar tokens create ci --scope read | tail -1)\" http://127.0.0.1:4581/api/v1/jobs";
 
-/// The token in the last line of a file, which `token create` may have printed.
+/// The token in the last line of a file, which `tokens create` may have printed.
 fn given(file: &Path) -> anyhow::Result<String> {
     let text = if file == Path::new("-") {
         io::read_to_string(io::stdin()).context("read the token from standard input")?
@@ -140,8 +140,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
             out.line(&format!("Not every token is listed: {problem}"))?;
         }
 
-        let columns =
-            ["NAME", "SCOPE", "CREATED", "MINIONS", "TAGS", "FUNCTIONS"].map(Column::left);
+        let columns = ["NAME", "SCOPE", "CREATED", "MINION", "TAG", "FUN"].map(Column::left);
 
         let cells = |row: &TokenRow| {
             let TokenRow {

@@ -1,4 +1,4 @@
-//! `saltcellar reactor shadow`: compares the shadow reactor with Salt's own.
+//! `saltcellar reactor diff`: compares the shadow reactor with Salt's own.
 
 use std::collections::BTreeMap;
 
@@ -34,40 +34,42 @@ pub(in crate::cli) struct Args {
     /// Maximum number of differences shown; all are counted
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100)]
     limit: usize,
+    /// Exit with 1 if there are differences
+    #[arg(long)]
+    exit_code: bool,
 }
 
 pub(super) const EXAMPLES: &str = "\
-Compares the calls that our reactor would have made with those that Salt's own reactor made, from the log, for the \
-time during which ours was in shadow mode. The results are:
-  only ours    Salt made no similar call within reactor.shadow_window after the event. This includes jobs whose target
-               matches no minion, because Salt leaves no trace of them.
-  only Salt's  no rule of ours makes the call, or once_per, debounce, rate, budget or allow prevents it (shown)
-  ours failed  our rendering failed, with file, line and cause, and with Salt's call if it is visible
-  differs      the fields shown differ
-  unseen       Salt's side leaves no trace, as for `caller`
+Compares the calls that saltcellar's reactor would have made with the calls of Salt's reactor, from the log, for the \
+time during which saltcellar was in shadow mode. The results are:
+  only saltcellar    Salt made no similar call within reactor.shadow_window after the event. This includes jobs whose
+                     target matches no minion, because Salt leaves no trace of them.
+  only Salt          no rule of saltcellar makes the call, or once_per, debounce, rate, budget or allow prevents it (shown)
+  saltcellar failed  rendering failed, with file, line and cause, and with Salt's call if it is visible
+  different          the fields shown differ
+  not comparable     Salt leaves no trace of such a call, for example of `caller`
 While Salt's reactor is at its limit of runners (reactor_worker_threads), the window of waiting calls is extended. The \
-publisher of a job is known only if saltcellar is the master's job cache; otherwise jobs without a similar call of ours \
-are counted separately.
+publisher of a job is known only if saltcellar is the master's job cache; otherwise jobs without a similar call of \
+saltcellar are counted separately.
 
 Examples:
-  saltcellar reactor shadow
-  saltcellar reactor shadow --since 2h --output json | jq .differences
-
-Exit codes: 0 no differences, 1 differences found.";
+  saltcellar reactor diff
+  saltcellar reactor diff --since 2h --output json | jq .differences
+  saltcellar reactor diff --since 1d --exit-code";
 
 #[derive(Default, Clone, Copy, serde::Serialize)]
 struct Counts {
     same: u64,
-    differs: u64,
-    only_ours: u64,
-    only_salts: u64,
-    failed: u64,
-    unseen: u64,
+    different: u64,
+    only_saltcellar: u64,
+    only_salt: u64,
+    saltcellar_failed: u64,
+    not_comparable: u64,
 }
 
 impl Counts {
     fn differences(self) -> u64 {
-        self.differs + self.only_ours + self.only_salts + self.failed
+        self.different + self.only_saltcellar + self.only_salt + self.saltcellar_failed
     }
 }
 
@@ -79,7 +81,7 @@ struct ShadowReport {
     differences: Vec<Comparison>,
     limit: usize,
     unseen: BTreeMap<String, u64>,
-    /// Calls that only Salt made, by the option of our rule that prevented ours.
+    /// Calls that only Salt made, by the option of saltcellar's rule that prevented saltcellar's.
     throttled: BTreeMap<String, u64>,
     unattributed: u64,
 }
@@ -88,16 +90,22 @@ impl ShadowReport {
     fn note(&mut self, comparison: Comparison) {
         let (rule, counter): (String, fn(&mut Counts) -> &mut u64) = match &comparison {
             Comparison::Same(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.same),
-            Comparison::Differs(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.differs),
-            Comparison::OnlyOurs(ours) => (ours.rules.join(", "), |counts| &mut counts.only_ours),
+            Comparison::Differs(ours, ..) => {
+                (ours.rules.join(", "), |counts| &mut counts.different)
+            }
+            Comparison::OnlyOurs(ours) => {
+                (ours.rules.join(", "), |counts| &mut counts.only_saltcellar)
+            }
             Comparison::OnlySalts(_, ours) => {
                 let rules = ours.as_ref().map(|ours| ours.rules.join(", "));
-                (rules.unwrap_or_default(), |counts| &mut counts.only_salts)
+                (rules.unwrap_or_default(), |counts| &mut counts.only_salt)
             }
-            Comparison::OursFailed(failed, _) => {
-                (failed.rules.join(", "), |counts| &mut counts.failed)
+            Comparison::OursFailed(failed, _) => (failed.rules.join(", "), |counts| {
+                &mut counts.saltcellar_failed
+            }),
+            Comparison::Unseen(ours, _) => {
+                (ours.rules.join(", "), |counts| &mut counts.not_comparable)
             }
-            Comparison::Unseen(ours, _) => (ours.rules.join(", "), |counts| &mut counts.unseen),
             Comparison::Unattributed(_) => {
                 // Nobody knows whose call it was, so no rule counts it.
                 self.unattributed += 1;
@@ -145,10 +153,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     })?;
 
     match report.all.differences() {
-        0 => Ok(()),
-        count => Err(finding(format!(
+        count if count > 0 && args.exit_code => Err(finding(format!(
             "{count} differences between saltcellar's reactor and Salt's"
         ))),
+        _ => Ok(()),
     }
 }
 
@@ -243,12 +251,12 @@ fn read(
 struct RuleCounts<'a> {
     #[serde(flatten)]
     counts: Counts,
-    /// None for calls that no rule of ours made.
+    /// None for calls that no saltcellar rule made.
     rule: Option<&'a String>,
 }
 
 fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
-    // An empty name stands for calls that no rule of ours made.
+    // An empty name stands for calls that no saltcellar rule made.
     let rules = report.rules.iter().map(|(rule, counts)| RuleCounts {
         counts: *counts,
         rule: Some(rule).filter(|rule| !rule.is_empty()),
@@ -262,10 +270,10 @@ fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
         "counts": report.all,
         "rules": rules.collect::<Vec<_>>(),
         "differences": report.differences.iter().map(difference).collect::<Vec<_>>(),
-        "unseen": report.unseen,
+        "not_comparable": report.unseen,
         "throttled": report.throttled,
         "unattributed": report.unattributed,
-        "waiting": {"ours": read.waiting.0, "salts": read.waiting.1},
+        "waiting": {"saltcellar": read.waiting.0, "salt": read.waiting.1},
         "compared_early": read.compared_early,
     })
 }
@@ -287,29 +295,31 @@ fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
             let shown = |value: &Option<salt_sls::Value>| value.as_ref().map(encode);
-            let field = |one: &Difference| json!({"field": one.field, "ours": shown(&one.ours), "salts": shown(&one.salts)});
+            let field = |one: &Difference| json!({"field": one.field, "saltcellar": shown(&one.ours), "salt": shown(&one.salts)});
             json!({
-                "what": "differs", "fields": fields.iter().map(field).collect::<Vec<_>>(),
-                "ours": of_ours(ours), "salts": of_salts(salts),
+                "what": "different", "fields": fields.iter().map(field).collect::<Vec<_>>(),
+                "saltcellar": of_ours(ours), "salt": of_salts(salts),
             })
         }
-        Comparison::OnlyOurs(ours) => json!({"what": "only_ours", "ours": of_ours(ours)}),
+        Comparison::OnlyOurs(ours) => {
+            json!({"what": "only_saltcellar", "saltcellar": of_ours(ours)})
+        }
         Comparison::OnlySalts(salts, prevented_by) => json!({
-            "what": "only_salts", "salts": of_salts(salts),
+            "what": "only_salt", "salt": of_salts(salts),
             "blocked": prevented_by.as_ref().map(|ours| json!({
                 "why": ours.prevented_by,
                 "throttle": Some(&ours.throttle).filter(|name| !name.is_empty()),
-                "ours": of_ours(ours),
+                "saltcellar": of_ours(ours),
             })),
         }),
         Comparison::OursFailed(failed, salts) => {
             json!({
-                "what": "ours_failed",
-                "ours": {
+                "what": "saltcellar_failed",
+                "saltcellar": {
                     "event": failed.event.0, "time": failed.at.iso(), "tag": failed.tag, "rules": failed.rules,
                     "reaction": failed.reaction.0, "failures": failed.failures,
                 },
-                "salts": salts.as_ref().map(|salts| of_salts(salts)),
+                "salt": salts.as_ref().map(|salts| of_salts(salts)),
             })
         }
         // Counted, but not listed.
@@ -327,21 +337,21 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
     let columns = [
         Column::truncated("RULE"),
         Column::right("SAME"),
-        Column::right("DIFFERS"),
-        Column::right("ONLY OURS"),
-        Column::right("ONLY SALT'S"),
-        Column::right("OURS FAILED"),
-        Column::right("UNSEEN"),
+        Column::right("DIFFERENT"),
+        Column::right("ONLY SALTCELLAR"),
+        Column::right("ONLY SALT"),
+        Column::right("SALTCELLAR FAILED"),
+        Column::right("NOT COMPARABLE"),
     ];
 
     let row = |name: &str, counts: &Counts| {
         let numbers = [
             counts.same,
-            counts.differs,
-            counts.only_ours,
-            counts.only_salts,
-            counts.failed,
-            counts.unseen,
+            counts.different,
+            counts.only_saltcellar,
+            counts.only_salt,
+            counts.saltcellar_failed,
+            counts.not_comparable,
         ];
         let mut row = vec![plain(name).into_owned()];
         row.extend(numbers.map(|count| count.to_string()));
@@ -349,9 +359,9 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
     };
 
     let named = |name: &str| {
-        // Calls of Salt that none of our rules explains.
+        // Calls of Salt that none of saltcellar's rules explains.
         if name.is_empty() {
-            "(none of ours)".to_owned()
+            "(no rule)".to_owned()
         } else {
             name.to_owned()
         }
@@ -378,17 +388,17 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
 
     for (name, count) in &report.throttled {
         out.line(&format!(
-            "{count} only Salt's because `{name}` of our rule prevented ours"
+            "{count} only Salt, because `{name}` of the rule prevented saltcellar's call"
         ))?;
     }
 
     for (what, count) in &report.unseen {
-        out.line(&plain(&format!("{count} without a trace: {what}")))?;
+        out.line(&plain(&format!("{count} not comparable: {what}")))?;
     }
 
     if report.unattributed > 0 {
         out.line(&format!(
-            "{} jobs have no similar call of ours; their publisher is unknown",
+            "{} jobs have no similar call of saltcellar; their publisher is unknown",
             report.unattributed
         ))?;
     }
@@ -398,7 +408,7 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
     if ours + salts > 0 {
         let due_s = read.window_s + REACTOR_SHADOW_LATE.as_secs();
         out.line(&format!(
-            "not compared yet: {ours} calls of ours, due {due_s} s after their event, and {salts} calls of Salt's, due {} s after they were made \
+            "not compared yet: {ours} calls of saltcellar, due {due_s} s after their event, and {salts} calls of Salt's, due {} s after they were made \
              (reactor.shadow_window)",
             2 * due_s
         ))?;
@@ -448,7 +458,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
 
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
-            out.heading(&format!("differs: {}", call(&ours.call)))?;
+            out.heading(&format!("different: {}", call(&ours.call)))?;
             out.line(&by(ours))?;
             out.line(&with(salts))?;
 
@@ -458,26 +468,29 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             };
 
             for one in fields {
-                // A field that only one side has is different, too.
+                // A field that only one side has is also different.
                 let (ours, salts) = (shown(&one.ours), shown(&one.salts));
                 out.line(&plain(&format!(
-                    "  {}: ours {ours}, Salt's {salts}",
+                    "  {}: saltcellar {ours}, Salt {salts}",
                     one.field
                 )))?;
             }
         }
         Comparison::OnlyOurs(ours) => {
-            out.heading(&format!("only ours: {}", call(&ours.call)))?;
+            out.heading(&format!("only saltcellar: {}", call(&ours.call)))?;
             out.line(&by(ours))?;
             arguments(out, &ours.call)?;
         }
         Comparison::OnlySalts(salts, prevented_by) => {
-            out.heading(&format!("only Salt's: {}", call(&salts.call)))?;
+            out.heading(&format!("only Salt: {}", call(&salts.call)))?;
             out.line(&with(salts))?;
             // A throttle, say, explains why only Salt made the call.
             if let Some(ours) = prevented_by {
                 out.line(&by(ours))?;
-                out.line(&plain(&format!("  ours was prevented: {}", ours.why())))?;
+                out.line(&plain(&format!(
+                    "  saltcellar's call was prevented: {}",
+                    ours.why()
+                )))?;
             }
             arguments(out, &salts.call)?;
         }
@@ -485,10 +498,10 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             match salts {
                 // Without a visible call it stays open what Salt would have done.
                 Some(salts) => {
-                    out.heading(&format!("ours failed: {}", call(&salts.call)))?;
+                    out.heading(&format!("saltcellar failed: {}", call(&salts.call)))?;
                     out.line(&with(salts))?;
                 }
-                None => out.heading("ours failed, no call of Salt is visible")?,
+                None => out.heading("saltcellar failed, no call of Salt is visible")?,
             }
 
             let FailedReaction {
@@ -506,7 +519,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             )))?;
 
             for failure in &failed.failures {
-                out.line(&plain(&format!("  our rendering failed: {failure}")))?;
+                out.line(&plain(&format!("  rendering failed: {failure}")))?;
             }
         }
         // Never kept in `differences`.

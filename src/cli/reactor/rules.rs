@@ -1,4 +1,4 @@
-//! `saltcellar reactor list`: shows the state of the reactor, its rules and their acting reactor.
+//! `saltcellar reactor rules`: shows the state of the reactor, its rules and their acting reactor.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,24 @@ use anyhow::Context as _;
 use crate::api::call::reactor::{ForeignCall, ReactorState, Refusal, RuleState, RunningReactor};
 use crate::api::call::{self as calls, NoArgs};
 use crate::cli::{Column, Global, Output, Table, ask, plain, show};
-use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
+use crate::config::salt_master::SALT_CONFIG;
+use crate::config::salt_master::SaltMaster;
 use crate::reactor::acting;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// The Salt master's configuration file, used if the daemon has no reactor
-    #[arg(long, value_name = "FILE", default_value = SALT_MASTER_FILE)]
-    master_config: PathBuf,
+    /// Salt's configuration directory, as for Salt's own -c; used if the daemon has no reactor
+    #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
+    salt_config: PathBuf,
 }
 
 pub(super) const EXAMPLES: &str = "\
-ACTS is the reactor that acts on events of the rule: saltcellar, salt (Salt's own reactor), `nobody`, or both. It depends \
+HANDLED BY is the reactor that acts on events of the rule: saltcellar, salt (Salt's reactor), none, or both. It depends \
 on the master's configuration, the state of the bus and the store, and `reactor.shadow`.
 
 Examples:
-  saltcellar reactor list
-  saltcellar reactor list --output json | jq '.rules[] | select(.acts != \"saltcellar\")'";
+  saltcellar reactor rules
+  saltcellar reactor rules --output json | jq '.rules[] | select(.handled_by != \"saltcellar\")'";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
@@ -45,7 +46,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 /// The rules of the master's configuration, if the daemon has no reactor.
 fn without(args: &Args) -> ReactorState {
-    let salts = acting::of_master(&SaltMaster::read(&args.master_config));
+    let salts = acting::of_master(&SaltMaster::read(&args.salt_config.join("master")));
 
     let no_reactor = "the daemon has no reactor: `reactor.master` is not set";
     let rules = acting::assign(Vec::new(), &salts, (None, None), no_reactor);
@@ -122,7 +123,7 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
     let row = |rule: &RuleState| {
         vec![
             rule.rule.clone(),
-            rule.acts.name().to_owned(),
+            rule.handled_by.name().to_owned(),
             rule.files.join(", "),
             rule.why.clone(),
         ]
@@ -132,7 +133,7 @@ fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
 
     let columns = [
         Column::left("RULE"),
-        Column::left("ACTS"),
+        Column::left("HANDLED BY"),
         Column::truncated("FILES"),
         Column::truncated("WHY"),
     ];

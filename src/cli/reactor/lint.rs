@@ -1,4 +1,4 @@
-//! `saltcellar reactor check`: checks the master's rules and their files without an event.
+//! `saltcellar reactor lint`: checks the master's rules and their files without an event.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::reactor::{
 pub(super) const EXAMPLES: &str = "\
 Reads the configuration of the given or configured master (or minion) as Salt does; `reactor.rules` replace its rules. \
 Finds the files that the rules refer to, and compiles each; files that do not depend on an event's data are rendered, \
-and files for Salt's own Python are checked by it. No function of `salt` is called, and no program (`#!py`) or renderer \
-of the site is run. `reactor test` finds the errors that depend on an event, such as undefined variables or invalid YAML.
+and files for Salt's Python are checked by it. No function of `salt` is called, and no program (`#!py`) or renderer \
+of the site is run. `reactor render` finds the errors that depend on an event, such as undefined variables or invalid YAML.
 
 Examples:
-  saltcellar reactor check
-  saltcellar reactor check --master-config /srv/test/master --output json
+  saltcellar reactor lint
+  saltcellar reactor lint --salt-config /srv/test --output json
 
 Exit codes: 0 no errors, 1 errors in the configuration or a file.";
 
@@ -152,7 +152,7 @@ impl Checked {
             } else {
                 "`salt://` files"
             };
-            let message = format!("{}: Salt's own Python fetches {which}", beyond.what);
+            let message = format!("{}: Salt's Python fetches {which}", beyond.what);
             notes.push(Note::new(NoteLevel::Info, "saltcellar", message));
         }
 
@@ -180,7 +180,7 @@ impl Checked {
     }
 }
 
-/// A line for each error in a master's rules and their files, as `reactor check` finds them with
+/// A line for each error in a master's rules and their files, as `reactor lint` finds them with
 /// this Python of Salt.
 pub(in crate::cli) fn faults(
     master: &SaltMaster,
@@ -192,8 +192,8 @@ pub(in crate::cli) fn faults(
     };
 
     let args = SaltArgs {
-        master_config: None,
-        minion_config: None,
+        salt_config: None,
+        masterless: false,
         python,
     };
 
@@ -298,7 +298,7 @@ impl Checking<'_> {
 
                 let Value::Str(text) = reference else {
                     let shown = reference.python_repr();
-                    let why = "a reference must be text; otherwise the reactor drops every event of this rule"
+                    let why = "a reference must be a string; otherwise the reactor drops every event of this rule"
                         .to_owned();
                     rows.push(row(&shown, &shown, State::Broken(why)));
                     continue;
@@ -378,7 +378,7 @@ impl Checking<'_> {
         match checked {
             Ok(SaltChecked::Rendered) => State::NotNative(why.to_vec()),
             Ok(SaltChecked::Compiled(what)) => State::NotNative([why, &[what]].concat()),
-            // Most events have more data, so this proves nothing.
+            // Most events contain more data, so this proves nothing.
             Ok(SaltChecked::Fails(cause)) => {
                 self.warn(format!(
                     "{} ({rule}): it is compiled, but does not render with a minimal event, which may be for the lack of \

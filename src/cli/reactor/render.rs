@@ -1,4 +1,4 @@
-//! `saltcellar reactor test`: renders a file for an event and shows its calls.
+//! `saltcellar reactor render`: renders a file for an event and shows its calls.
 
 use anyhow::Context;
 use salt_sls::json_form::{decode, encode, encode_map};
@@ -15,8 +15,8 @@ Renders the file for the event as the reactor does, compiles it to low chunks an
 requires no master. If the master's configuration exists, its file_roots, jinja_env, nodegroups and other options apply.
 
 Examples:
-  saltcellar reactor test /srv/reactor/start.sls --tag salt/minion/web1/start --data '{\"id\": \"web1\"}'
-  saltcellar reactor test salt://reactor/key.sls --tag salt/key --data \"$(cat event.json)\" --output json
+  saltcellar reactor render /srv/reactor/start.sls --tag salt/minion/web1/start --data '{\"id\": \"web1\"}'
+  saltcellar reactor render salt://reactor/key.sls --tag salt/key --data \"$(cat event.json)\" --output json
 
 Exit codes: 0 no errors, 1 errors among the notes.";
 
@@ -86,7 +86,7 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
 
     for file in &outcome.not_native {
         out.line(&plain(&format!(
-            "{}: rendered by Salt's own Python: {}",
+            "{}: rendered by Salt's Python: {}",
             file.file, file.why
         )))?;
     }
