@@ -100,7 +100,7 @@ def test_the_wheel(machine, release):
     machine.sh(f"dpkg -i {file_of(release, 'saltcellar_*.deb')}")
     wheel = file_of(release, "*.whl")
     machine.sh(f"{SALT}/bin/python3 -m pip install -q --no-index --no-deps {wheel}")
-    machine.cli("setup", "--yes", "--install", "none")
+    machine.cli("setup", "--yes", "--extension", "manual")
     wait_for_minion(machine)
     jid = machine.job("test.arg", "by the wheel")
     assert jid in machine.jids()

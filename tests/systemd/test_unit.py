@@ -283,7 +283,7 @@ def test_a_reload_of_an_invalid_file_fails_and_changes_nothing(daemon):
     reload = daemon.sh("systemctl reload saltcellar", check=False)
     assert reload.returncode, reload
     log = daemon.log(cursor)
-    assert "changed configuration invalid, keeping the previous one: run `saltcellar check`" in log, log
+    assert "changed configuration invalid, keeping the previous one: run `saltcellar config check`" in log, log
     assert "/etc/saltcellar/saltcellar.yaml:1: reactor.depth_max" in log, log
     assert (daemon.pid, daemon.show("ActiveState")) == (before, "active")
     # Before the file is corrected, which the daemon notices by itself.

@@ -34,7 +34,7 @@ def test_status_flush_and_send_while_the_daemon_is_away_and_back(functions, daem
     jid = functions["saltcellar.send"]("backup.nightly", {"bytes": 5}, success=False)
     shown = functions["saltcellar.status"]()
     assert (shown["reachable"], shown["spool"]["entries"]) == (False, 1)
-    assert "no answer" in shown["error"]
+    assert "no response" in shown["error"]
     # `salt-call` ends with it.
     assert functions.pack["__context__"]["retcode"] == 1
     assert functions["saltcellar.flush"](timeout=0.3)["entries"] == 1

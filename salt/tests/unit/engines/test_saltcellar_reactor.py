@@ -107,7 +107,7 @@ def test_the_fallback_starts_after_the_lease_and_a_margin_and_ends_with_the_next
     assert (
         tag == "saltcellar/reactor/unreachable"
         and data["fallback"] is True
-        and "no answer" in data["error"]
+        and "no response" in data["error"]
     )
     engine.step(after(engine, 19.9))
     assert engine.fallback.started == 0
