@@ -600,7 +600,7 @@ fn a_master_with_its_own_rules_causes_shadow_mode() {
     // An unreadable file changes nothing.
     std::fs::write(&conf, "reactor: [\n").unwrap();
     lab.cellar
-        .logged("changed reactor configuration invalid, keeping the previous one: correct the master's configuration (`saltcellar reactor list` shows the error)");
+        .logged("changed reactor configuration invalid, keeping the previous one: correct the master's configuration (`saltcellar reactor rules` shows the error)");
     std::fs::write(&conf, plain).unwrap();
     shadow(&lab, false);
     lab.fire_one("a/2", "web1");

@@ -118,9 +118,9 @@ class Salted(Machine):
         found = json.loads(self.cli("doctor", "--output", "json", check=False).stdout)
         return [(each["result"], each["message"]) for each in found["checks"] if each["check"] == check]
 
-    def salt(self, program, *args):
+    def salt(self, program, *args, check=True):
         """The response of `salt`, `salt-run` or `salt-call`."""
-        done = self.sh(f"{SALT}/bin/python3 -W ignore {SALT}/bin/{program} {shlex.join(args)} --out=json --out-indent=-1")
+        done = self.sh(f"{SALT}/bin/python3 -W ignore {SALT}/bin/{program} {shlex.join(args)} --out=json --out-indent=-1", check=check)
         return json.loads(done.stdout)
 
     def job(self, *call):
