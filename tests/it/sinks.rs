@@ -292,7 +292,9 @@ fn a_reload_applies_valid_sinks_and_an_invalid_one_changes_nothing() {
     });
     assert_eq!(lines_of(&dir.join("out.jsonl")), 1);
     assert!(
-        !cellar.log().contains("take effect after a restart"),
+        !cellar
+            .log()
+            .contains("take effect after `systemctl restart"),
         "{}",
         cellar.log()
     );

@@ -110,7 +110,7 @@ def test_a_killed_process_of_salt_s_python_is_replaced(daemon, salt):
     daemon.sh(f"kill -9 {' '.join(daemon.helpers())}")
     finish(daemon)
     assert published(daemon, "slow/killed")["args"] == ["slow/killed"]
-    assert "Salt's Python process died, retrying its request" in daemon.log(cursor)
+    eventually("the log to name the process", lambda: "Salt's Python process died, retrying its request" in daemon.log(cursor))
     assert (daemon.pid, daemon.show("NRestarts")) == before
 
 

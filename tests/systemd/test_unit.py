@@ -256,11 +256,11 @@ def test_a_reload_applies_the_reactor_and_names_keys_that_need_a_restart(daemon)
         daemon.sh("systemctl reload saltcellar")
         assert daemon.json("reactor", "rules")["shadow"] is shadow
         log = daemon.log(cursor)
-        assert 'take effect after a restart changed="' in log and 'needs_restart="socket_peers"' in log, log
+        assert 'take effect after `systemctl restart saltcellar` changed="' in log and 'needs_restart="socket_peers"' in log, log
         assert daemon.show("ActiveState") == "active"
         if "reactor configuration reloaded" not in log:
             break
-    assert 'take effect after a restart changed="reactor.shadow" needs_restart="socket_peers"' in log, log
+    assert 'take effect after `systemctl restart saltcellar` changed="reactor.shadow" needs_restart="socket_peers"' in log, log
     assert log.count("reloaded") == 1, log
 
 
@@ -299,7 +299,7 @@ def test_a_reactor_added_to_a_daemon_without_one_needs_a_restart(daemon):
     daemon.changed = True
     daemon.sh("systemctl reload saltcellar")
     log = daemon.log(cursor)
-    assert 'take effect after a restart changed="none" needs_restart="reactor.master"' in log, log
+    assert 'take effect after `systemctl restart saltcellar` changed="none" needs_restart="reactor.master"' in log, log
 
 
 def test_an_invalid_configuration_is_not_retried(daemon):
