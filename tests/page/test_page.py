@@ -229,7 +229,7 @@ def test_the_keyboard_reaches_everything(daemon, tab):
         tab.key("Tab", 9)
         seen.append(tab.js("document.activeElement.textContent.trim() || document.activeElement.name"))
         assert tab.js("getComputedStyle(document.activeElement).outlineStyle") == "solid", seen
-    assert seen[:9] == ["saltcellar", "Overview", "Jobs", "Events", "Minions", "Reactor", "Engines", "q", "Sign out"]
+    assert seen[:9] == ["saltcellar", "Overview", "Jobs", "Events", "Minions", "Reactor", "Delivery", "q", "Sign out"]
     assert "Filter" in seen
     tab.js("document.activeElement.blur()")
     tab.key("/")
