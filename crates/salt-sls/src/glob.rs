@@ -166,19 +166,6 @@ impl Glob {
         &self.text
     }
 
-    /// The pattern that only this text matches.
-    pub fn literal(text: &str) -> Self {
-        let mut pattern = String::with_capacity(text.len());
-        for c in text.chars() {
-            if matches!(c, '*' | '?' | '[') {
-                pattern.extend(['[', c, ']']);
-            } else {
-                pattern.push(c);
-            }
-        }
-        Self::new(&pattern)
-    }
-
     /// The only text that matches, of a pattern without wildcards.
     pub fn as_literal(&self) -> Option<String> {
         let char = |token: &Token| {

@@ -599,7 +599,7 @@ pub(crate) fn minion(
     let missing = missing_returns(store, others, |known| known == id)?;
 
     let filter = EventFilter {
-        minion: Some(Glob::literal(id)),
+        minion: Some(Glob::of_literal(id)),
         ..EventFilter::default()
     };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;
