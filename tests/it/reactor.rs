@@ -546,6 +546,9 @@ fn rejected_calls_are_dead_lettered_and_replayed_from_the_command_line() {
     };
     let (history, _) = run(&["reactor", "history", "--state", "dead"]);
     assert!(history.contains("local.test.arg web1: dead"), "{history}");
+    let of = |minion: &str| run(&["reactor", "history", "--minion", minion]).0;
+    assert!(of("w?b*").contains("a/1"), "{}", of("w?b*"));
+    assert!(!of("db*").contains("a/1"), "{}", of("db*"));
     let number = lab.history()[0]["seq"].to_string();
     let (shown, _) = run(&["reactor", "show", &number]);
     assert!(shown.contains("does not permit local test.arg"), "{shown}");

@@ -2,7 +2,7 @@
 
 use crate::base::clock::{Clock, Micros};
 use crate::cli::in_process::{LISTENER, token};
-use crate::daemon::in_process::{Cellar, address, get};
+use crate::daemon::in_process::{Cellar, address, get, wait_for};
 use crate::model::JidKey;
 use crate::testkit::entries::Asks as _;
 use serde_json::{Value as Json, json};
@@ -251,6 +251,56 @@ fn failures_of_the_last_day_and_the_fleet_are_counted_as_they_arrive() {
     let day = site.get("/causes");
     assert!(!day.to_string().contains("forged"), "{day}");
     assert_eq!(counts(&site.get("/fleet")), [1, 1, 1, 3]);
+}
+
+#[test]
+fn runs_are_counted_once_whatever_was_asked_before_their_segments_were_sealed() {
+    let small = format!("{LISTENER}store: {{segment_bytes_max: 1MiB}}\n");
+    let cellar = Cellar::start_configured(&small);
+    let token = token(&cellar, &["reader", "--scope", "read"]);
+    let mut site = Site { cellar, token };
+    let job = jid(10);
+
+    // The comment of a failed state, different for each minion, with more of it than is grouped by.
+    let fail = |site: &Site, minions: std::ops::Range<u64>| {
+        for n in minions {
+            let rest: String = (n * 4000..n * 4000 + 4000)
+                .map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+                .collect();
+            let why = format!("broken\n{rest}");
+            let id = format!("web{n}");
+            site.cellar
+                .answer(&job, &id, "state.highstate", &run(Some(&why), false), 2);
+        }
+    };
+    let asked = |site: &Site, since: &str| {
+        let causes = site.get(&format!("/causes?since={since}"));
+        let durations = site.get("/durations")["states"].clone();
+        let states = durations.as_array().unwrap().iter();
+        let runs: Vec<u64> = states.map(|row| row["runs"].as_u64().unwrap()).collect();
+        (causes["failed_returns"].as_u64().unwrap(), runs)
+    };
+    let long_ago = Micros(Clock::real().now().0 - 60 * MINUTE_US).iso();
+
+    // Both are in one active segment, of which the later one is asked for first.
+    fail(&site, 0..1);
+    let later = Clock::real().now().iso();
+    fail(&site, 1..2);
+    assert_eq!(asked(&site, &later).0, 1);
+    assert_eq!(asked(&site, &long_ago), (2, vec![2; 3]));
+
+    // The segment is sealed, and others follow.
+    fail(&site, 2..100);
+    wait_for("sealed segments", || {
+        (site.cellar.counter("segments_sealed") >= 2).then_some(())
+    });
+    assert_eq!(asked(&site, &later), (99, vec![100; 3]));
+    assert_eq!(asked(&site, &long_ago), (100, vec![100; 3]));
+
+    // A digest that reads all of it at once finds the same.
+    site.cellar.restart();
+    assert_eq!(asked(&site, &long_ago), (100, vec![100; 3]));
+    assert_eq!(asked(&site, &later).0, 99);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod causes;
 mod consumers;
+mod filters;
 mod http_api;
 mod http_encoding;
 mod http_limits;

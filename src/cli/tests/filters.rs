@@ -1,0 +1,212 @@
+//! Filters that several commands share: one flag selects the same rows in each.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value as Json, json};
+
+use super::jobs::run_states;
+use crate::base::clock::{Clock, Micros};
+use crate::cli::in_process::{cli, document, stderr, text};
+use crate::daemon::in_process::Cellar;
+use crate::model::JidKey;
+use crate::testkit::entries::Asks as _;
+
+const DEPLOY: &str = "20261121054728123456";
+const PING: &str = "20261121064728123456";
+
+/// Returns, by a letter each: job, minion, function and exit code.
+const RETURNS: [(char, &str, &str, &str, i64); 4] = [
+    ('a', DEPLOY, "web1", "state.apply", 0),
+    ('b', DEPLOY, "web2", "state.apply", 2),
+    ('c', PING, "web1", "test.ping", 0),
+    ('d', PING, "db1", "test.ping", 1),
+];
+
+fn tag(jid: &str, minion: &str) -> String {
+    format!("salt/job/{jid}/ret/{minion}")
+}
+
+/// These returns, and an event `e` of no minion.
+fn archive() -> Cellar {
+    let cellar = Cellar::start();
+    for (_, jid, minion, fun, retcode) in RETURNS {
+        let data = json!({
+            "jid": jid, "id": minion, "fun": fun, "return": "x", "retcode": retcode, "success": retcode == 0,
+        });
+        cellar.store_event(&tag(jid, minion), &data);
+    }
+    cellar.store_event("e", &json!({}));
+    cellar
+}
+
+/// The letter of a row.
+fn letter(row: &Json) -> char {
+    let of = RETURNS
+        .iter()
+        .find(|(_, jid, minion, ..)| row["tag"] == tag(jid, minion));
+    of.map_or('e', |(letter, ..)| *letter)
+}
+
+/// The letters of the events that a command printed, one JSON object a line.
+fn letters(cellar: &Cellar, args: &[&str]) -> BTreeSet<char> {
+    let lines = text(cellar, &[args, &["--output", "jsonl"]].concat());
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    lines.map(|row| letter(&row)).collect()
+}
+
+#[test]
+fn a_filter_selects_the_same_events_in_list_tail_and_count() {
+    let cellar = archive();
+    let rows = document(&cellar, &["events", "list"]);
+    let row_of = |wanted: char| {
+        let rows = rows["events"].as_array().unwrap();
+        rows.iter().find(|row| letter(row) == wanted).unwrap()
+    };
+    let seq_of = |wanted: char| row_of(wanted)["seq"].as_u64().unwrap();
+    let (third, end) = (seq_of('c').to_string(), (seq_of('e') + 1).to_string());
+    let time_of_third = row_of('c')["time"].as_str().unwrap();
+
+    for (flags, expected) in [
+        (&[][..], "abcde"),
+        (&["--minion", "web*"], "abc"),
+        (&["--minion", "web1"], "ac"),
+        (&["--minion", "web[23]"], "b"),
+        (&["--minion", "web"], ""),
+        (&["--minion", ""], "abcde"),
+        (&["--failed"], "bd"),
+        (&["--failed", "--minion", "web*"], "b"),
+        (&["--failed", "--fun", "test.*"], "d"),
+        (&["--jid", DEPLOY], "ab"),
+        (&["--jid", DEPLOY, "--failed"], "b"),
+        (&["--jid", "20261121"], ""),
+        (&["--before", &third], "ab"),
+        (&["--before", &third, "--minion", "*2"], "b"),
+        (&["--until", time_of_third], "ab"),
+        (&["--until", time_of_third, "--failed"], "b"),
+        (&["--retention-class", "nothing"], ""),
+    ] {
+        let expected: BTreeSet<char> = expected.chars().collect();
+
+        let listed = letters(&cellar, &[&["events", "list"], flags].concat());
+        assert_eq!(listed, expected, "list {flags:?}");
+
+        // Following ends before a number or a time; most filters name neither.
+        let has_end = flags.contains(&"--before") || flags.contains(&"--until");
+        let until: &[&str] = if has_end { &[] } else { &["--before", &end] };
+        let followed = letters(
+            &cellar,
+            &[&["events", "tail", "--since", "2026-01-01"], flags, until].concat(),
+        );
+        assert_eq!(followed, expected, "tail {flags:?}");
+
+        let counted = document(&cellar, &[&["events", "count"], flags].concat());
+        assert_eq!(counted["count"], expected.len(), "count {flags:?}");
+    }
+
+    let both = cli(&cellar, &["events", "list", "--failed", "--retcode", "!0"]);
+    assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
+}
+
+/// The id of a job that was published this many hours ago.
+fn jid(hours: i64) -> String {
+    let at = Micros(Clock::real().now().0 - hours * 3_600_000_000);
+    JidKey::from_time(at, None).text().unwrap()
+}
+
+/// The last highstate of web1 failed, and that of web2 did not; web3 never returned.
+fn fleet() -> Cellar {
+    let cellar = Cellar::start();
+    let job = jid(1);
+    let load = json!({"cmd": "publish", "tgt": "*", "fun": "state.highstate", "arg": [], "tgt_type": "glob", "jid": job});
+    cellar.save_load(&job, &load, &["web1", "web2", "web3"]);
+    for (minion, ok) in [("web1", false), ("web2", true)] {
+        let code = if ok { 0 } else { 2 };
+        let states = run_states(false, ok);
+        cellar.answer(&job, minion, "state.highstate", &states, code);
+    }
+    cellar
+}
+
+fn ids(cellar: &Cellar, flags: &[&str]) -> Vec<String> {
+    let page = document(cellar, &[&["minions", "list"], flags].concat());
+    let rows = page["minions"].as_array().unwrap().iter();
+    rows.map(|row| row["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn minions_are_listed_by_their_last_highstate_missing_returns_and_silence() {
+    let cellar = fleet();
+    for (flags, expected) in [
+        (&[][..], &["web1", "web2", "web3"][..]),
+        (&["--failed"], &["web1"]),
+        (&["--missing"], &["web3"]),
+        // A minion that was never seen is a missing one only.
+        (&["--not-seen-since", "0s"], &["web1", "web2"]),
+        (&["--not-seen-since", "1h"], &[]),
+        (&["--failed", "--not-seen-since", "0s"], &["web1"]),
+        (&["--failed", "--not-seen-since", "1h"], &[]),
+        (&["web[12]", "--failed"], &["web1"]),
+        (&["*2", "--failed"], &[]),
+    ] {
+        assert_eq!(ids(&cellar, flags), expected, "{flags:?}");
+    }
+
+    let both = cli(&cellar, &["minions", "list", "--failed", "--missing"]);
+    assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
+}
+
+#[test]
+fn jobs_are_listed_by_minion_globs_and_by_failure() {
+    let cellar = fleet();
+    let failed = jid(1);
+    let ok = jid(0);
+    let load = json!({"cmd": "publish", "tgt": "db1", "fun": "test.ping", "arg": [], "tgt_type": "glob", "jid": ok});
+    cellar.save_load(&ok, &load, &["db1"]);
+    cellar.answer(&ok, "db1", "test.ping", &json!(true), 0);
+
+    let funs = |flags: &[&str]| {
+        let page = document(&cellar, &[&["jobs", "list"], flags].concat());
+        let rows = page["jobs"].as_array().unwrap().iter();
+        rows.map(|row| row["fun"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    for (flags, expected) in [
+        (&[][..], &["test.ping", "state.highstate"][..]),
+        (&["--minion", "d?1"], &["test.ping"]),
+        (&["--minion", "web*"], &["state.highstate"]),
+        (&["--minion", "*[12]"], &["test.ping", "state.highstate"]),
+        (&["--failed"], &["state.highstate"]),
+        (&["--failed", "--minion", "web1"], &["state.highstate"]),
+        // The result is that of such a minion.
+        (&["--failed", "--minion", "web2"], &[]),
+        (&["--failed", "--minion", "db*"], &[]),
+    ] {
+        assert_eq!(funs(flags), expected, "{flags:?}");
+    }
+
+    let both = cli(&cellar, &["jobs", "list", "--failed", "--result", "failed"]);
+    assert_eq!(both.status.code(), Some(64), "{}: {failed}", stderr(&both));
+}
+
+#[test]
+fn quiet_prints_results_and_no_confirmation() {
+    let cellar = archive();
+    let listed = |flags: &[&str]| text(&cellar, &[flags, &["events", "list"]].concat());
+    assert_eq!(listed(&["-q"]), listed(&[]));
+
+    let create = |flags: &[&str], name: &str| {
+        text(&cellar, &[flags, &["consumers", "create", name]].concat())
+    };
+    assert!(create(&[], "reader").contains("reader"));
+    assert_eq!(create(&["--quiet"], "silent"), "");
+    let names = document(&cellar, &["-q", "consumers", "list"]).to_string();
+    assert!(names.contains("\"silent\""), "{names}");
+
+    // Errors are printed.
+    let unknown = cli(&cellar, &["-q", "jobs", "show", "20261121074728123456"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(stderr(&unknown).contains("20261121074728123456"));
+}
