@@ -176,7 +176,7 @@ impl QueryBench<'_> {
         self.args.jobs * (self.args.returns + 1)
     }
 
-    /// A minion of the load, and the median arrival time of the events.
+    /// A minion of the load, and a time in the middle of the load before which at least 60 events arrived, if there are as many.
     fn middle_event(&mut self) -> anyhow::Result<(String, i64)> {
         let before = self.entries() / 2 + 60;
         let page: Events = self
@@ -184,11 +184,12 @@ impl QueryBench<'_> {
             .read("events_list", &json!({ "before": before, "limit": 60 }))?;
 
         let minion = page.events.iter().find_map(|event| event.minion.clone());
-        let time = page.events.first().map(|event| event.time);
+        // The latest: connections store side by side, so times do not always follow the order of the log.
+        let latest = page.events.iter().map(|event| event.time).max();
 
         Ok((
             minion.context("find a minion")?,
-            time.context("find a time")?,
+            latest.context("find a time")?.saturating_add(1),
         ))
     }
 
