@@ -343,7 +343,7 @@ sbom: package-files
 
 release-check: ## build the release again in another folder and compare all files, then install each package under a real systemd and run the README's commands
 	@$(PYTHON) release/check.py target/dist
-	@SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/test_release.py $(PYTEST_ARGS)
+	@SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/check_release.py $(PYTEST_ARGS)
 
 # The site needs neither Salt nor a binary: test-rust compares the generated pages with the code.
 SITE := $(abspath $(TARGET))/docs
