@@ -259,7 +259,7 @@ def views(jid, seq):
         "minions": "/minions",
         "minion": "/minions/web2.example.net",
         "reactor": "/reactor",
-        "engines": "/sinks",
+        "sinks": "/sinks",
         "consumers": "/consumers",
         "sink": "/sinks/splunk",
         "sign-in": "/sign-in",

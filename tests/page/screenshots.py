@@ -13,6 +13,8 @@ import conftest
 import sample
 
 FORMS = (("light", 1024, 720, False), ("dark", 1024, 720, True), ("phone", 360, 740, False))
+#: The views that are shown in every form; the others are shown in the first one.
+IN_EVERY_FORM = ("overview", "job", "causes")
 
 
 def compressed(png):
@@ -23,7 +25,9 @@ def compressed(png):
 
 
 def main(target):
-    target.mkdir(exist_ok=True)
+    # Without the images of views that no longer exist.
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
     # Its name is visible in the views.
     directory = pathlib.Path(tempfile.gettempdir(), "saltcellar")
     directory.mkdir()
@@ -38,9 +42,10 @@ def main(target):
             token = daemon.token("operator")
             for form, width, height, dark in FORMS:
                 page = chromium.page(width=width, height=height, dark=dark)
+                conftest.sign_in(page, daemon, token)
                 for name, path in conftest.views(jid, seq).items():
-                    if name == "overview":
-                        conftest.sign_in(page, daemon, token)
+                    if form != "light" and name not in IN_EVERY_FORM:
+                        continue
                     page.open(daemon.url + path)
                     page.pump(0.7)
                     (target / f"{name}-{form}.png").write_bytes(compressed(base64.b64decode(page.screenshot())))
