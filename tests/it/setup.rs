@@ -1,4 +1,4 @@
-//! `saltcellar setup --master-only` and `--minion`: planning, writing, checking and removing the file.
+//! `saltcellar setup --master-only` and `--minion-listener`: planning, writing, checking and removing the file.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -20,7 +20,7 @@ fn setup(shop: &Shop, flags: &[&str]) -> Output {
         .arg("setup")
         .arg("--salt-config")
         .arg(shop.path("salt"));
-    if !flags.contains(&"--minion") {
+    if !flags.contains(&"--minion-listener") {
         command.arg("--master-only");
         if !flags.contains(&"--extension-dir") {
             command.args(["--extension", "manual"]);
@@ -504,7 +504,7 @@ fn the_file_is_written_to_the_masters_include_directory() {
 fn minions_have_a_separate_file() {
     let shop = shop();
     let flags = [
-        "--minion",
+        "--minion-listener",
         "https://master.example:4580",
         "--ca",
         "/etc/ca.pem",
@@ -544,7 +544,7 @@ fn minions_have_a_separate_file() {
         ("https://a", "c.pem"),
     ] {
         assert_eq!(
-            code(&setup(&shop, &["--minion", url, "--ca", ca])),
+            code(&setup(&shop, &["--minion-listener", url, "--ca", ca])),
             64,
             "{url} {ca}"
         );

@@ -26,9 +26,9 @@ pub(crate) struct ListArgs {
     /// Only minions whose last highstate failed, or with missing returns
     #[serde(default)]
     pub(crate) attention: bool,
-    /// Only minions in this state: failed, changed and ok by their last highstate, missing, or not seen for 24 hours
+    /// Only minions in this state: failed, changed or ok by their last highstate of the last 14 days; missing returns of the last 24 hours; or not seen for 24 hours
     pub(crate) state: Option<MinionState>,
-    /// Only minions that were not seen since this time
+    /// Only minions that were seen before this time, and not since
     pub(crate) not_seen_since: Option<Time>,
     /// Only minions after this one: `next` of the previous page
     pub(crate) after: Option<String>,

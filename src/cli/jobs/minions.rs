@@ -32,13 +32,13 @@ pub(in crate::cli) struct List {
     /// Only minions that match this glob
     #[arg(value_name = "GLOB")]
     minion: Option<String>,
-    /// Only minions whose last highstate failed
+    /// Only minions whose last highstate of the last 14 days failed
     #[arg(long, conflicts_with = "missing")]
     failed: bool,
     /// Only minions that have not returned a job of the last 24 hours
     #[arg(long)]
     missing: bool,
-    /// Only minions that were not seen for this long: 2h, 3d
+    /// Only minions that were seen before, and not for this long: 2h, 3d
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     not_seen_since: Option<Duration>,
     /// Maximum number of minions

@@ -75,7 +75,7 @@ pub(super) struct Filter {
     /// Only functions that match this glob
     #[arg(long, value_name = "GLOB")]
     fun: Option<String>,
-    /// Only jobs with an argument that has this text, or matches it if it has *, ? or [
+    /// Only jobs with an argument that contains TEXT, or that matches TEXT as a glob if it contains *, ? or [
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     arg: Option<String>,
     /// Only targets that match this glob

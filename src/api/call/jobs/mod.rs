@@ -52,7 +52,7 @@ pub(crate) struct ListArgs {
     pub(crate) minion: Option<Glob>,
     /// Only functions that match this glob
     pub(crate) fun: Option<Glob>,
-    /// Only jobs with an argument that has this text, or matches it if it has *, ? or [
+    /// Only jobs with an argument that contains this string, or that matches it as a glob if it contains *, ? or [
     pub(crate) arg: Option<String>,
     /// Only targets that match this glob
     pub(crate) tgt: Option<Glob>,

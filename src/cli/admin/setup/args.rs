@@ -21,16 +21,16 @@ pub(in crate::cli) struct Args {
     #[arg(short, long, conflicts_with_all = ["dry_run", "check"])]
     pub(super) yes: bool,
     /// Only watch: read the bus, serve the page on a loopback address, and leave the master as it is, without a restart
-    #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "extension", "minion", "master_only"])]
+    #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "extension", "minion_listener", "master_only"])]
     pub(super) passive: bool,
     /// Also import the jobs of Salt's job cache
-    #[arg(long, conflicts_with_all = ["check", "remove", "minion", "master_only"])]
+    #[arg(long, conflicts_with_all = ["check", "remove", "minion_listener", "master_only"])]
     pub(super) import: bool,
     /// Also hand the master's reactor over to saltcellar
-    #[arg(long, conflicts_with = "minion")]
+    #[arg(long, conflicts_with = "minion_listener")]
     pub(super) reactor: bool,
     /// Hand the reactor back to Salt, after `--reactor` in an earlier run
-    #[arg(long, conflicts_with_all = ["reactor", "minion"])]
+    #[arg(long, conflicts_with_all = ["reactor", "minion_listener"])]
     pub(super) no_reactor: bool,
     /// Source of events: the bus, Salt's event_return, or none [default: as in the last run, or the bus]
     #[arg(long, value_enum)]
@@ -49,13 +49,13 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(super) extension_dir: Option<PathBuf>,
     /// Only manage the file in master.d: neither the daemon's configuration nor services
-    #[arg(long, conflicts_with = "minion")]
+    #[arg(long, conflicts_with = "minion_listener")]
     pub(super) master_only: bool,
-    /// Manage the file for minions of other hosts; URL is that of the daemon's minion listener
+    /// Manage the file of a minion on another host; URL is the address of the daemon's minion listener
     #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "job_cache", "no_job_cache", "extension", "extension_dir"])]
-    pub(super) minion: Option<String>,
-    /// With --minion: CA certificate of the daemon, in PEM [default: the CAs of the system]
-    #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion")]
+    pub(super) minion_listener: Option<String>,
+    /// With --minion-listener: CA certificate of the daemon, in PEM [default: the CAs of the system]
+    #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion_listener")]
     pub(super) ca: Option<PathBuf>,
     /// Salt's configuration directory, as for Salt's own -c
     #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]

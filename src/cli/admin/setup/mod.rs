@@ -57,7 +57,7 @@ Examples:
   sudo saltcellar setup --remove                     undo it; no data is deleted
   sudo saltcellar setup --master-only --extension manual
                                                      only the file in master.d, without systemd
-  saltcellar setup --minion https://master.example:4580 --ca /etc/salt/pki/saltcellar-ca.pem";
+  saltcellar setup --minion-listener https://master.example:4580 --ca /etc/salt/pki/saltcellar-ca.pem";
 
 const NO_SALT_PYTHON: &str = "find Salt's Python: no salt-master runs, is a unit of systemd, or is installed in PATH, /usr/bin, \
     /usr/local/bin or /opt/saltstack/salt; name it with --salt-python";
@@ -66,7 +66,7 @@ const PAGE_ADDRESS: &str = "127.0.0.1:4581";
 
 pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut plan = Plan::default();
-    let document = match &args.minion {
+    let document = match &args.minion_listener {
         Some(url) => for_minion(&mut plan, args, url)?,
         None => for_master(&mut plan, global, args)?,
     };
@@ -90,7 +90,7 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let changed = plan.carry_out(global, args.yes, &document)?;
     // The rest needs a daemon that serves this master.
-    if args.minion.is_some() || args.remove || args.master_only {
+    if args.minion_listener.is_some() || args.remove || args.master_only {
         return Ok(());
     }
 

@@ -189,7 +189,7 @@ fn names_reactor(engines: &Value) -> bool {
 
 /// The text of the file for a minion on another host.
 pub(super) fn minion_text(url: &str, ca: Option<&Path>) -> String {
-    let head = "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion URL --remove`.\n";
+    let head = "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion-listener URL --remove`.\n";
     let mut body = format!("{head}{}", line("saltcellar.url", &url.into()));
 
     if let Some(ca) = ca {
