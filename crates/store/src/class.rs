@@ -206,14 +206,14 @@ impl Classes {
         self.rows.is_empty()
     }
 
-    /// The name, which is also that of the directory.
+    /// The name of the class and of its directory.
     pub fn name(&self, class: Class) -> Arc<str> {
         self.rows
             .get(class.index())
             .map_or_else(|| "".into(), |row| row.name.clone())
     }
 
-    /// Retention limits; a class that exists only on disk has those of `events`.
+    /// Retention limits; a class that exists only on disk takes the limits of `events`.
     pub fn keep(&self, class: Class) -> Keep {
         let row = self
             .rows
@@ -376,7 +376,7 @@ impl Classifier {
             self.by_function(entry)
         };
 
-        // A rule by tag counts only if its class comes before that of the function.
+        // A rule by tag counts only if its class comes before the function's class.
         let by_tag = if entry.tag.is_empty() {
             None
         } else {

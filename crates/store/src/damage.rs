@@ -129,7 +129,7 @@ impl FileFaults {
 
     /// Reports a segment whose log is gone, with the entries in it.
     pub(crate) fn report_missing_log(&self, class_name: &str, first_seq: SeqNo) {
-        // `offset` as in other reports of damage, so that one search finds all of them.
+        // The field is named `offset` as in other damage reports, so one search finds them all.
         let path = segment_dir(self.dir.path(), class_name, first_seq).join("log");
         tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost: put the file back, or run `saltcellar store rebuild` to remove it from the catalog");
         self.metrics.segments_missing.add(1);

@@ -65,7 +65,7 @@ pub enum StoreError {
         /// Found and expected values.
         what: String,
     },
-    /// A segment is not the one that its path names: an administrator renamed or copied a directory.
+    /// A segment does not match its path, because an administrator renamed or copied a directory.
     #[error("{}: {what}: was a directory renamed or copied?", path.display())]
     Misplaced {
         /// The log.

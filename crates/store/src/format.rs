@@ -55,7 +55,8 @@ pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
 
     let found: io::Result<Vec<PathBuf>> = items.map(|item| Ok(item?.path())).collect();
     let mut found = found.map_err(io_at("list", path))?;
-    // Sorted, so that segments are in the order of their numbers on every file system.
+    // Sorted, because file systems list names in any order, and segments need the order of their
+    // numbers.
     found.sort_unstable();
     Ok(found)
 }
@@ -177,14 +178,14 @@ impl Generation {
     }
 }
 
-/// Whether a directory was dropped on purpose, so that nothing in it counts.
+/// Whether a directory was dropped on purpose. Nothing in it counts then.
 pub(crate) fn is_dropped(dir: &Path) -> bool {
     // A log that an administrator put back counts.
     let has_mark = || dir.join(DROPPED_LOG).is_file() && !dir.join("log").is_file();
     dir.is_dir() && (name_of(dir).ends_with(DROPPED) || has_mark())
 }
 
-/// All directories of segments in that of a class, ascending by segment, then by generation.
+/// All segment directories in a class's directory, ascending by segment, then by generation.
 pub(crate) fn generations(class_dir: &Path) -> Result<Vec<Generation>, StoreError> {
     let mut found: Vec<Generation> = list(class_dir)?
         .into_iter()
@@ -227,7 +228,8 @@ pub(crate) fn segment_dir(state_dir: &Path, class_name: &str, first_seq: SeqNo) 
     )
 }
 
-/// The directory of a generation that does not exist yet, above all others of a segment.
+/// The directory of a generation that does not exist yet, above all existing generations of a
+/// segment.
 pub(crate) fn next_generation(class_dir: &Path, first_seq: SeqNo) -> Result<PathBuf, StoreError> {
     let found = generations(class_dir)?;
     let highest = found.iter().rfind(|found| found.first_seq == first_seq);
@@ -273,7 +275,7 @@ pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
 
     let was_there = path.is_dir();
     if !was_there {
-        // One at a time, so that every name on the way is synced.
+        // One at a time, because every new name on the way must be synced.
         if !parent.is_dir() {
             make_dir(fs, parent)?;
         }
@@ -419,7 +421,7 @@ pub(crate) fn is_locked(state_dir: &Path) -> Result<Option<String>, StoreError> 
         file => file.map_err(io_at("open", &path))?,
     };
 
-    // Shared, so that two tools do not take each other for a daemon.
+    // Shared, because otherwise two tools would take each other for a daemon.
     let is_free =
         try_lock(&file, FlockOperation::NonBlockingLockShared).map_err(io_at("lock", &path))?;
     Ok((!is_free).then(|| holder_of(state_dir)))
@@ -504,7 +506,7 @@ fn store_id_line(store_id: u64) -> String {
 pub(crate) enum NoStoreId {
     /// The file is damaged.
     Damaged(String),
-    /// It is intact, and that of another release.
+    /// It is intact, and written by another release.
     OtherVersion(String),
 }
 
@@ -515,7 +517,7 @@ pub(crate) fn read_format(text: &str) -> Result<u64, NoStoreId> {
         .next()
         .and_then(|line| line.strip_prefix(FORMAT_WORDS))
         .ok_or_else(|| NoStoreId::Damaged("unknown (FORMAT is damaged)".to_owned()))?;
-    // Not damage: the text is that of another release.
+    // Not damage: another release wrote this string.
     if version != FORMAT_VERSION.to_string() {
         return Err(NoStoreId::OtherVersion(version.to_owned()));
     }
@@ -539,8 +541,8 @@ pub(crate) fn read_format(text: &str) -> Result<u64, NoStoreId> {
 
 /// Makes an empty directory a store: a new store id.
 fn create_format(fs: &dyn Fs, state_dir: &Path) -> Result<(), StoreError> {
-    // One process at a time, so that nobody replaces a file that another one has locked: there is no
-    // file to lock yet.
+    // One process at a time: there is no file to lock yet, and a process could replace a file that
+    // another has just locked.
     let dir = File::open(state_dir).map_err(io_at("open", state_dir))?;
     flock(&dir, FlockOperation::LockExclusive)
         .map_err(io::Error::from)
@@ -601,8 +603,8 @@ pub(crate) enum FoundId {
     Missing,
 }
 
-/// Reads the store id. Another format is an error; so is a damaged `FORMAT` whose store id the logs
-/// do not tell.
+/// Reads the store id. Another format is an error, as is a damaged `FORMAT` if the logs do not
+/// determine the store id.
 pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, StoreError> {
     // Nothing is derived from the logs without a file: see `check_version`.
     let Some(content) = read_small(fs, &state_dir.join("FORMAT"))? else {

@@ -147,8 +147,8 @@ impl FreeSpaceGuard {
             SpaceLevel::Ample
         };
 
-        // Released after the figures, so that a thread that sees a level also finds the figures for
-        // it.
+        // Stored after the figures, with release ordering: a thread that sees a level also sees its
+        // figures.
         self.room.store(room as u8, Ordering::Release);
         let dir = self.dir.display();
         let free = status.free;

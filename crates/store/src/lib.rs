@@ -27,7 +27,8 @@
 //! | `settings::Settings` | what cannot be rebuilt |
 //!
 //! Locks are taken in this order: a retention round, consumers and other state over the settings, a
-//! segment's `work`, the state database, open indexes, a segment's own. All others are taken last.
+//! segment's `work`, the state database, open indexes, a segment's own. All other locks are taken
+//! last.
 //!
 //! # Invariant
 //!

@@ -70,7 +70,7 @@ impl Store {
 
     /// As [`Store::open`], with the lock of the directory.
     pub(crate) fn open_locked(options: &Options, lock: format::Lock) -> Result<Opened, StoreError> {
-        // In this order: each step needs what the ones before it have found.
+        // The order matters: each step needs what earlier steps have found.
         let found = Found::read(options, lock)?;
         let reading = Reading::new(options, &found)?;
         let recovered = reading.recover(options, &found)?;

@@ -1,10 +1,10 @@
 //! Shares of minions in the classes that are limited by bytes or entries.
 //!
-//! Retention drops whole segments, the oldest first, so that one minion that sends much would evict
-//! everybody's entries. A minion that has written more than half its share of such a class
+//! Retention drops whole segments, the oldest first. One minion that sends much would therefore
+//! evict everybody's entries. A minion that has written more than half its share of such a class
 //! continues in the class's overflow, a chain of its own, which is bounded by the other half, or by
-//! what others leave of the class. From there only entries of such minions are dropped for its
-//! later ones.
+//! what other minions leave of the class. From there only entries of such minions are dropped for
+//! its later ones.
 //!
 //! # Invariant
 //!
@@ -130,13 +130,14 @@ impl Window {
             return;
         }
 
-        // Ids are given by peers: beyond a number, new ones are not counted.
+        // Peers choose the ids, so their number must be bounded: above the limit, new ids are not
+        // counted.
         let is_known = self.by_minion.contains_key(minion);
         if !is_known && self.by_minion.len() >= SHARE_MINIONS_MAX {
             return;
         }
 
-        // In the step as well, so that it can be subtracted when the step is forgotten.
+        // Counted in the step as well, to be subtracted when the step is forgotten.
         for map in [&mut self.by_minion, minions] {
             if let Some(known) = map.get_mut(minion) {
                 known.add(amount);
@@ -439,7 +440,7 @@ mod tests {
             };
             state.note(class, ("x", minion), amount, Micros(at));
         };
-        // Known ones add up, and are the newest then.
+        // Known ids add up, and become the newest.
         for at in 1..4 {
             note(Class::JOBS, "first", at);
             note(Class::EVENTS, "first", at);

@@ -206,7 +206,7 @@ pub(super) fn take(
         );
     }
 
-    // Before anything changes, so that a crash leaves no statement that is no longer true.
+    // Before anything changes: after a crash, no stored statement may be false.
     forget(fs, state_dir)?;
     Ok((stopped, changed))
 }
@@ -275,7 +275,7 @@ pub(super) fn note(
     kept: Vec<(String, bool)>,
 ) -> Result<(), StoreError> {
     let mut stopped = Stopped::default();
-    // The index of an active log is in memory. Sealed ones have a row in the catalogue.
+    // The index of an active log is in memory. Each sealed log has a row in the catalogue.
     for segment in segments.all() {
         let totals = segment.totals();
         if segment.memory().is_some() && totals.entries > 0 {

@@ -126,7 +126,7 @@ impl Watermark {
     }
 
     fn register(&self) -> Waiting<'_> {
-        // The fence pairs with that of `wake`.
+        // The fence pairs with the fence in `wake`.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         Waiting(self)

@@ -16,7 +16,7 @@
 //!   entries      count, number | first, signed difference | gap to the next less 1, numbers
 //! ```
 //!
-//! Entries are numbered from 0 within the segment, so that merging blocks does not change the
+//! Entries are numbered from 0 within the segment, because merging blocks must not change the
 //! numbers.
 
 use std::io;
@@ -274,7 +274,7 @@ impl<'a> Decoder<'a> {
         }
 
         // Numbers are decoded for every job, because the next record begins behind them, but kept
-        // only for wanted ones.
+        // only for wanted jobs.
         let count = r.small()?;
         let first = u32::try_from(i64::from(self.before.first).checked_add(r.signed()?)?).ok()?;
         let mut numbers = Vec::new();

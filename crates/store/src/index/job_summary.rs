@@ -42,8 +42,8 @@ pub struct JobSummary {
     pub metadata: Vec<u8>,
     /// Whether a value was too long for the summary and must be read from the log.
     pub abridged: bool,
-    /// Whether other loads of the same rank have other values, so that the log decides which one
-    /// counts; for returns, whether there are several.
+    /// Whether other loads of the same rank have other values; the log then decides which load
+    /// counts. For returns, whether there are several.
     pub contested: bool,
     /// End time in Salt's notation; the last one counts.
     pub endtime: String,
@@ -126,8 +126,8 @@ impl JobSummary {
         }
     }
 
-    /// Whether a load of the same rank has other values. Returns are not compared: those of two
-    /// minions always differ.
+    /// Whether a load of the same rank has other values. Returns are not compared: the returns of
+    /// two minions always differ.
     pub(crate) fn differs_from(&self, kind: Kind, body: &[u8]) -> bool {
         if kind == Kind::Return {
             return true;
@@ -162,7 +162,7 @@ impl JobSummary {
                 _ => {}
             }
         }
-        // A return without a target is that of a minion's own job (`salt-call --return`).
+        // A return without a target belongs to a minion's own job (`salt-call --return`).
         if tgt.is_empty() && ret.is_some() {
             tgt = id.unwrap_or_default();
             arg = Some(arg)
@@ -247,7 +247,7 @@ impl JobSummary {
             }
         };
 
-        // A lower number wins among equal ranks, so that the order of merging does not matter.
+        // A lower number wins among equal ranks: the order of merging must not matter.
         let other_counts = (other.rank, std::cmp::Reverse(other.load_seq))
             > (self.rank, std::cmp::Reverse(self.load_seq));
         if other_counts {
@@ -282,7 +282,7 @@ impl JobSummary {
         for value in self.values_mut() {
             *value = r.bytes()?.to_vec();
         }
-        // More bytes would be those of another release.
+        // More bytes would come from another release.
         r.is_empty().then_some(())
     }
 }
@@ -419,8 +419,8 @@ mod tests {
     }
 
     proptest! {
-        /// The sequence number and the values of a contested load are those of an entry that
-        /// depends on the order; nothing else does, however entries are spread over segments.
+        /// Only the sequence number and the values of a contested load depend on the order: which
+        /// entry supplies them does. Nothing else does, however entries are spread over segments.
         #[test]
         fn summaries_do_not_depend_on_the_order_of_arrival(
             entries in prop::collection::vec((0..5_u8, 0..2_u8, 0..3_usize), 1..8),

@@ -1,8 +1,8 @@
-//! The latest job per function and minion, in pages: the one with the newest jid (see
+//! The latest job per function and minion, in pages: the job with the newest jid (see
 //! [`super::newness`]).
 //!
-//! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, so that a forged return
-//! hides no other: the function of such a row has the prefix [`BUS_ONLY`].
+//! Returns known only from a bus (`Flags::UNCONFIRMED`) have separate rows, because a forged return
+//! must not hide a real return. The function of such a row has the prefix [`BUS_ONLY`].
 //!
 //! The return of an applied highstate ([`Flags::HIGHSTATE`](saltcellar_model::Flags)) has a further
 //! row, with the function [`HIGHSTATE`]: so no trial and no run of some states hides the last
@@ -114,7 +114,7 @@ impl Before {
         r.name(&mut self.minion)?;
         self.seq = self.seq.wrapping_add(r.signed()?.cast_unsigned());
         // The differences must be followed through every row, but a string is made only for wanted
-        // ones.
+        // rows.
         let is_wanted = wanted(self.fun.as_ref()?, &self.minion);
         let jid = match r.number()?.checked_sub(1) {
             None => Jid::of(std::str::from_utf8(r.bytes()?).ok()?),

@@ -39,7 +39,7 @@ pub struct EntryPosition {
 /// Sort key of the returns of one function from one minion; the greatest belongs to the latest job.
 ///
 /// The start time in the jid decides, because jobs may be imported long after they ran. A jid
-/// without a time sorts before all others. Ties, such as returns of one job, are decided by the
+/// without a time sorts before all other jids. Ties, such as returns of one job, are decided by the
 /// order in the log.
 pub(crate) fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
     (jid.time().map(|_| jid), seq)

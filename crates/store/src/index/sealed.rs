@@ -260,8 +260,8 @@ impl SealedIndex {
         }
     }
 
-    /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of
-    /// their entries.
+    /// The given jobs, sorted by key, that the segment contains, with the positions of their
+    /// entries.
     pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
         let mut found = Vec::new();
         let mut left = keys;

@@ -77,13 +77,14 @@ impl SegmentMetadata {
         self.jids.may_hold(key)
     }
 
-    /// Whether a job of this time could be among those of the segment: whatever else its jobs are, as far as possible.
+    /// Whether the time of `key` lies within the times of the segment's jobs; for a key without a
+    /// time, whether the segment contains any such key.
     pub(crate) fn spans(&self, key: JidKey) -> bool {
         self.jids.spans(key)
     }
 
     /// Whether the segment may contain a job older than `than`. Jids without a time sort before all
-    /// others.
+    /// other jids.
     pub(crate) fn may_hold_older(&self, than: JidKey) -> bool {
         !self.jids.filter.is_empty() || self.jids.newest_below(Some(than)).is_some()
     }
@@ -202,9 +203,9 @@ impl Jids {
 
     fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {
         let before = before.unwrap_or(JidKey(u128::MAX));
-        // Keys without a time sort behind all others.
+        // Keys without a time sort behind all other keys.
         let Some(at) = before.time() else {
-            // Keys without a time are greater than all others, and the filter cannot enumerate
+            // Keys without a time are greater than all other keys, and the filter cannot enumerate
             // them.
             if !self.filter.is_empty() {
                 return Some(before);

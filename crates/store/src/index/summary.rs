@@ -34,7 +34,7 @@ const SHARED_BITS: u32 = 15;
 pub struct TagTemplates(Names);
 
 impl TagTemplates {
-    /// The bits of a block with these templates; adds new ones to the list.
+    /// The bits of a block with these templates; adds new templates to the list.
     pub fn bits(&mut self, templates: &[Vec<u8>]) -> u64 {
         templates
             .iter()
@@ -162,8 +162,8 @@ impl Blocks {
         found.then(|| u32::try_from(block).ok())?
     }
 
-    /// A hash of the positions and the numbers of all blocks: it tells the index of one log from
-    /// that of another, also of the same segment before its blocks were merged.
+    /// A hash of the positions and the numbers of all blocks: it distinguishes the indexes of
+    /// different logs, even of the same segment before and after its blocks were merged.
     pub(crate) fn positions(&self) -> u64 {
         let mut hash = Xxh3::new();
         for meta in &self.metas {

@@ -202,7 +202,8 @@ proptest! {
     }
 }
 
-/// Compares the answers of a sealed index with those of the index in memory and of a plain map.
+/// Compares the results of a sealed index with the results of the index in memory and of a plain
+/// map.
 fn compare(
     index: &MemIndex,
     model: &BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)>,

@@ -45,7 +45,7 @@ pub struct Head {
     pub(crate) at: Column,
     pub(crate) kind: Column,
     pub(crate) source: Column,
-    /// The master: index into the strings, plus one; 0 for the one of this daemon.
+    /// The master: index into the strings, plus one; 0 for this daemon's master.
     pub(crate) origin: Column,
     /// The sequence number at the master that it came from; 0 for none.
     pub(crate) number: Column,
@@ -448,7 +448,7 @@ impl<'a> Rows<'a> {
         source.expect("sources were checked")
     }
 
-    /// The master that the entry came from; empty for the one of this daemon.
+    /// The master that the entry came from; empty for this daemon's master.
     pub fn origin(&self, i: usize) -> &'a str {
         self.block
             .origin
@@ -741,7 +741,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Length of the tag in bytes; `jid` is that of the entry.
+    /// Length of the tag in bytes; `jid` is the entry's jid.
     pub fn tag_len(&self, i: usize, jid: &str) -> usize {
         let shape = TagShape::of(self.text(self.block.tag.index(i)));
         shape.fixed + shape.jids * jid.len() + shape.minions * self.minion(i).len()

@@ -1,7 +1,7 @@
 //! Building blocks: entries become columns, strings are stored once in a dictionary, bodies are
 //! compressed together.
 //!
-//! A [`BlockBuilder`] is reused, so that a steady flow of entries allocates almost nothing.
+//! A [`BlockBuilder`] is reused; a steady flow of entries therefore allocates almost nothing.
 
 use memchr::memmem;
 use rkyv::rancor::Error;

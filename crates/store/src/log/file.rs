@@ -16,8 +16,8 @@
 //!  76  crc32 of bytes 0..76    u32 LE
 //! ```
 //!
-//! Zero bytes may follow the last frame: an active log is preallocated, so that a sync need not
-//! change its size. They are truncated when the segment is finished and at shutdown.
+//! Zero bytes may follow the last frame: an active log is preallocated, because a sync that need
+//! not change the size is faster. They are truncated when the segment is finished and at shutdown.
 //!
 //! # Invariant
 //!
@@ -59,7 +59,7 @@ const CRC_AT: usize = FILE_HEADER_LEN - 4;
 const _: () =
     assert!(NAME_AT + CLASS_NAME_BYTES_MAX <= STORE_ID_AT && FILE_HEADER_LEN.is_multiple_of(ALIGN));
 /// Bytes of the first read of a search. The size doubles with each further read, up to
-/// [`SEARCH_BYTES_MAX`], so that a search through a large range needs few reads.
+/// [`SEARCH_BYTES_MAX`]: a search through a large range needs few reads.
 const SEARCH_BYTES: usize = 4096;
 const SEARCH_BYTES_MAX: usize = 1 << 20;
 
@@ -650,8 +650,8 @@ impl LogFile {
     }
 
     /// Rewrites a range through `file`, a handle open for writing. After a failed sync the kernel
-    /// may consider dirty pages clean; rewriting makes them dirty again, so that the next sync
-    /// stores them. Unreadable sectors stay as they are: a later read may succeed.
+    /// may consider dirty pages clean. Rewriting makes them dirty again, and the next sync stores
+    /// them. Unreadable sectors stay as they are: a later read may succeed.
     pub(crate) fn rewrite_range(
         &self,
         file: &dyn FsFile,
@@ -770,9 +770,9 @@ pub(crate) fn cut_offset(path: &Path) -> Option<u64> {
         .ok()
 }
 
-/// The id that the store has for others: the first half of an event's id. It is derived one way
-/// from the store id, which must stay secret: a sender who knows that could put valid frames into
-/// the bodies of entries.
+/// The store's public id, which is the first half of an event's id. It is derived one way from the
+/// store id, which must stay secret: with the store id, a sender could put valid frames into the
+/// bodies of entries.
 pub(crate) fn public_id(store_id: u64) -> String {
     let input = [
         b"saltcellar public store id".as_slice(),

@@ -1,5 +1,5 @@
-//! Writes a log that nobody reads meanwhile: the one of a segment that is made from existing
-//! entries, by sealing and `salvage`, and a file of the spill.
+//! Writes a log that nobody reads meanwhile: a segment that sealing or `salvage` makes from
+//! existing entries, or a spill file.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +56,7 @@ impl LogWriter {
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.piece.extend_from_slice(bytes);
-        // Written in pieces, so that memory does not grow with the segment.
+        // Written in pieces, because memory must not grow with the segment.
         if self.piece.len() >= REWRITE_PIECE_BYTES {
             self.flush()
         } else {
@@ -83,7 +83,7 @@ impl LogWriter {
         Ok(BlockMeta { offset, ..meta })
     }
 
-    /// Writes what is in memory, so that a reader of the file finds it. Not synced.
+    /// Writes what is in memory, for readers of the file. Not synced.
     pub fn flush(&mut self) -> Result<(), StoreError> {
         self.file
             .write_all_at(&self.piece, self.written)

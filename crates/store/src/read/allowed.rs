@@ -1,17 +1,20 @@
-//! What limits leave of the blocks of a segment, so that a limited reader passes over the rest as an unlimited one passes over blocks without
-//! a match.
+//! What limits leave of the blocks of a segment. A limited reader passes over the rest as an
+//! unlimited reader passes over blocks without a match.
 //!
 //! # Invariant
 //!
-//! For a limited reader, the summary of a block is that of its allowed entries. It is made when the first such reader reads the block, whatever
-//! that one searches for. Therefore the work of a search depends on allowed entries, and on the number of others, but on nothing in them.
+//! For a limited reader, the summary of a block covers its allowed entries only. It is made when
+//! the first such reader reads the block, whatever that reader searches for. Therefore the work of
+//! a search depends on allowed entries, and on the number of other entries, but not on their
+//! contents.
 //!
-//! Which entries of a block are allowed is also kept: a search tests the limits of each entry once. A search for the events of a job learns
-//! that of all blocks of the segments that may hold the job, before it looks the job up: one without an allowed event is then passed over
-//! like one that does not exist.
+//! Which entries of a block are allowed is also kept: a search tests the limits of each entry once.
+//! A search for the events of a job learns this for all blocks of the segments that may hold the
+//! job, before it looks the job up. A job without an allowed event is then passed over like a job
+//! that does not exist.
 //!
-//! The ids of a segment are tested once per limit, so that blocks without an allowed minion are not even read for that. The results are kept for
-//! searches by a pattern, which test all ids again.
+//! The ids of a segment are tested once per limit, and blocks without an allowed minion are not
+//! even read. The results are kept for searches by a pattern, which test all ids again.
 //!
 //! # Jobs
 //!
@@ -56,7 +59,7 @@ pub(crate) struct AllowedBlocks {
     memory: usize,
 }
 
-/// Which names of an index are those of allowed minions.
+/// Which names of an index belong to allowed minions.
 #[derive(Debug, Default)]
 struct AllowedNames {
     /// A sealed index numbers its names differently from one in memory.
@@ -311,7 +314,7 @@ impl AllowedCache {
         known: &AllowedBlocks,
         test: impl FnOnce() -> Vec<bool>,
     ) -> Result<Vec<bool>, StoreError> {
-        // The index was rebuilt since: the number was that of another block.
+        // The index was rebuilt since: the number meant another block.
         if !known.is_of(segment) {
             return Ok(test());
         }
@@ -330,7 +333,8 @@ impl AllowedCache {
         segment: &Arc<Segment>,
         limits: &Arc<ReadLimits>,
     ) -> Result<(Arc<AllowedBlocks>, u64), StoreError> {
-        // Before its index is looked at, so that this is never taken for what is known of a later numbering.
+        // Read before its index: the result must never be taken for what is known of a later
+        // numbering.
         let numbering = segment.numbering();
         let ready = self.indexes.ready(segment)?;
         let count = ready.blocks().metas().len();

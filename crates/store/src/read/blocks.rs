@@ -102,8 +102,8 @@ impl BlockReader {
         Ok(meta.is_some_and(|meta| meta.last_seq < from))
     }
 
-    /// As [`BlockReader::block`], but a block that is not cached stays so: blocks that are read once
-    /// would displace those of other readers.
+    /// As [`BlockReader::block`], but a block that is not cached stays so: blocks that are read
+    /// once would displace blocks of other readers.
     pub(crate) fn block_once(
         &self,
         segment: &Arc<Segment>,

@@ -1,8 +1,9 @@
 //! Caches with a limit of bytes, such as the cache of recently read blocks.
 //!
-//! They are caches of `quick_cache`, which keeps values that were reread apart from others. Caches that evict the oldest value lost
-//! the blocks that every reader of recent jobs uses to a search through old events: hits fell from 61 to 37 %. With `quick_cache` they
-//! rise to 71 %, and a hit takes two thirds of the time.
+//! They are caches of `quick_cache`, which keeps values that were reread apart from the rest.
+//! Caches that evict the oldest value lost the blocks that every reader of recent jobs uses to a
+//! search through old events: hits fell from 61 to 37 %. With `quick_cache` they rise to 71 %, and
+//! a hit takes two thirds of the time.
 //!
 //! No `quick_cache` where a value must stay while it is in use (`segment/open_indexes.rs`), where forgetting has an effect
 //! (`reactor/latest.rs`), or where callers wait for a value that is being made (`api/http/attention.rs`, `api/http/stream/pieces.rs`).
@@ -32,7 +33,7 @@ impl Cached for BlockView {
     }
 }
 
-/// A cache of at most `bytes_max` bytes. Values that were reread stay longer than those of a scan.
+/// A cache of at most `bytes_max` bytes. Values that were reread stay longer than values of a scan.
 #[derive(Debug)]
 pub(crate) struct Cache<K, V>(quick_cache::sync::Cache<K, Arc<V>, ByMemory>);
 

@@ -73,7 +73,8 @@ pub(super) trait Visit {
     /// Takes an entry; returns what it counts of the bytes that a walk may look at.
     fn row(&mut self, segment: &Arc<Segment>, rows: Rows<'_>, row: usize) -> usize;
 
-    /// Takes all entries of a block, between which the walk would find no others. `None` if each is to be taken by itself.
+    /// Takes all entries of a block, if no entry of another block lies between them. `None` if each
+    /// is to be taken by itself.
     fn block(&mut self, _: Rows<'_>) -> Option<usize> {
         None
     }
@@ -187,7 +188,7 @@ impl LogReader {
         mut take: impl FnMut(&Segment, Rows<'_>, usize, &[u8]) -> usize,
     ) -> Result<(SeqNo, Option<(SeqNo, TooCostly)>), StoreError> {
         let mut too_costly = None;
-        // All entries, so that each counts as read.
+        // All entries, because each counts as read.
         let any = |_: Kind, _: Flags| true;
 
         // Looked up once: most readers have no limits.
@@ -303,8 +304,8 @@ impl LogReader {
         for class in self.classes.all() {
             for segment in self.segments.of(class).iter().rev() {
                 let totals = segment.totals();
-                // Nothing in it arrived early enough. Times are in no order, as those of imports, so
-                // an earlier segment may have such an entry.
+                // Nothing in it arrived early enough. Timestamps are in no order, because of
+                // imports for example, so an earlier segment may contain such an entry.
                 if totals.entries == 0 || totals.at_min >= at {
                     continue;
                 }
@@ -350,8 +351,8 @@ impl LogReader {
     }
 
     /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all
-    /// durable ones are delivered or their total size reaches `bytes_max`. Returns the position to
-    /// continue from.
+    /// durable entries are delivered or their total size reaches `bytes_max`. Returns the position
+    /// to continue from.
     pub fn follow(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
@@ -596,7 +597,7 @@ impl<'a> Forwards<'a> {
             if !is_before {
                 segments.push(segment);
             }
-            // Segments are in order, so all earlier ones can also be skipped.
+            // Segments are in order, so all earlier segments can be skipped as well.
             if is_before || is_first {
                 break;
             }
@@ -657,14 +658,14 @@ impl<'a> Forwards<'a> {
 
             let segment = segment.clone();
             let numbering = *numbering;
-            // Blocks that are read once would displace those of other readers.
+            // Blocks that are read once would displace blocks of other readers.
             self.view = match self.keep {
                 Keep::Yes => self.blocks.block(&segment, number)?,
                 Keep::No => self.blocks.block_once(&segment, number)?,
             };
 
-            // Its index was rebuilt, so this may be another block: the rest of the segment is looked
-            // up anew. Not by a read that restarts, because a reader has the entries before.
+            // Its index was rebuilt, so this may be another block: look up the rest of the segment
+            // again. The read must not restart, because its reader already has the earlier entries.
             if segment.numbering() != numbering {
                 self.view = None;
                 self.current = None;

@@ -31,7 +31,7 @@ pub struct LastSeen {
 }
 
 impl LogReader {
-    /// The latest event or return of each minion, or of the `wanted` ones, among at most about
+    /// The latest event or return of each minion, or of the `wanted` minions, among at most about
     /// `entries_max` of the newest entries.
     pub(crate) fn last_seen(
         &self,
@@ -47,7 +47,7 @@ impl LogReader {
         wanted: Option<&BTreeSet<&str>>,
     ) -> Result<LastSeen, StoreError> {
         let mut found = LastSeen::default();
-        // Each class gets its part, so that a busy one does not use up the budget of all.
+        // Each class gets its part, because a busy class would otherwise use up the budget of all.
         let classes: Vec<Class> = self.classes.all().collect();
         for class in &classes {
             let entries = entries_max / classes.len().max(1);
@@ -86,7 +86,7 @@ impl LogReader {
                     left = left.saturating_sub(meta.count as usize);
                     continue;
                 }
-                // A damaged block shows no minion; others may.
+                // A damaged block shows no minion; other blocks may.
                 let Some(view) = self.blocks.head(segment, number)? else {
                     continue;
                 };

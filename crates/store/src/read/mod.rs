@@ -53,8 +53,8 @@ use saltcellar_wire::filter::{EntryFilter, TooCostly};
 pub struct EventPage {
     /// The latest first.
     pub events: Vec<StoredEntry>,
-    /// The search ended here before it had `limit` events: it had looked at [`SCAN_BYTES_MAX`]
-    /// bytes of others.
+    /// The search ended here before it had `limit` events, because it had examined
+    /// [`SCAN_BYTES_MAX`] bytes of entries that do not match.
     pub next: Option<SeqNo>,
     /// The last event, if any, that the filter could not be evaluated for.
     pub too_costly: Option<(SeqNo, TooCostly)>,
@@ -307,7 +307,8 @@ impl LogReader {
 
         let key = JidKey::of(jid);
         let mut found = Vec::new();
-        // More than may hold the job: those that do not are skipped by what they hold of others.
+        // Not by `may_hold`, which skips a segment by the other jobs in it: the time must not
+        // depend on hidden jobs.
         for segment in self.segments_that(|metadata| metadata.spans(key)) {
             // Before the job is looked up.
             let known = search.learn_all((&self.blocks, &self.allowed), &segment)?;
@@ -715,7 +716,7 @@ impl LogReader {
             }
 
             // Merge: a class without a match is examined as far back as the latest match of the
-            // others.
+            // other classes.
             let latest = walks.iter().filter_map(Backwards::next).max();
             let behind = walks.iter_mut().filter(|walk| walk.unexamined() > latest);
             if let Some(walk) = behind.max_by_key(|walk| walk.unexamined()) {

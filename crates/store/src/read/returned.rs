@@ -50,7 +50,7 @@ impl<'a> FoundReturn<'a> {
 /// A block of a segment: its sequence numbers, and the time of its latest entry.
 #[derive(Debug, Clone)]
 pub struct BlockSpan {
-    /// First number, and the one behind the last.
+    /// The first number, and the number behind the last.
     pub seqs: Range<SeqNo>,
     /// The latest time of arrival.
     pub at_max: Micros,

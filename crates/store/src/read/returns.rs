@@ -137,7 +137,7 @@ impl LogReader {
                 }
             }
 
-            // By position, so that each block is read once.
+            // By position, because each block should be read once.
             positions.sort_unstable();
             if !positions.is_empty() {
                 places.push((segment, positions));

@@ -350,8 +350,8 @@ impl<'a> Search<'a> {
             limits.is_none_or(|limits| limits.functions.is_none() && limits.tags.is_none());
 
         let tested = Cell::new(0);
-        // The limits first: the time must not depend on what the ids of others have in common with
-        // the pattern.
+        // The limits first: the time must not depend on what hidden ids have in common with the
+        // pattern.
         let is_allowed = |number, minion: &[u8]| match (known, limits) {
             (Some(known), Some(limits)) => known.allows_name((is_sealed, number), minion, limits),
             _ => true,
@@ -457,8 +457,8 @@ impl<'a> Search<'a> {
         Ok(Some(known))
     }
 
-    /// The matching entries of a block among the `allowed` ones, oldest first: sequence numbers and
-    /// row numbers.
+    /// The matching entries of a block among its `allowed` entries, oldest first: sequence numbers
+    /// and row numbers.
     fn passing(
         &mut self,
         columns: &BlockColumns<'_>,
@@ -578,7 +578,7 @@ pub(crate) struct Backwards<'a> {
 }
 
 impl<'a> Backwards<'a> {
-    /// A scan of the segments of a class: later ones have later entries.
+    /// A scan of the segments of a class. Later segments contain later entries.
     pub(crate) fn new(
         segments: Vec<Arc<Segment>>,
         blocks: &'a BlockReader,
@@ -642,7 +642,7 @@ impl<'a> Backwards<'a> {
                     None => None,
                 };
                 self.passing = search.passing(&columns, allowed.as_deref());
-                // All of the block counts as examined, also without a match.
+                // All of the block counts as examined, even without a match.
                 self.examined = Some(rows.seq(0));
                 self.block = Some((segment, number));
                 self.view = None;
@@ -716,7 +716,7 @@ impl<'a> Backwards<'a> {
         if self.view.is_none() {
             self.view = self.blocks.block(segment, *number)?;
         }
-        // It became unreadable in between, or its number that of another block.
+        // It became unreadable in between, or its number now means another block.
         let rows = self.view.as_ref().map(|view| view.rows());
         let rows = rows.filter(|rows| at < rows.len() && rows.seq(at) == seq);
         let entry = rows.and_then(|rows| self.blocks.stored(segment, rows, at));

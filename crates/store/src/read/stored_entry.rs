@@ -13,7 +13,7 @@ pub struct StoredEntry {
     pub kind: Kind,
     /// Source of the entry.
     pub source: Source,
-    /// The id of the master that it came from; empty for the one of this daemon.
+    /// The id of the master that it came from; empty for this daemon's master.
     pub origin: String,
     /// Its sequence number at its origin, if it came through the cluster's stream; else 0.
     pub number: u64,

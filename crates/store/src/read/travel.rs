@@ -18,7 +18,8 @@ use saltcellar_base::limits::{BLOCK_RAW_BYTES, SCAN_BYTES_MAX};
 use saltcellar_model::{Entry, Flags, Kind, SeqNo};
 use saltcellar_wire::filter::Entries;
 
-/// Bodies of a block from which on it travels as it is. Smaller ones are merged, which compresses them better.
+/// A block with at least this many bytes of bodies travels as it is. Smaller blocks are merged,
+/// which compresses them better.
 const COPIED_BYTES_MIN: usize = BLOCK_RAW_BYTES / 8;
 
 /// A part of the log, packed.

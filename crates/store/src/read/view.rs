@@ -146,8 +146,8 @@ impl StoreView {
         self.log.id_at(seq)
     }
 
-    /// As [`LogReader::search_events`]. Under limits the statistics are zero: they count what is stored
-    /// also for others.
+    /// As [`LogReader::search_events`]. Under limits the statistics are zero, because they also
+    /// count entries that the reader may not see.
     pub fn search_events(
         &self,
         filter: &EventFilter,
@@ -160,7 +160,7 @@ impl StoreView {
         let mut page = self
             .log
             .search_allowed(filter, select, before, limit, bytes_max)?;
-        // What one read looked at tells how much is stored for others.
+        // The amount that was examined would tell how much is stored that the reader may not see.
         if self.is_limited() {
             page.stats = ScanStats::default();
         }
@@ -289,7 +289,8 @@ impl StoreView {
     fn known_places(&self, jid: &str) -> Result<Option<Vec<EntriesIn>>, StoreError> {
         let key = JidKey::of(jid);
         let mut places = Vec::new();
-        // More than may hold the job: those that do not are skipped by what they hold of others.
+        // Not by `may_hold`, which skips a segment by the other jobs in it: the time must not
+        // depend on hidden jobs.
         for segment in self.log.segments_that(|metadata| metadata.spans(key)) {
             let (known, positions) = loop {
                 let (known, _) = self.log.allowed.blocks(&segment, &self.limits)?;
@@ -408,7 +409,7 @@ impl StoreView {
         let Some(view) = self.log.blocks.block(segment, number)? else {
             return Ok(None);
         };
-        // Its index was rebuilt since, and the number may be that of another block.
+        // Its index was rebuilt since, and the number may mean another block.
         if !known.is_of(segment) {
             return Ok(None);
         }
@@ -555,7 +556,7 @@ impl StoreView {
         })
     }
 
-    /// Writes what a load shares with every reader, and the allowed ones of `minions`.
+    /// Writes what a load shares with every reader, and the allowed ids of `minions`.
     fn write_shared(&self, w: &mut Writer, load: &[u8], minions: Option<&[u8]>) {
         let is_shared = |key: &[u8]| as_text(key).is_some_and(|key| SHARED.contains(&key));
         let shared: Vec<_> = msgpack::pairs(load)
@@ -572,7 +573,7 @@ impl StoreView {
         }
     }
 
-    /// Writes the allowed ones of a list of minions; nil for nil.
+    /// Writes the allowed ids of a list of minions; nil for nil.
     fn write_minions(&self, w: &mut Writer, listed: &[u8]) {
         if msgpack::is_nil(listed) {
             w.nil();
@@ -809,7 +810,7 @@ impl StoreView {
     }
 
     /// Up to `limit` job summaries with keys below `before`, the latest first. Under limits the
-    /// read ends early after some jobs of others.
+    /// read ends early after some hidden jobs.
     pub fn jobs_before(&self, before: Option<JidKey>, limit: usize) -> Result<JobRows, StoreError> {
         let mut found = JobRows::default();
 
@@ -973,8 +974,8 @@ impl StoreView {
             .collect())
     }
 
-    /// As [`LogReader::last_seen`]. Under limits the time since which entries were examined is that of
-    /// a full hour: it is the time of an entry of any minion.
+    /// As [`LogReader::last_seen`]. Under limits the time since which entries were examined is
+    /// rounded to a full hour, because it is the time of an entry of any minion.
     pub fn last_seen(
         &self,
         entries_max: usize,
@@ -985,7 +986,7 @@ impl StoreView {
         if self.is_limited() {
             seen.minions
                 .retain(|minion, _| self.limits.allow_minion(minion));
-            // Rounded up: the exact time is that of an entry of any minion.
+            // Rounded up: the exact time belongs to an entry of any minion.
             let full_hour = |at: Micros| {
                 let hours = at.0.div_euclid(HOUR_US).saturating_add(1);
                 Micros(hours.saturating_mul(HOUR_US))

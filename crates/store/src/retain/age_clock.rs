@@ -62,7 +62,7 @@ impl Setting for SavedTime {
 pub(crate) struct AgeClock {
     clock: Clock,
     settings: Arc<Settings>,
-    /// Also held while the time is saved. Lock order: before those of the settings.
+    /// Also held while the time is saved. Lock order: before the settings' locks.
     state: Mutex<ClockState>,
 }
 
@@ -427,7 +427,7 @@ mod tests {
             assert_eq!(rig.behind(&age_clock, SECOND), 0);
         }
         age_clock.close();
-        // Downtime of almost a day. The monotonic clock of the next run starts anew.
+        // Downtime of almost a day. The monotonic clock of the next run starts from zero.
         let rig = Rig {
             clock: Clock::manual(Micros(rig.clock.now().0 + DAY - SECOND)),
             ..rig

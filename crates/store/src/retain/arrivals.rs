@@ -14,7 +14,7 @@ use saltcellar_base::limits::SEGMENT_AGE_MAX;
 ///   next log, and an active segment is finished after [`SEGMENT_AGE_MAX`].
 /// - Unknown, because no entry of the log can be read now: as in the future.
 /// - In a log created before an older one according to the headers (the clock was set back): the
-///   entry is not older than those of earlier segments.
+///   entry is not older than the entries of earlier segments.
 pub(super) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: Micros) -> Vec<Micros> {
     let created =
         |segment: &Segment| Some(segment.log().created()).filter(|at| *at != Micros::default());

@@ -1,10 +1,9 @@
-//! The limits of classes in effect, and those of their active segments.
+//! The class limits in effect, and the limits of their active segments.
 //!
 //! # Invariant
 //!
-//! What a class and its overflow keep together is what is configured for the class, or more. No limit
-//! here is shorter than that of the configuration and of what Salt keeps (see
-//! [`super::salt_keep`]).
+//! A class and its overflow together keep what is configured for the class, or more. No limit here
+//! is shorter than the configured limit and what Salt keeps (see [`super::salt_keep`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +81,7 @@ impl KeepLimits {
 
         let other = if class == overflow { proper } else { overflow };
 
-        // What the other class really uses, so that a share that nobody needs is not lost.
+        // What the other class really uses: a share that it does not need stays usable here.
         let mut used = (0_u64, 0_u64);
         for segment in self.segments.of(other) {
             let usage = segment.usage();
@@ -93,8 +92,8 @@ impl KeepLimits {
         divided(keep, self.classes.share_percent(), class == overflow, used)
     }
 
-    /// Limits of an active segment of the class: a fraction of the class's limits, so that dropping
-    /// whole segments follows these closely.
+    /// Limits of an active segment of the class: a fraction of the class's limits. Only whole
+    /// segments are dropped: the smaller they are, the closer the class stays to its limits.
     pub(crate) fn segment_bounds(&self, class: Class, limits: &Limits) -> SegmentBounds {
         let keep = self.classes.keep(class);
 
@@ -183,7 +182,7 @@ mod tests {
         // The class has everything while nobody is over the share, and half of it for ever.
         assert_eq!(divide(false, (0, 0)), (100, 1000));
         assert_eq!(divide(false, (30, 900)), (70, 500));
-        // The overflow has half, and what others leave.
+        // The overflow gets half, and what the class itself does not use.
         assert_eq!(divide(true, (90, 990)), (50, 500));
         assert_eq!(divide(true, (20, 100)), (80, 900));
     }

@@ -131,7 +131,8 @@ impl Retainer {
             let wakeup = retention.rounds.wait(due_in(last).min(look));
 
             if wakeup == Wakeup::Stop {
-                // Saved at the end, so that the next start knows how long the daemon was down.
+                // Saved at the end, because the next start needs it to know how long the daemon was
+                // down.
                 retention.age_clock.close();
                 return;
             }
@@ -154,7 +155,7 @@ impl Retainer {
 #[derive(Debug)]
 pub(crate) struct Retention {
     /// Held during a round: rounds are serialized, and what they decide by does not change
-    /// meanwhile. Lock order: before all others of the store.
+    /// meanwhile. Lock order: before all other locks of the store.
     pub(super) round: Mutex<()>,
     pub(super) rounds: Arc<Rounds>,
     pub(super) classes: Arc<Classes>,
@@ -194,7 +195,7 @@ impl Retention {
 
         let mut all = Vec::new();
         for class in self.classes.all() {
-            // One class that cannot be planned must not stop the others.
+            // A class that cannot be planned must not stop retention of the other classes.
             match self.plan(class, self.limits.keep_of(class), now) {
                 Ok(plan) => all.extend(self.carry_out(plan)),
                 Err(error) => {
@@ -216,7 +217,7 @@ impl Retention {
         keep: Keep,
         now: Micros,
     ) -> Result<Vec<(Arc<Segment>, PlannedDrop)>, StoreError> {
-        // From one list, so that sums and arrivals belong to the same segments.
+        // From one list, because sums and arrivals must belong to the same segments.
         let of_class = self.segments.of(class).into_iter();
         let usages: Vec<_> = of_class
             .map(|segment| {

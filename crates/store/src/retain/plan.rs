@@ -112,7 +112,7 @@ pub(super) fn choose<T, E>(
         };
 
         let outcome = outcome_of(&candidate.segment, reason)?;
-        // A held segment stays, so newer ones must make up for it.
+        // A held segment stays, so newer segments must make up for it.
         if outcome == DropOutcome::Planned {
             bytes = bytes.saturating_sub(candidate.usage.disk_bytes);
             entries = entries.saturating_sub(candidate.usage.entries);

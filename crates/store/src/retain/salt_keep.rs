@@ -78,7 +78,7 @@ pub(crate) fn age_with(keep: Keep, salt: Option<SaltKeep>) -> Option<Duration> {
 #[derive(Debug)]
 pub(crate) struct SaltKeeps {
     settings: Arc<Settings>,
-    /// Also held while the time is saved. Lock order: before those of the settings.
+    /// Also held while the time is saved. Lock order: before the settings' locks.
     state: Mutex<State>,
 }
 
@@ -161,7 +161,7 @@ impl SaltKeeps {
         self.in_effect().is_some()
     }
 
-    /// The reported time, if it is shorter than the one in effect.
+    /// The reported time, if it is shorter than the time in effect.
     pub(crate) fn shorter(&self) -> Option<SaltKeep> {
         let state = self.state.lock();
         let (reported, _) = state.reported?;

@@ -74,7 +74,8 @@ impl Catalogue {
     ) -> Result<T, StoreError> {
         let state = self.state();
         match ask(&state) {
-            // One reader rebuilds it. The others wait for the lock here, and then find it replaced.
+            // One reader rebuilds it. Other readers wait for the lock here, and then find it
+            // replaced.
             Err(error @ StoreError::Index { .. }) => {
                 let mut slot = self.slot.write();
                 if Arc::ptr_eq(&slot, &state) {
@@ -125,9 +126,9 @@ impl Catalogue {
                 )
             })?;
 
-            // A reader that finds the database damaged rebuilds it from the sealed segments. Locked, so
-            // that this happens either before, and the segment is applied again, or after, and it is
-            // seen as sealed.
+            // A reader that finds the database damaged rebuilds it from the sealed segments. Under
+            // the lock this happens either before, and the segment is applied again, or after, and
+            // it is seen as sealed.
             let now = self.slot.read();
             if Arc::ptr_eq(&told, &now) {
                 return show();
@@ -202,8 +203,8 @@ impl Catalogue {
         }
     }
 
-    /// Deletes dropped segments. `seqs` are their sequence numbers, as far as they are known: those of
-    /// a segment that an earlier process dropped are known only from its row.
+    /// Deletes dropped segments. `seqs` are their sequence numbers, as far as they are known: for a
+    /// segment that an earlier process dropped they are known only from its row.
     pub(crate) fn forget(
         &self,
         segments: &HashSet<(&str, SeqNo)>,
@@ -228,7 +229,8 @@ impl Catalogue {
         &self,
         seqs: &[RangeInclusive<SeqNo>],
     ) -> Result<(), StoreError> {
-        // Read before the segments are listed, so that a segment sealed in between is in the list.
+        // Read before the segments are listed: the list then contains any segment that is sealed in
+        // between.
         let mut gone = self.query(StateDatabase::latest)?;
         let is_stored = self.segments.stored_seqs();
         gone.retain(|row| !is_stored(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));

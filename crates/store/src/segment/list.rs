@@ -62,7 +62,7 @@ impl Segments {
         }
     }
 
-    /// Removes a segment from the chain of its class, so that no reader finds it.
+    /// Removes a segment from the chain of its class. No reader finds it afterwards.
     pub(crate) fn hide(&self, segment: &Arc<Segment>) {
         if let Some(list) = self.lists.get(segment.class.index()) {
             list.write().retain(|other| !Arc::ptr_eq(other, segment));
@@ -203,7 +203,7 @@ pub(crate) mod tests {
         assert_eq!(numbers(&listed), [10, 20]);
         assert!(Arc::ptr_eq(&listed[0], &new));
 
-        // Retention drops it while it is rewritten once more.
+        // Retention drops it during another rewrite.
         segments.hide(&new);
         segments.replace(&new, segment(dir.path(), Class::JOBS, 10));
         assert_eq!(numbers(&segments.of(Class::JOBS)), [20]);

@@ -111,8 +111,8 @@ pub(crate) struct Segment {
     log: LogFile,
     /// Lock order: after `work`, the state database and `shared_index`.
     index: RwLock<Index>,
-    /// The open sealed index, while in use. Locked during opening, so that one thread opens it for
-    /// all. Lock order: after `work` and the state database, before `index`.
+    /// The open sealed index, while in use. Locked during opening: one thread opens it for all.
+    /// Lock order: after `work` and the state database, before `index`.
     shared_index: Mutex<Weak<SealedIndex>>,
     used: AtomicU64,
     /// Whether the index on disk was compared with the log.
@@ -217,7 +217,7 @@ impl Segment {
         *self.index.write() = Index::Memory(Box::new(index));
     }
 
-    /// Replaces the index in memory by the one that was written to disk. For a start, and for the
+    /// Replaces the index in memory by the index that was written to disk. For a start, and for the
     /// holder of `work`.
     pub(super) fn set_sealed(&self, metadata: SegmentMetadata) {
         let metadata = Arc::new(metadata);
@@ -257,7 +257,7 @@ impl Segment {
         }
 
         let finished = self.is_finished();
-        // One look, so that all of it is of the same state.
+        // Taken once, because all values must come from the same state.
         let sealed = self.metadata();
         // Not counted for an active segment: no caller needs it.
         let jobs = match &sealed {
@@ -288,7 +288,7 @@ impl Segment {
             at_max,
         };
 
-        // Sealing changes the size on disk once more, so only the final value is kept.
+        // Sealing changes the size on disk again, so only the final value is kept.
         if finished && sealed.is_some() && self.has_index() {
             let _ = self.usage.set(segment_usage);
         }
@@ -446,15 +446,15 @@ impl Segment {
         }
     }
 
-    /// Replaces the sealed index by one that is rebuilt from the log, in memory, and puts the one
-    /// on disk aside, so that the segment counts as not sealed. For the holder of `shared_index`.
+    /// Replaces the sealed index by an index that is rebuilt from the log, in memory, and puts the
+    /// file on disk aside. The segment then counts as not sealed. For the holder of `shared_index`.
     fn rebuild_index(&self, below: SeqNo) -> Result<(), StoreError> {
         // Read first: if the log cannot be read now, the damaged index stays for another attempt.
         let (index, _) = self.walk(below)?;
         self.put_index_aside()?;
 
-        // In one step, so that the totals are known at any time: what came from the damaged index
-        // goes when the rebuilt one is there.
+        // In one step, because the totals must be known at any time: the values from the damaged
+        // index go when the rebuilt index is there.
         let mut slot = self.index.write();
         // Under the lock: no reader finds the rebuilt index with the old numbering.
         self.numbering.store(next_numbering(), Ordering::Release);

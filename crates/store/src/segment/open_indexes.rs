@@ -109,14 +109,14 @@ impl OpenIndexes {
         std::mem::take(&mut *self.damaged.lock())
     }
 
-    /// Registers an open index, and closes the least recently used ones above the limits.
+    /// Registers an open index, and closes the least recently used indexes above the limits.
     pub(crate) fn note_open(&self, segment: &Arc<Segment>, bytes: usize) {
         let mut open = self.open.lock();
         open.retain(|(other, _)| !Arc::ptr_eq(other, segment));
         open.push((segment.clone(), bytes));
 
-        // The least recently used ones last.
-        // By keys read once: readers change them meanwhile.
+        // The least recently used indexes last. Each key is read once, because readers change them
+        // meanwhile.
         open.sort_by_cached_key(|(segment, _)| std::cmp::Reverse(segment.used()));
 
         let mut total: usize = open.iter().map(|(_, bytes)| bytes).sum();

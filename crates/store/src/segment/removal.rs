@@ -1,6 +1,6 @@
 //! Dropping of segments.
 //!
-//! 1. The segment leaves the chain of its class, so that no reader finds it.
+//! 1. The segment leaves the chain of its class, and no reader finds it.
 //! 2. Its log is renamed to `log.dropped`, in its own directory, which is synced.
 //! 3. Its rows are deleted from the state database.
 //! 4. Its directory gets the suffix `.dropped`; the directory of the class is synced.

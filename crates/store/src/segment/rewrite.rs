@@ -117,7 +117,7 @@ pub(crate) fn write(
     Ok(written?.map(|written| (dir, written)))
 }
 
-/// The directory of the class, of that of a segment.
+/// The class's directory, from a segment's directory.
 fn class_dir_of(dir: &Path) -> &Path {
     dir.parent().unwrap_or(dir)
 }
@@ -288,7 +288,7 @@ pub(crate) fn remove_older(
         if !is_older || misplaced(fs, &old, class_name, id.store_id)?.is_some() {
             continue;
         }
-        // The list ends with the one that counts.
+        // The list ends with the generation that counts.
         if generation_of(name_of(dir)).is_none_or(|(_, number)| old.number > number) {
             break;
         }
@@ -310,7 +310,7 @@ pub(crate) fn remove_older(
     Ok(())
 }
 
-/// Why the log in a directory is not that of its name, if its header can be read.
+/// Why the log in a directory does not match its name, if its header can be read.
 fn misplaced(
     fs: &dyn Fs,
     generation: &Generation,

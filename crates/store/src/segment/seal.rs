@@ -67,7 +67,7 @@ impl Sealer {
             self.try_all();
         }
 
-        // One last attempt, so that the next start finds as little as possible to do.
+        // One last attempt, to leave the next start as little as possible to do.
         self.backlog.extend(self.indexes.take_damaged());
         self.try_all();
         // The retainer runs until now: a drop may be what makes room for sealing.
@@ -172,7 +172,7 @@ impl Sealing {
     }
 }
 
-/// Writes a copy of a segment with merged blocks next to it, if there are enough small ones.
+/// Writes a copy of a segment with merged blocks next to it, if there are enough small blocks.
 fn rewritten(
     segment: &Segment,
     index: &MemIndex,

@@ -1,8 +1,8 @@
 //! What the segments of the class `settings` hold, whatever is damaged in them.
 //!
 //! The newest segment with a complete snapshot is the base. Changes behind it are taken from all
-//! segments: each is in the two newest ones, so that damage of one loses nothing. Positions have no
-//! gaps, so what is in neither is counted.
+//! segments: each is in the two newest segments, so damage of one segment loses nothing. Positions
+//! have no gaps, so what is in neither is counted.
 //!
 //! A gap is no loss if a frame behind it says that it was not synced: a power loss can leave one
 //! among changes that nobody was told to be durable.
@@ -332,7 +332,7 @@ impl Found {
             self.values = self.merged();
         }
 
-        // Changes are in both of the newest ones, so the end of one is enough.
+        // Changes are in both of the newest segments, so the end of one is enough.
         let mut newest = self.segments.iter().rev().take(2);
         if !self.segments.is_empty() && !newest.any(|segment| segment.has_end) {
             let missing = Missing {

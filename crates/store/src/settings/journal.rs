@@ -1,8 +1,8 @@
 //! Writes the segments of the class `settings`.
 //!
-//! A segment begins with a snapshot of all live values, and gets its name when that is durable. Each
-//! change is then appended to the two newest segments, the older one first. A segment is removed
-//! when two newer ones exist.
+//! A segment begins with a snapshot of all live values, and gets its name when that is durable.
+//! Each change is then appended to the two newest segments, the older one first. A segment is
+//! removed when two newer segments exist.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ impl Journal {
         })
     }
 
-    /// Makes what was found durable, and appends to it from now on. Segments that are not exactly as
-    /// they were written are replaced by new ones.
+    /// Makes what was found durable, and appends to it from now on. Segments that are not exactly
+    /// as they were written are replaced.
     pub(super) fn resume(
         &mut self,
         found: &Found,
@@ -263,8 +263,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins two segments with these values, and removes all others. After an error nothing has
-    /// changed: older segments have everything but the latest changes.
+    /// Begins two segments with these values, and removes all other segments. After an error
+    /// nothing has changed: older segments contain everything but the latest changes.
     pub(super) fn renew(&mut self, values: &Values, at: Micros) -> Result<(), StoreError> {
         self.segments.clear();
         self.begin_segment(values, at)?;

@@ -7,10 +7,10 @@
 //!
 //! # Invariants
 //!
-//! A segment begins with all live values, and goes only when two newer ones have them. Each change
-//! is appended to the two newest segments, so damage of one segment loses nothing. Changes have
-//! positions without gaps, so what is damaged in both is counted, and stays reported until an
-//! administrator accepts it ([`Loss`]).
+//! A segment begins with all live values, and is removed only when two newer segments contain them.
+//! Each change is appended to the two newest segments, so damage of one segment loses nothing.
+//! Changes have positions without gaps, so what is damaged in both is counted, and stays reported
+//! until an administrator accepts it ([`Loss`]).
 //!
 //! **Unknown is never new.** After a loss each owner takes the careful side for values that may be
 //! out of date ([`Found::is_uncertain`]) and for names that it does not know ([`Settings::loss`]).
@@ -60,8 +60,9 @@ use saltcellar_model::SeqNo;
 
 pub(crate) use saltcellar_model::SETTINGS;
 
-/// Kinds that are true at their time only, and not restored from a backup. Events of a backup are old, and their later
-/// records are lost: they must not cause reactions again. The time of a backup is that of its newest entry.
+/// Kinds of settings that are true only at their time, and are not restored from a backup. Events
+/// of a backup are old, and their later records are lost: they must not cause reactions again. The
+/// time of a backup is the time of its newest entry.
 const OF_THE_MOMENT: &[&str] = &["reactor", "clock"];
 
 /// A setting that was found.
@@ -136,7 +137,7 @@ pub(crate) struct Place<'a> {
     pub(crate) store_id: u64,
     /// The last position at a clean stop, if there was one.
     pub(crate) position: Option<u64>,
-    /// Whether the store has just been made, so that there are no settings yet.
+    /// Whether the store has just been created. There are no settings yet then.
     pub(crate) is_new: bool,
     /// Bytes of changes after which a segment begins, beyond the size of its snapshot.
     pub(crate) growth: u64,

@@ -9,8 +9,8 @@
 //!         value
 //! ```
 //!
-//! The first record of a segment contains an empty key and state 2. Its position is the one up to which
-//! the snapshot behind it reaches, and its value the number of records in the snapshot (u64 LE).
+//! The first record of a segment contains an empty key and state 2. Its position is the end of the
+//! snapshot behind it, and its value the number of records in the snapshot (u64 LE).
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ const NIL: u8 = 0;
 const VALUE: u8 = 1;
 const SNAPSHOT: u8 = 2;
 
-/// The bytes of a value. Shared: a snapshot and the view have the same ones.
+/// The bytes of a value, shared by snapshots and the view.
 pub(super) type Value = Arc<[u8]>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     /// `<kind>/<name>`; empty for the first record of a segment.
     pub(super) key: String,
-    /// Its number among all changes ever made, without gaps. A record of a snapshot has that of the
-    /// change that it repeats.
+    /// Its number among all changes ever made, without gaps. A snapshot's record keeps the number
+    /// of the change that it repeats.
     pub(super) position: u64,
     /// Its place in its batch, and the number of records behind it there: a batch counts as a whole.
     pub(super) index: u32,

@@ -66,7 +66,7 @@ fn role(name: &str) -> Option<Role> {
         .map(|(_, role)| *role)
 }
 
-/// Whether a name within a state directory is that of a file that backups copy whole.
+/// Whether a name within a state directory belongs to a file that backups copy whole.
 pub(crate) fn is_small_file(name: &str) -> bool {
     role(name) == Some(Role::Kept)
 }

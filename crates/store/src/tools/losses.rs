@@ -49,7 +49,7 @@ pub enum Cause {
     UnknownEnd,
     /// The segment had more entries than were found, and more than its damaged ranges account for.
     Missing {
-        /// All that are missing, also in its damaged ranges.
+        /// All that are missing, including its damaged ranges.
         missing: u64,
         /// All that it had.
         held: u64,
@@ -116,8 +116,8 @@ struct FoundNumbers {
 
 impl Account {
     /// `read` are the segments whose logs will be read: the first number of each bounds what can be
-    /// lost at the end of the one before it in its class. `end` bounds what can be lost at the end
-    /// of the last one.
+    /// lost at the end of the previous segment of its class. `end` bounds what can be lost at the
+    /// end of the last segment.
     pub(crate) fn new<'a>(
         known: Vec<KnownSegment>,
         read: impl Iterator<Item = &'a SegmentFiles>,
@@ -157,7 +157,8 @@ impl Account {
         self.found.all.last()
     }
 
-    /// Notes logs that the disk cannot open. For the bounds of others, best before those are read.
+    /// Notes logs that the disk cannot open. They bound losses in other segments, so best called
+    /// before those segments are read.
     pub(crate) fn note_unopened<'a>(
         &mut self,
         segments: impl IntoIterator<Item = &'a SegmentFiles>,
@@ -167,7 +168,7 @@ impl Account {
             .into_iter()
             .filter(|segment| !self.known.contains_key(&name_of(segment)))
             .collect();
-        // Each bounds what can be lost in the one before it.
+        // Each bounds what can be lost in the previous segment.
         self.read
             .extend(unknown.iter().map(|segment| name_of(segment)));
 
@@ -342,8 +343,8 @@ impl Account {
 
     /// How many entries of a known segment were found nowhere.
     fn missing(&self, segment: &KnownSegment) -> u64 {
-        // A class without a known segment has entries of others, such as a directory that was
-        // renamed and whose log contains no header.
+        // A class without a known segment contains entries of other classes, for example in a
+        // directory that was renamed and whose log contains no header.
         let has_known = |class: &str| self.known.keys().any(|(name, _)| name == class);
         let is_of = |class: &str| class == segment.class_name || !has_known(class);
 

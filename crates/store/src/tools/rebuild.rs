@@ -49,7 +49,7 @@ pub fn rebuild(
     let dir = &options.dir;
     layout::check_store(dir)?;
     // Held to the end: a daemon that started in between would find indexes missing, and an error
-    // would put the old ones back under it.
+    // would put the old indexes back under it.
     let lock = format::Lock::take(&Disk, dir, &options.holder, options.lock_timeout)?;
 
     let segments: Vec<_> = layout::segments(dir)?

@@ -2,8 +2,8 @@
 //!
 //! Its predecessor assigned numbers after the backup, and readers may remember them: the id of an
 //! event contains its number. The new store therefore continues far behind. Where the numbers
-//! continue it has a gap record, so that every reader of events learns that those in between are
-//! lost, and no segment before it is written to again.
+//! continue, it contains a gap record, from which every reader of events learns that the events in
+//! between are lost. No earlier segment is written to again.
 //!
 //! # The gap record
 //!
@@ -85,7 +85,7 @@ impl Renumbering {
         store_id: u64,
         before: &[SkippedNumbers],
     ) -> Result<(), StoreError> {
-        // In a segment of its own, so that no segment of the backup is written to again.
+        // In a separate segment, because no segment of the backup may be written to again.
         let mut writer = ClassWriter::new(to, CLASS, store_id, self.now)?;
 
         let tag = format!("{GAP_TAG}/{}", self.cause);

@@ -4,7 +4,7 @@
 //! and sequence numbers unchanged. Of duplicate entries, such as in a segment and in its
 //! interrupted replacement, the first one found is kept. A block is rebuilt if some of its entries
 //! are duplicates, or if its sequence numbers overlap those of another block. New entries get
-//! numbers far behind (`renumber`), because those of lost entries are unknown.
+//! numbers far behind (`renumber`), because the numbers of lost entries are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -129,7 +129,7 @@ pub fn salvage(
 
     files::make_empty(to)?;
 
-    // Sorted by rank: of several copies of an entry the one in the best place is kept.
+    // Sorted by rank: of several copies of an entry, the copy in the best place is kept.
     let mut sources = Vec::new();
     collect(from, from, &mut sources)?;
     let unreadable = without_unreadable(&mut sources)?;
@@ -262,7 +262,7 @@ pub fn salvage(
     Ok(work.report)
 }
 
-/// Whether a name is that of a small file of a store or a backup, or of a copy of one.
+/// Whether a name belongs to a small file of a store or a backup, or to a copy of such a file.
 fn is_small(name: &str) -> bool {
     // `FORMAT-3` of a backup, `SEQUENCE.tmp` of an interrupted write.
     let name = name.split(['-', '.']).next().unwrap_or_default();
@@ -408,7 +408,7 @@ fn without_unreadable(sources: &mut Vec<InputFile>) -> Result<Vec<FileFault>, St
     Ok(faults)
 }
 
-/// Lists all files except those of sled and of dropped segments.
+/// Lists all files except sled's files and files of dropped segments.
 fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), StoreError> {
     for path in files::list(dir)? {
         let name = name_of(&path);
@@ -454,7 +454,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .filter(|class| is_class_name(class))
             .map(|class| (*class).to_owned());
 
-        // The plain number, or that of a copy in a backup (`<first-seq>-<n>`).
+        // The plain number, or the name of a copy in a backup (`<first-seq>-<n>`).
         let first_seq = inside.get(2).and_then(|name| {
             format::segment_seq(name.split(['.', '-']).next().unwrap_or_default())
         });
@@ -504,13 +504,13 @@ struct InputLog {
 }
 
 impl InputFile {
-    /// Finds out which log the file is a part of. `store_id` is that of the store.
+    /// Finds out which log the file is a part of. `store_id` identifies the store.
     fn identify(&self, store_id: u64) -> Result<InputLog, StoreError> {
         let by_place = LogId {
             store_id,
             first_seq: self.first_seq.unwrap_or_default(),
         };
-        // The header knows which log it was, even if the file was renamed. The frames are those of
+        // The header knows which log it was, even if the file was renamed. The frames belong to
         // this store in any case.
         let header = self.open(by_place)?.header()?;
         let id = header.as_ref().map_or(by_place, Header::id);

@@ -223,7 +223,7 @@ impl Plan {
         self.now().sync_delay = by;
     }
 
-    /// Delays every rename, so that other threads can observe the state between two renames.
+    /// Delays every rename, to let other threads observe the state between two renames.
     pub(crate) fn delay_renames(&self, by: Duration) {
         self.now().rename_delay = by;
     }
@@ -236,7 +236,7 @@ impl Plan {
             .all(|(fault, _)| fault.act != Act::Read)
     }
 
-    /// Number of such operations so far, failed ones included.
+    /// Number of such operations so far, including failures.
     pub(crate) fn count(&self, act: Act) -> u64 {
         self.done
             .get(act as usize)
@@ -290,7 +290,7 @@ impl Plan {
 
     /// Called before every read of `len` bytes.
     pub(crate) fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
-        // A plan may let every read fail, besides those of single sectors.
+        // A plan may let every read fail, in addition to reads of single sectors.
         self.check(Act::Read, path, 0)
             .map_err(|failure| failure.why)?;
 

@@ -136,7 +136,7 @@ pub trait FsFile: Debug + Send + Sync {
     /// Makes the bytes durable, with the metadata needed to read them.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// As [`FsFile::sync_data`], also times and mode.
+    /// As [`FsFile::sync_data`], and timestamps and mode as well.
     fn sync_all(&self) -> io::Result<()>;
 
     /// Truncates the file or extends it with zero bytes.

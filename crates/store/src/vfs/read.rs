@@ -4,9 +4,9 @@
 //!
 //! - **bytes**;
 //! - **damaged**: the disk cannot return some of them (`EIO`, `EUCLEAN`, `EBADMSG`, `EILSEQ`,
-//!   `ENODATA`). The range is halved down to sectors of [`SECTOR_BYTES`], so that everything
-//!   readable is read; an unreadable sector reads as zero bytes, and the caller learns its range.
-//!   Checksums then treat it as any other damage;
+//!   `ENODATA`). The range is halved down to sectors of [`SECTOR_BYTES`], until everything readable
+//!   is read; an unreadable sector reads as zero bytes, and the caller learns its range. Checksums
+//!   then treat it as any other damage;
 //! - **retry**: any other error (`ENOSPC`, `EMFILE`, `ENOMEM`, ..). It says nothing about the
 //!   bytes: the caller gets the error, and nothing is derived from it.
 //!
@@ -111,7 +111,7 @@ fn middle(from: u64, to: u64) -> Option<u64> {
 /// The content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Content {
-    /// With zero bytes in place of unreadable ones.
+    /// With zero bytes in place of unreadable bytes.
     pub bytes: Vec<u8>,
     /// The unreadable ranges, ascending.
     pub(crate) unreadable: Vec<Range<u64>>,

@@ -128,7 +128,8 @@ impl Intake {
     }
 }
 
-/// Blocks whose buffers are kept for later ones; under full load a commit has about as many.
+/// Number of blocks whose buffers are kept for reuse; under full load a commit contains about as
+/// many blocks.
 const SPARE_BLOCKS: usize = 4;
 
 /// Blocks of one class that are not committed yet.
@@ -234,7 +235,7 @@ impl Appender {
         seqnos: SeqNos,
     ) -> (Intake, Self, Committer) {
         let (submissions, intake) = bounded(INTAKE_BATCHES);
-        // One commit in flight, so that everything behind a failed one is still here.
+        // Only one commit in flight: if it fails, everything behind it is still here.
         let (commits, commits_rx) = bounded(1);
         let (results_tx, results) = bounded(1);
         let intake_bytes = Arc::<AtomicUsize>::default();
@@ -553,7 +554,7 @@ impl Appender {
         let mut parts = Vec::new();
         let mut covered = self.seqnos.next();
         for (class, queue) in self.classes.configured().zip(&mut self.queues) {
-            // Open blocks keep their senders waiting, also those of full blocks behind them.
+            // Open blocks keep their senders waiting, and the senders of full blocks behind them.
             if let Some(open) = queue.builder.first_seq() {
                 covered = covered.min(open);
             }
@@ -573,7 +574,7 @@ impl Appender {
             "a commit covers only assigned sequence numbers"
         );
 
-        // Acknowledged in order, because a batch may depend on entries of earlier ones.
+        // Acknowledged in order, because a batch may depend on entries of earlier batches.
         let mut dones = Vec::new();
         while self
             .waiting

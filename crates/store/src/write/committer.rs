@@ -12,8 +12,8 @@
 //!
 //! An acknowledgement follows the sync of its commit, or, with durability `written`, the write. A
 //! failed write leaves each log as it was. After a failed sync the state of the file's cached pages
-//! is unknown, so that log is never appended to again: its segment ends at the last synced frame,
-//! and a new one is created.
+//! is unknown. That log is therefore never appended to again: its segment ends at the last synced
+//! frame, and a new one is created.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -250,7 +250,7 @@ impl Active {
     /// unsynced bytes. The segment must not be sealed before this is durable: a power loss could
     /// restore frames that the index does not contain.
     fn cut_off(&self) -> Result<(), StoreError> {
-        // A range that was acknowledged is written once more: the pages of it may be marked clean.
+        // Rewrite an acknowledged range, because the kernel may have marked its pages clean.
         let path = self.segment.log().path();
         self.segment
             .log()
@@ -263,7 +263,7 @@ impl Active {
     }
 
     fn undo(&mut self) {
-        // The log may be synced already, if that of another class failed.
+        // The log may be synced already, if the log of another class failed.
         self.dirty = true;
 
         self.written = self.end;
@@ -591,7 +591,7 @@ impl SegmentWriter {
             )));
         };
         if slot.is_none() {
-            // Created with its first entry, so that a class without entries has no directory.
+            // Created with its first entry, because a class without entries needs no directory.
             let fs = self.dir.fs();
             let name = self.classes.name(class);
             let id = self.dir.log_id(first_seq);
@@ -649,7 +649,7 @@ impl SegmentWriter {
         });
     }
 
-    /// Finishes segments that have reached their limits. The next write creates new ones.
+    /// Finishes segments that have reached their limits. The next write creates new segments.
     fn roll_full_segments(&mut self) {
         let keep = &self.keep.clone();
         let limits = self.limits;

@@ -4,21 +4,24 @@
 //! `save_load` and of `returner` (`salt/utils/job.py`; byte for byte in the recorded calls of 3006 to 3008). An event is
 //! therefore identified by its tag and its bytes.
 //!
-//! Two distinct events may be equal, because the bus adds no number. Occurrences are therefore counted per source, and an
-//! event is a duplicate only if another source has already delivered it at least as often. The number stored is that of the
-//! source with the most occurrences. Spooled and live deliveries count as different sources, because a spooled call
-//! may have been stored before.
+//! Two distinct events may be equal, because the bus adds no number. Occurrences are therefore
+//! counted per source, and an event is a duplicate only if another source has already delivered it
+//! at least as often. As many are stored as the source with the most occurrences delivers. Spooled
+//! and live deliveries count as different sources, because a spooled call may have been stored
+//! before.
 //!
 //! A call with the whole event, `save_load` or `returner`, is not counted that way: the map contains the stamp of its event, so the
 //! same bytes are the same return, whoever delivered them.
 //!
-//! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims large returns before it
-//! fires them. Therefore the first returner call for an answer known only from a bus is stored as well, but not as an event, so that
-//! event views show it once. Job readers rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
+//! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims
+//! large returns before it fires them. Therefore the first returner call for a return known only
+//! from a bus is stored as well, but not as an event, because event lists show it once. Job readers
+//! rely on it ([`Flags::UNCONFIRMED`]), whether it repeats or contradicts the event.
 //!
-//! A master of a cluster calls `returner` for the events of its peers as well ([`Entry::confirms`](saltcellar_model::Entry::confirms)
-//! is false). Such a call is its event once more: it is stored only if no source has delivered the event, and the event is
-//! a duplicate then.
+//! A master of a cluster calls `returner` for the events of its peers as well
+//! ([`Entry::confirms`](saltcellar_model::Entry::confirms) is false). Such a call repeats its
+//! event: it is stored only if no source has delivered the event, and the event is then a
+//! duplicate.
 //!
 //! An entry that a peer of a cluster sent itself has a number there, by which its source knows repetitions. Here it is one more
 //! delivery of what this master's bus may bring as well ([`counted_as`]).
@@ -43,8 +46,8 @@ use std::collections::VecDeque;
 
 use saltcellar_model::{Fingerprints, Flags, Kind, SeqNo, Source, chained};
 
-/// A hash table with open addressing: keys are hashes already, and nothing is ever removed, so that a lookup reads one line of
-/// memory. The default of a value stands for none.
+/// A hash table with open addressing: keys are hashes already, and nothing is ever removed. A
+/// lookup therefore usually reads one cache line. The default of a value stands for none.
 #[derive(Debug)]
 struct Table<V> {
     /// Key and value; key 0 is a free slot. Their number is a power of two.
@@ -220,7 +223,7 @@ enum KeyOf {
     Call = 4,
 }
 
-/// The key of a hash: its lowest bits tell what it is of, so that none is 0.
+/// The key of a hash. Its lowest bits tell what was hashed and are never 0, so no key is 0.
 fn key_of(hash: u64, of: KeyOf) -> u64 {
     hash & !7 | of as u64
 }
@@ -609,8 +612,8 @@ impl Dedupe {
             return;
         };
 
-        // The last ones are not durable yet: their decisions learn how to revert the counts. Older decisions than listed
-        // keys have nothing to revert.
+        // The last decisions are not durable yet, and learn how to revert the counts. Decisions
+        // older than the listed keys have nothing to revert.
         let mut undo = std::mem::take(&mut self.undo);
         let is_listed =
             |decision: &&mut Decision| matches!(decision.undo, Undo::Listed(of) if of == kind);
@@ -701,8 +704,7 @@ impl Dedupe {
     /// Reverts all decisions that are not final.
     pub(crate) fn forget(&mut self, on_disk: &[SeqNo]) {
         self.open = 0;
-        // Backwards, so that the oldest decision about a key restores the value from before all of
-        // them.
+        // Backwards, because the oldest decision about a key must be the last to restore its value.
         for decision in std::mem::take(&mut self.undo).into_iter().rev() {
             match decision.undo {
                 _ if decision.is_kept(on_disk) => {}
@@ -774,7 +776,7 @@ mod tests {
             counting.deliveries = std::array::from_fn(|_| Deliveries::Several);
             for dedupe in [&mut listing, &mut counting] {
                 dedupe.note_seen_on_bus(true);
-                // The windows end at other entries, so that none ends here.
+                // The windows end at other entries, so no window ends here.
                 dedupe.listed_max = 4_000;
                 dedupe.known.window = 1_000;
             }

@@ -2,8 +2,8 @@
 //!
 //! Reads the newest entries of all classes, up to the window of the memory or
 //! [`DEDUPE_REFILL_BYTES`], and replays them in the order of their sequence numbers. The result is
-//! independent of the classes of the entries. Blocks are selected from the indexes, newest first,
-//! so that no other block is read, and no index of a segment older than the window.
+//! independent of the classes of the entries. Blocks are selected from the indexes, newest first.
+//! No other block is read, and no index of a segment older than the window.
 //!
 //! # Invariant
 //!
@@ -84,7 +84,7 @@ pub(crate) fn refill(
 
     let surplus = recent.len().saturating_sub(window);
 
-    // The blocks contain more entries than the window. The surplus would push out newer ones.
+    // The blocks contain more entries than the window. The surplus would push out newer entries.
     for Recent {
         kind,
         source,
@@ -150,8 +150,8 @@ fn skipped(metrics: &Metrics, segment: &Segment, offset: u64, error: &str) {
 }
 
 /// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`].
-/// Blocks of different classes overlap: after those with `window` entries come all others with
-/// entries as new.
+/// Blocks of different classes overlap: the blocks with `window` entries are followed by all other
+/// blocks with entries as new.
 fn newest_blocks(log: &LogReader, window: usize, metrics: &Metrics) -> Vec<Chosen> {
     let mut walks: Vec<NewestBlocks> = log
         .classes

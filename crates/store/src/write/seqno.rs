@@ -207,7 +207,7 @@ impl SeqNos {
             .write_whole(&self.path, file.text().as_bytes())
             .map_err(io_at("write", &self.path))?;
 
-        // Only after success, so that a failed reservation assigns nothing.
+        // Only after success: a failed reservation must assign nothing.
         self.end = end;
         Ok(())
     }

@@ -144,8 +144,8 @@ impl BlockNumbers {
 struct Noted {
     /// 1 + the newest block with an entry of it; 0 for none.
     block: u32,
-    /// Its previous row of each kind. A highstate renews one of both, so that one place for both
-    /// would never be right.
+    /// Its previous row of each kind. A highstate renews one of each kind, so a single place for
+    /// both would never be right.
     rows: [NotedRow; 2],
 }
 
@@ -356,7 +356,7 @@ impl MemIndex {
         std::hint::black_box(read);
     }
 
-    /// Adds an entry to the job of its jid; `number` is that of the entry in the segment.
+    /// Adds an entry to the job of its jid; `number` is the entry's number in the segment.
     fn add_to_job<'a>(
         &mut self,
         (columns, numbers): (&Columns, &mut BlockNumbers),
@@ -394,7 +394,7 @@ impl MemIndex {
                 job.endtime_seq = since;
             }
             Kind::NoCache => job.nocache = true,
-            // Of several loads the best one counts, and of equal ones the first is shown.
+            // Of several loads the best counts, and of equal loads the first is shown.
             kind if rank > job.rank => {
                 let (summary, values) = &mut self.scratch;
                 summary.take_load(
@@ -528,8 +528,8 @@ impl MemIndex {
         });
 
         self.job_table.insert(hash, at);
-        // Sorted in runs while the segment grows, so that no reader and no commit sorts a whole
-        // segment at once.
+        // Sorted in runs while the segment grows, because no reader and no commit should have to
+        // sort a whole segment.
         if self.jobs.len() - self.sorted.len() >= JOBS_SORTED_AT_ONCE {
             let unsorted = self.unsorted();
             self.sorted.extend(unsorted);
@@ -688,7 +688,7 @@ impl MemIndex {
         self.record(at, self.jobs.get(at as usize)?).row()
     }
 
-    /// Those jobs of the given ones that the segment holds, with the positions of their entries.
+    /// The given jobs that the segment contains, with the positions of their entries.
     pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Vec<JobEntries> {
         let of = |key: &JidKey| Some((*key, self.row(*key)?, self.positions(*key)));
         keys.iter().filter_map(of).collect()
@@ -824,7 +824,7 @@ impl MemIndex {
 
     /// All minions, sorted, with their blocks, ascending.
     pub(crate) fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
-        // Their numbers first, so that no list grows.
+        // Their numbers first: with known sizes no list has to grow.
         let mut counts = vec![0; self.names.len() as usize];
         for &name in self.minions.iter() {
             if let Some(count) = counts.get_mut(name as usize) {

@@ -23,7 +23,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a name: the length of the prefix that it shares with the one `before`, and the rest.
+/// Appends a name: the length of the prefix that it shares with the name `before`, and the rest.
 pub(crate) fn put_name(out: &mut Vec<u8>, before: &[u8], name: &[u8]) {
     let shared = before.iter().zip(name).take_while(|(a, b)| a == b).count();
     put(out, shared as u64);
@@ -83,7 +83,7 @@ impl<'a> FieldReader<'a> {
         let len = usize::try_from(self.number()?).ok()?;
         self.take(len)
     }
-    /// Reads a name; `name` has the one before, and receives this one.
+    /// Reads a name; `name` contains the previous name, and receives this name.
     pub(crate) fn name(&mut self, name: &mut Vec<u8>) -> Option<()> {
         let shared = usize::try_from(self.number()?).ok()?;
         name.get(..shared)?;

@@ -73,7 +73,7 @@ pub(crate) fn write(
     (id, positions): (LogId, u64),
     trees: &[(&str, Vec<Page>)],
 ) -> Result<(), StoreError> {
-    // The directory comes first, with the length and hash of each page, so that opening needs no
+    // The directory comes first, with the length and hash of each page: opening therefore reads no
     // page.
     let mut directory = Vec::new();
     for (name, pages) in trees {
@@ -157,7 +157,7 @@ impl Table {
             return Err(table.damaged("directory damaged"));
         }
 
-        // Intact, but of another segment: its positions would be those of other entries.
+        // Intact, but of another segment: its positions would point to other entries.
         if store_id != id.store_id {
             return Err(table.damaged("it belongs to another store"));
         }

@@ -87,7 +87,7 @@ pub(crate) type Row = (sled::IVec, sled::IVec);
 pub(crate) struct CheckedTree {
     dir: PathBuf,
     tree: sled::Tree,
-    /// Lock order: after those of the state database; no other lock is taken under it.
+    /// Lock order: after the state database's locks; no other lock is taken under it.
     sum: Mutex<Sum>,
     is_new: bool,
 }
@@ -145,8 +145,8 @@ impl CheckedTree {
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         mark: u64,
     ) -> Result<(), StoreError> {
-        // The sum is locked until the batch is applied, so that sum and rows change in the same
-        // order.
+        // The sum is locked until the batch is applied, because sum and rows must change in the
+        // same order.
         let mut kept = self.sum.lock();
         let mut sum = Sum { mark, ..*kept };
         guarded(&self.dir, || {

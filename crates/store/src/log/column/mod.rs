@@ -22,7 +22,7 @@ pub(crate) struct Column {
 impl Column {
     pub(crate) fn pack(values: &[i64]) -> Self {
         let first = values.first().copied().unwrap_or(0);
-        // Sources, masters and gaps mostly; the others end this at once.
+        // Mostly sources, masters and gaps; in other columns the comparison soon ends.
         if values.iter().all(|value| *value == first) {
             return Self {
                 base: first,
@@ -185,7 +185,8 @@ impl ArchivedColumn {
     }
 }
 
-/// The distinct values of a column of indexes, in the order of their first occurrence; without negative ones.
+/// The distinct values of a column of indexes, in the order of their first occurrence; negative
+/// values are left out.
 pub(crate) fn distinct(column: &[i64]) -> Vec<usize> {
     let mut seen: Vec<bool> = Vec::new();
     let mut found = Vec::new();

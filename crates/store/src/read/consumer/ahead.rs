@@ -1,5 +1,5 @@
-//! Reading without a consumer: what comes next for a filter is read, also for several consumers, or
-//! while a holder still processes the batch before. A consumer then takes it as its batch.
+//! Reading without a consumer: what comes next for a filter is read once for several consumers, or
+//! while a holder still processes the previous batch. A consumer then takes it as its batch.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use saltcellar_wire::msgpack::Writer;
 /// The tag of a gap record in the events of a consumer; only there, it is not stored.
 pub const LOST_TAG: &str = "saltcellar/gap/retention";
 
-/// The entry that a consumer, or a reader without one, gets in place of lost ones.
+/// The entry that a consumer, or a reader without a consumer, gets in place of lost entries.
 pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) -> StoredEntry {
     let mut w = Writer::new();
     w.map(4 + usize::from(consumer.is_some()))

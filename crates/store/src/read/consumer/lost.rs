@@ -59,7 +59,7 @@ impl Consumers {
                 continue;
             };
 
-            // Joined with an earlier gap, so that one gap record covers both.
+            // Joined with an earlier gap: one gap record then covers both.
             let before = consumer.record.lost;
             let lost = before.map_or(fresh, |known| known.joined(fresh));
             // A gap record that was delivered did not have these entries.
@@ -68,7 +68,7 @@ impl Consumers {
             if let Err(error) = &saved {
                 // On a full disk the drop makes room: the note is saved after it.
                 tracing::debug!(consumer = name, %error, "gap of a consumer not saved before the drop");
-                // In memory at least, so that a batch that is being read is discarded.
+                // In memory at least, because a batch that is being read must be discarded.
                 if let Ok(consumer) = state.of(&name) {
                     consumer.record.lost = Some(lost);
                 }

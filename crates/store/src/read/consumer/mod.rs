@@ -47,9 +47,9 @@ use saltcellar_wire::filter::EntryFilter;
 /// Names with a filter and a durable cursor.
 #[derive(Debug)]
 pub struct Consumers {
-    /// Also held while a change is written and synced, so never taken on a thread of a runtime.
-    /// Lock order: after a retention round, before those of the settings; never taken while the log
-    /// is read.
+    /// Held even while a change is written and synced, so never taken on a runtime thread. Lock
+    /// order: after a retention round, before the settings' locks; never taken while the log is
+    /// read.
     state: Mutex<State>,
     /// The consumers that are positions of sinks. Lock order: no other lock is taken under it.
     of_sinks: Mutex<HashSet<String>>,
@@ -271,7 +271,7 @@ impl LogReader {
     fn lag(&self, from: SeqNo) -> Result<(u64, Duration), StoreError> {
         let durable = self.durable();
 
-        // Whole segments by their totals, so that a lag costs no reading.
+        // Whole segments are counted by their totals: even a large lag costs no reading.
         let mut entries = 0;
         for segment in self.segments.all() {
             let totals = segment.totals();
@@ -327,7 +327,7 @@ impl Consumers {
             }
 
             tracing::info!(consumer = name, "filter of a consumer changed");
-            // The known part without matches was that of the old filter.
+            // The known part without matches applied to the old filter.
             state.of(name)?.clear = None;
             return state.change(name, Save::Durable, |record| record.filter = filter);
         }
@@ -443,7 +443,7 @@ impl Consumers {
             let now = self.log.clock.monotonic();
             let consumer = state.of(name)?;
             consumer.hold(holder, lease, now)?;
-            // Still takes the lease, so that no other holder slips in during a pause.
+            // Still takes the lease, because no other holder may slip in during a pause.
             if consumer.record.paused {
                 let next = consumer.record.cursor;
                 return Ok(ConsumerBatch {
@@ -612,7 +612,7 @@ impl Consumers {
         Ok(())
     }
 
-    /// Ends a holder's lease; others may take the consumer at once.
+    /// Ends a holder's lease; another client may take the consumer immediately.
     pub fn release(&self, name: &str, holder: &str) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         let consumer = state.of(name)?;

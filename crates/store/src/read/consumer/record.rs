@@ -186,7 +186,7 @@ pub struct ConsumerBatch {
     pub next: SeqNo,
     /// Whether `next` was the end of the log.
     pub is_end: bool,
-    /// Whether the consumer is paused, so that there are no events.
+    /// Whether the consumer is paused and therefore gets no events.
     pub paused: bool,
 }
 

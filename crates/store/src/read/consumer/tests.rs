@@ -575,7 +575,7 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
             .iter()
             .all(|tag| !tag.starts_with("saltcellar/gap"))
     );
-    // It stays until it is acknowledged, also over a restart.
+    // It stays until it is acknowledged, even across a restart.
     store.close();
     let (store, _) = rig(dir.path(), "{}");
     assert_eq!(take(&store, 1), [4]);

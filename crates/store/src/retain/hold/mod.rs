@@ -82,7 +82,8 @@ pub struct HoldChange {
 pub struct Held {
     /// Time of the first hold.
     pub since: Micros,
-    /// The name of the master on which it was made, that of this daemon's master too: all masters compare the same.
+    /// The name of the master on which it was made. It is set for this daemon's master as well,
+    /// because all masters must compare the same values.
     pub master: String,
     /// Why.
     pub reason: String,
@@ -91,7 +92,7 @@ pub struct Held {
 /// What became of changes from elsewhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Changes that were later than those of this store.
+    /// Changes that were later than this store's changes.
     pub taken: usize,
     /// Changes that no store makes.
     pub invalid: usize,
@@ -125,8 +126,8 @@ fn is_jid(jid: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Holds {
     settings: Arc<Settings>,
-    /// Held from the look at a hold to its change. Lock order: after a retention round, before
-    /// those of the settings.
+    /// Held from reading a hold to its change. Lock order: after a retention round, before the
+    /// settings' locks.
     changing: Mutex<()>,
     /// See [`Holds::version`].
     version: AtomicU64,
@@ -204,8 +205,8 @@ impl Holds {
         latest
     }
 
-    /// The time of a change that is made now: later than the one that it replaces, even if a clock is
-    /// wrong.
+    /// The timestamp of a change that is made now: later than the change that it replaces, even if
+    /// a clock is wrong.
     fn time_of_change(&self, jid: &str, now: Micros) -> Micros {
         let hold = self.settings.get::<Hold>(jid).and_then(|found| found.value);
         let released = self
@@ -287,7 +288,7 @@ impl Holds {
         Ok(true)
     }
 
-    /// Takes changes from elsewhere that are later than the local ones. Durable on return.
+    /// Takes changes from other masters that are later than the local changes. Durable on return.
     pub(crate) fn merge(&self, own: &str, changes: Vec<HoldChange>) -> Result<Merged, StoreError> {
         let mut merged = Merged::default();
 

@@ -79,7 +79,8 @@ fn plain(n: u64) -> Batch {
     bare_event(&format!("plain/{n}"))
 }
 
-/// Creates a store with an event that carries frames, then plain ones up to `entries`; returns the log.
+/// Creates a store with an event that carries frames, then plain events up to `entries`; returns
+/// the log.
 fn store_with_carrier(dir: &Path, frames: &[Vec<u8>], entries: u64) -> PathBuf {
     let rig = Rig::open(dir, Limits::default());
     rig.put(carrier("carrier", frames)).unwrap();
@@ -235,7 +236,8 @@ impl vfs::FsFile for Counting {
     }
 }
 
-/// Writes a log of `damaged` frames with these bodies and damaged headers, followed by two good ones.
+/// Writes a log of `damaged` frames with these bodies and damaged headers, followed by two good
+/// frames.
 fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
     let mut bytes = file::file_header("events", DAMAGED, Micros(0)).to_vec();
     let mut builder = builder::BlockBuilder::default();

@@ -21,7 +21,7 @@ fn a_frame_inside_a_body_is_ignored_when_the_frame_around_it_is_damaged() {
         900,
         "forged/event",
     );
-    // Incompressible, so that the body appears verbatim in the log.
+    // Incompressible, because the body must appear verbatim in the log.
     let body = [forged.as_slice(), &noise(0, 65_536)].concat();
     let (dir, rig) = Rig::new(Limits::default());
     rig.put(bare_event("first")).unwrap();

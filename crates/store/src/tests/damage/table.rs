@@ -104,7 +104,7 @@ fn a_damaged_table_is_detected_and_the_index_rebuilt() {
             // The start reads metadata and latest jobs from the tables.
             fs::remove_dir_all(dir.path().join("state")).unwrap();
         }
-        // The first readers find the damage, the next ones what was written anew.
+        // The first readers find the damage, the next readers what was rewritten.
         for round in 0..2 {
             let rig = Rig::open(dir.path(), SMALL);
             check_searches(&rig);

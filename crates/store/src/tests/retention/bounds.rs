@@ -139,7 +139,8 @@ fn a_segment_is_full_exactly_at_its_limits() {
     assert!(full(0, wide));
 }
 
-/// The job of one entry of each of fifty minions, and that of the latest of one that has sent six times the limit since.
+/// Fifty minions send one entry each, then one minion sends six times the limit. Returns the jobs
+/// of the fifty entries, and the job of the last entry.
 fn flooded(rig: &Rig) -> (Vec<String>, String) {
     let mut random = saltcellar_testkit::Random::new(7);
     let mut number = 0;
@@ -172,7 +173,8 @@ fn flooded(rig: &Rig) -> (Vec<String>, String) {
     (quiet, latest)
 }
 
-/// One minion's entries evicted those of all others from a class that is limited by bytes.
+/// One minion's entries evicted the entries of all other minions from a class that is limited by
+/// bytes.
 #[test]
 fn one_minion_cannot_evict_the_entries_of_others() {
     let limit = 4 << 20;

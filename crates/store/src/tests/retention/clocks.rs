@@ -14,7 +14,7 @@ fn options_at(dir: &Path, keep: Keep, now: Micros) -> Options {
     }
 }
 
-/// Stores events that arrive now, a minute apart, so that segments roll.
+/// Stores events that arrive now, a minute apart, which makes segments roll.
 fn fill(rig: &Rig, clock: &Clock, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let (tag, data) = event(n * 3);

@@ -137,7 +137,8 @@ pub(crate) fn with(dir: &Path, rules: &[ClassRules]) -> Options {
     }
 }
 
-/// Stores `numbers` one by one, so that segments roll, and waits until finished segments are sealed.
+/// Stores `numbers` one by one, which makes segments roll, and waits until finished segments are
+/// sealed.
 pub(crate) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
     rig.put_each(numbers);
     settle(rig);
@@ -223,7 +224,8 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     for n in 0..first {
         assert!(rig.store.job_row(&jid(n)).unwrap().is_none());
     }
-    // The active segment is never dropped. Planned with a far-off time, so that it is not finished because of its age.
+    // The active segment is never dropped. Planned with a far-off time, because its age must not
+    // finish it.
     rig.put(batch_of([300, 301])).unwrap();
     rig.put(batch_of([302])).unwrap();
     settle(&rig);

@@ -10,7 +10,8 @@ use saltcellar_model::{EventFilter, Flags, JidKey, Kind, SeqNo};
 use saltcellar_wire::msgpack;
 
 impl Model {
-    /// Checks a copy of a store, from a backup or a salvage: it contains every acknowledged entry once, and no others.
+    /// Checks a copy of a store, from a backup or a salvage: it contains every acknowledged entry
+    /// once, and nothing else.
     pub(super) fn check_copy(&self, store: &Store) {
         let mut copy = self.clone();
         let listed = store
@@ -262,7 +263,8 @@ fn check_latest(
         .into_iter()
         .map(|(minion, latest)| (minion, latest.seq))
         .collect();
-    // A minion without remaining returns may be listed while remaining segments enclose its dropped ones.
+    // A minion without remaining returns may be listed while remaining segments enclose its dropped
+    // returns.
     let stale = |seq: SeqNo| dropped(seq.0) && !all.contains_key(&seq.0);
     let found: BTreeMap<_, _> = found
         .into_iter()

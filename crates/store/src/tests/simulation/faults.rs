@@ -111,8 +111,8 @@ fn a_full_disk_is_reported_counted_and_survived() {
     }
 }
 
-/// Of segments whose seal failed, so that they have no index to remove first; no directory has room for
-/// another name.
+/// Segments whose seal failed have no index to remove first, and no directory has room for another
+/// name.
 #[test]
 fn a_drop_needs_no_free_block() {
     let mut simulated = Simulated::new(TINY);
@@ -388,7 +388,7 @@ fn the_growing_form_was_removed_before_the_next_generation_was_durable() {
             size: 50,
         };
         assert!(simulated.put(&[vec![beacon]]).is_empty());
-        // The directory of the sealed segment is synced, that of the class is not.
+        // The directory of the sealed segment is synced, the class's directory is not.
         simulated.plan.add(Fault {
             from: 2,
             within: "/log/events".to_owned(),

@@ -149,7 +149,7 @@ pub(super) fn blob(
     bytes
 }
 
-/// The magic of this store's frames; that of another store if there is no log yet.
+/// The magic of this store's frames, or another store's magic if there is no log yet.
 fn magic_of(state_dir: &Path) -> [u8; 4] {
     let found = logs(state_dir).iter().find_map(|path| header(path));
     found

@@ -31,7 +31,7 @@ use saltcellar_base::clock::Micros;
 use saltcellar_model::{Age, Batch, ClassRule, ClassRules, Durability, Keep};
 use saltcellar_testkit::Random;
 
-/// Small segments, so that a run creates many.
+/// Small segments, because a run should create many.
 const TINY: Limits = Limits {
     durability: Durability::Durable,
     segment_bytes_max: 6000,
@@ -40,7 +40,7 @@ const TINY: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// The classes of a configuration: the fixed ones, and others for some tags.
+/// The classes of a configuration: the fixed classes, and more for some tags.
 fn classes(which: u8) -> Classes {
     let keep = Keep {
         age: Age::Forever,

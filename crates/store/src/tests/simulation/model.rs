@@ -50,7 +50,8 @@ pub(super) struct Item {
     pub(super) loss: Loss,
     /// The acknowledged data is certainly on disk.
     settled: bool,
-    /// For equal events that count as separate ones: the largest number that one source delivered. Otherwise 0.
+    /// For equal events that count separately, the largest number that one source delivered.
+    /// Otherwise 0.
     equal: usize,
     /// Permitted additional copies, of retries that are outside the dedupe window.
     extra: usize,
@@ -346,7 +347,7 @@ impl Item {
 
     /// The master that fired it, the same for each attempt.
     fn origin(&self) -> &'static str {
-        // By the length, so that blocks have entries of several masters.
+        // Chosen by the length, which gives blocks entries of several masters.
         ["", "", "master2", "10.0.0.3"][self.body.len() % 4]
     }
 
@@ -526,7 +527,7 @@ impl Model {
             item.excuse();
         }
         self.durable = SeqNo::default();
-        // Of several copies the later ones may be the unsynced ones.
+        // Of several copies, the later copies may be unsynced.
         let mut seen = BTreeSet::new();
         self.found.retain(|_, n| seen.insert(*n));
     }

@@ -526,7 +526,8 @@ impl Simulated {
         found.unwrap().iter().map(|entry| entry.seq.0).collect()
     }
 
-    /// Only entries in the sector are missing, and only while it cannot be read. New ones are stored meanwhile.
+    /// Only entries in the sector are missing, and only while it cannot be read. New entries are
+    /// stored meanwhile.
     fn start_with_a_bad_sector(&mut self, batches: &[Vec<ItemSpec>], rng: &mut Random) {
         self.check();
         let before = self.listed();

@@ -15,9 +15,9 @@
 //!   end <lines above> <xxh3-128 of all bytes above, hex>
 //! ```
 //!
-//! File names are relative to the backup's directory. Size, mtime and inode are those of the
-//! source: an unchanged file is not reread. A `dropped` segment is no longer in the store; a
-//! backup keeps it by default. The public id is one-way: it reveals nothing of the store id.
+//! File names are relative to the backup's directory. Size, mtime and inode are taken from the
+//! source: an unchanged file is not reread. A `dropped` segment is no longer in the store; a backup
+//! keeps it by default. The public id is one-way: it reveals nothing of the store id.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -228,7 +228,7 @@ pub fn backup(
             continue;
         }
 
-        // Newer ones have all of its values.
+        // Newer segments contain all of its values.
         if old.class_name == SETTINGS {
             continue;
         }
@@ -308,8 +308,7 @@ fn is_of(log: &LogCopy, segment: &SegmentFiles) -> bool {
 }
 
 fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
-    // A segment that was sealed meanwhile is copied once more, because its log may have been
-    // merged.
+    // A segment that was sealed meanwhile is copied again, because its log may have been merged.
     log.version == source.version && (log.state == SegmentState::Sealed) == source.segment.is_sealed
 }
 
@@ -329,7 +328,7 @@ fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
 const UNFINISHED: &str = "UNFINISHED";
 
 /// Opens active logs and measures all logs before any copy. With `numbers`, the last sequence
-/// number of finished ones is also read. Logs that cannot be opened are in the report.
+/// number of each finished log is also read. Logs that cannot be opened are in the report.
 fn measure(
     from: &Path,
     store_id: u64,
@@ -590,7 +589,7 @@ fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 /// Removes files that the manifest does not name: copies of an interrupted backup, and superseded
-/// ones.
+/// copies.
 fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
     let logs = manifest.logs.iter().map(|log| &log.file);
     let named: HashSet<&Path> = logs
@@ -598,7 +597,7 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         .map(Path::new)
         .collect();
 
-    // Files of others stay, even in the directory of a backup.
+    // Foreign files stay, even in the directory of a backup.
     let is_copy = |name: &str| {
         let Some((base, n)) = name.rsplit_once('-') else {
             return name == UNFINISHED;

@@ -1,6 +1,6 @@
 //! `restore`: creates a store from a backup.
 //!
-//! Its sequence numbers continue far behind those of the backup (`renumber`). The reactor's
+//! Its sequence numbers continue far behind the backup's numbers (`renumber`). The reactor's
 //! checkpoint is not restored: events of the backup are old, and must not cause reactions again.
 
 use std::fs::File;
@@ -139,7 +139,7 @@ pub fn restore(
 
     settings_of_backup(to, store_id, now)?;
 
-    // Also before FORMAT: a store without its numbers would assign those of the backup again.
+    // Also before FORMAT: a store without its numbers would reassign the backup's numbers.
     renumbering.write(to, store_id, &manifest.skipped)?;
     files::write_small(&to.join(&store_format.name), &text)?;
     files::inherit_owner(to)?;

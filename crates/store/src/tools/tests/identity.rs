@@ -171,7 +171,8 @@ fn no_number_names_two_entries_after_a_restore_or_a_salvage() {
         fs::remove_dir_all(&to).unwrap();
         copy(new, &dir.path().join("copy of the new one"));
         back_up(new, &to, false).unwrap();
-        // Restored or salvaged once more, the numbers of both gaps stay known, and so far apart that no segment spans them.
+        // After another restore or salvage, the numbers of both gaps stay known, and so far apart
+        // that no segment spans them.
         let again = dir.path().join(format!("again after {cause}"));
         salvage(new, &again, Micros(20), &mut ()).unwrap();
         assert_clean(&again);

@@ -59,7 +59,7 @@ fn event(n: u64) -> (String, Vec<u8>) {
         .str(&jid)
         .str("return")
         .uint(n);
-    // Incompressible, so that damage hits bodies.
+    // Incompressible, because damage must hit bodies.
     let noise: Vec<u8> = (0..20_u64)
         .flat_map(|i| {
             (n * 31 + i)

@@ -229,7 +229,7 @@ fn verify_once(
         };
 
         total += size;
-        // Keep only active logs open, to limit open files; finished ones can be reopened.
+        // Keep only active logs open, to limit open files; finished logs can be reopened.
         let log = (!segment.is_sealed).then_some(log);
         opened.push((segment, log, size));
     }

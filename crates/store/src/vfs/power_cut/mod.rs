@@ -424,8 +424,8 @@ impl DiskState {
         if survives != Survives::Some {
             return names;
         }
-        // A journal would preserve the order, so that a prefix of the changes survives, but POSIX
-        // does not guarantee it.
+        // With a journal a prefix of the changes would survive, but POSIX does not guarantee this
+        // order.
         let upto = rng.index(self.changes.len() + 1);
         let gaps = rng.coin();
         for change in self
