@@ -1,4 +1,4 @@
-//! Pauses between attempts that fail: each twice as long as the one before, up to a limit.
+//! Pauses between attempts that fail: each twice as long as the previous pause, up to a limit.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Connecting to a unix socket, never without a time limit: a plain `connect` waits as long as the listener hangs with a full backlog.
 //!
-//! The only place that connects to one; tests/tidy.rs finds others. To a TCP address `TcpStream::connect_timeout` connects.
+//! The only place that connects to one; tests/tidy.rs finds any other. To a TCP address
+//! `TcpStream::connect_timeout` connects.
 
 use std::io;
 use std::os::unix::net::UnixStream;

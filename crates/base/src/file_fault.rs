@@ -1,7 +1,7 @@
 //! Small files of the state directory that could not be read, wholly or in part.
 //!
-//! Whoever reads such a file at the start logs what is wrong and keeps a [`FileFault`], so that `status` and `doctor` report it as long as
-//! it lasts. A log line alone is seen by nobody.
+//! Whoever reads such a file at the start logs what is wrong and keeps a [`FileFault`], which
+//! `status` and `doctor` report as long as it lasts. Nobody might see a log line alone.
 
 use std::path::{Path, PathBuf};
 

@@ -48,7 +48,7 @@ pub const JSON_DEPTH_MAX: usize = MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX + 4;
 pub const RMPV_ANSWER_DEPTH_MAX: usize = RMPV_DEPTH_MAX + 2 * (ENVELOPE_DEPTH_MAX + 1);
 
 /// Unreadable values (for Salt's codec) in one response that are replaced by a string with the
-/// reason. Further ones become nil, so that many small ones do not enlarge the response.
+/// reason. Further values become nil, because many small values would enlarge the response.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
 /// Bytes of an unhashable map key that is shown as text. The text of a nil is six times as long.
@@ -122,7 +122,7 @@ pub const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// waits before its first byte is read.
 pub const SOCKET_BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
 
-/// Calls in flight of one connection; further ones are read after a response is sent.
+/// Calls in flight of one connection; further calls are read after a response is sent.
 pub const PEER_CALLS_IN_FLIGHT: usize = 256;
 
 /// Bytes read from each file of a spool: the head of the first waiting record, and the counters.
@@ -134,7 +134,8 @@ pub const PEER_READ_BYTES: usize = 4096;
 /// Bytes of responses to one peer in one write.
 pub const ANSWERS_WRITTEN_AT_ONCE: usize = 64 * 1024;
 
-/// Reading calls of the local socket that are carried out at once, and those of one user. A master and its administrators are often one user.
+/// Reading calls of the local socket that are carried out at the same time, in total and per user.
+/// A master and its administrators are often one user.
 pub const SOCKET_CALLS_MAX: usize = 16;
 /// See [`SOCKET_CALLS_MAX`].
 pub const SOCKET_CALLS_OF_ONE: usize = 12;
@@ -174,8 +175,9 @@ pub const INTAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes requested from a bus socket at once.
 pub const BUS_READ_BYTES: usize = 256 * 1024;
 
-/// Longest pause between two reads of a bus, in which events accumulate in the socket, so that a read takes many. No caller
-/// waits for a response; the first event after silence is read at once.
+/// Longest pause between two reads of a bus, in which events accumulate in the socket, because one
+/// read of many events is cheaper. No caller waits for a response; the first event after silence is
+/// read immediately.
 pub const BUS_GATHER: Duration = Duration::from_millis(25);
 /// As [`BUS_GATHER`], if a reactor waits for the events.
 pub const BUS_GATHER_TO_REACT: Duration = Duration::from_millis(2);
@@ -251,7 +253,7 @@ pub const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`REFUSED_PAUSE_MIN`].
 pub const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Attempts to store a batch while the store accepts others, before the batch is dropped.
+/// Attempts to store a batch while the store accepts other batches, before the batch is dropped.
 pub const REFUSED_TIMES_MAX: u32 = 20;
 
 /// Timeout at shutdown for a store that accepts nothing; the remaining events stay in the spill.
@@ -260,8 +262,8 @@ pub const SPILL_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lifetime after which a bus connection without events counts as established.
 pub const BUS_SETTLED: Duration = Duration::from_secs(1);
 
-/// Bytes of an event's tag. Salt's are below 300. Longer ones are rejected and counted, because tags are stored in dictionaries
-/// and every list.
+/// Bytes of an event's tag. Salt's tags are below 300. Longer tags are rejected and counted,
+/// because tags are stored in dictionaries and appear in every list.
 pub const TAG_BYTES_MAX: usize = 64 * 1024;
 
 /// Rules in one list of the configuration; also globs, paths or patterns in one list of a rule. Each is
@@ -313,8 +315,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 const _: () = assert!(SOCKET_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
 
-/// Bytes of a name: a jid, a minion id, a function, an end time. Salt's are below 300; names are stored in
-/// dictionaries and index rows, which are designed for short ones.
+/// Bytes of a name: a jid, a minion id, a function, an end time. Salt's are below 300; names are
+/// stored in dictionaries and index rows, which are designed for short names.
 pub const NAME_BYTES_MAX: usize = 16 * 1024;
 
 /// Bytes of a frame that its peer may send without reserving memory first.
@@ -358,14 +360,15 @@ pub const STATE_CACHE_BYTES: u64 = 8 * 1024 * 1024;
 /// assigned them after the backup.
 pub const RENUMBER_AHEAD: u64 = 1 << 32;
 
-/// Sequence numbers that a restored or salvaged store leaves out for each second since its newest entry. More than a daemon can
-/// assign in that time, so that a backup that is restored twice does not assign a number twice.
+/// Sequence numbers that a restored or salvaged store leaves out for each second since its newest
+/// entry. More than a daemon can assign in that time: even a backup that is restored twice assigns
+/// no number twice.
 pub const RENUMBER_PER_SECOND: u64 = 1 << 20;
 
 /// Bytes that backup and restore copy at once.
 pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 
-/// Problems that `store verify` lists; further ones are only counted.
+/// Problems that `store verify` lists; further problems are only counted.
 pub const VERIFY_PROBLEMS_MAX: usize = 10_000;
 
 /// Concurrent connections of a separate minion listener. An idle one takes about 40 KB.
@@ -395,15 +398,15 @@ pub const HTTPS_CLOCK_OFF_MAX: Duration = Duration::from_secs(300);
 /// Calls of one batch. The extension sends up to 64 from its spool.
 pub const HTTPS_CALLS_MAX: usize = 1024;
 
-/// Bytes in flight of batches up to [`HTTPS_SMALL_BYTES`], and of larger ones. A batch without room within
-/// [`PEER_TIMEOUT`] is rejected as overload.
+/// Bytes in flight of batches up to [`HTTPS_SMALL_BYTES`], and of larger batches. A batch without
+/// room within [`PEER_TIMEOUT`] is rejected as overload.
 pub const HTTPS_SMALL_BYTES_IN_FLIGHT: usize = 32 * 1024 * 1024;
 /// See [`HTTPS_SMALL_BYTES_IN_FLIGHT`].
 pub const HTTPS_LARGE_BYTES_IN_FLIGHT: usize = 96 * 1024 * 1024;
 /// See [`HTTPS_SMALL_BYTES_IN_FLIGHT`].
 pub const HTTPS_SMALL_BYTES: usize = 512 * 1024;
 
-/// Batches in flight of one minion, so that no minion takes all the room. Further ones wait.
+/// Batches in flight of one minion, which must not take all the room. Further batches wait.
 pub const HTTPS_BATCHES_OF_ONE: usize = 8;
 
 /// Minimum bytes per second of a large batch, in addition to [`PEER_TIMEOUT`].
@@ -416,7 +419,7 @@ pub const HTTPS_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// batch.
 pub const HTTPS_ANSWERS_OF_ONE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Batches with reading calls handled concurrently; others wait.
+/// Batches with reading calls handled concurrently; further batches wait.
 pub const HTTPS_ASKING_MAX: usize = 4;
 
 /// Bytes of a certificate file, of a private key and of a minion's public key. A longer file is a different one.
@@ -492,7 +495,8 @@ pub const IMPORT_CHUNK_ITEMS: usize = 1024;
 pub const IMPORT_CHUNK_BYTES: usize = 4 * 1024 * 1024;
 
 /// Known loads, minions and returns that an import keeps in memory, about 100 bytes each; beyond
-/// them only those of the current jobs. Entries of a job are close together in all import formats.
+/// them only the entries of the current jobs. Entries of a job are close together in all import
+/// formats.
 pub const IMPORT_FACTS_REMEMBERED: usize = 100_000;
 
 /// Jobs that `import local-cache` sorts at once, about 110 bytes each. A larger tree is walked once
@@ -502,7 +506,7 @@ pub const IMPORT_JOBS_SORTED: usize = 256 * 1024;
 /// Events of one `event_return` of an import.
 pub const IMPORT_EVENTS: usize = 256;
 
-/// Skipped items that an import or export lists; further ones are only counted.
+/// Skipped items that an import or export lists; further items are only counted.
 pub const IMPORT_BAD_NAMED: u64 = 1000;
 
 /// Bytes of a line of imported JSON: the largest entry in base64 or escaped.
@@ -524,8 +528,7 @@ pub const LIST_JOBS_READ: usize = 5_000;
 /// Jobs that a limited reader's list looks up together: each page of an index and each block is decoded once for all of them.
 pub const ALLOWED_JOBS_AT_ONCE: usize = 64;
 
-/// Minions in one response. Larger than other pages, because each page examines jobs and events
-/// anew.
+/// Minions in one response. Larger than other pages, because each page re-examines jobs and events.
 pub const MINIONS_ROWS_MAX: usize = 10_000;
 /// Newest jobs that one call about minions examines for missing returns, and their returns and expected minions at most.
 pub const MINIONS_JOBS_CHECKED: usize = 100;
@@ -533,7 +536,8 @@ pub const MINIONS_JOBS_CHECKED: usize = 100;
 pub const MINIONS_ENTRIES_CHECKED: usize = 100_000;
 /// Newest entries that one list of minions examines for the time at which each was last seen.
 pub const MINIONS_ENTRIES_SEEN: usize = 200_000;
-/// Bytes of highstates that one list of minions reads; results of further ones are known, their states are not.
+/// Bytes of highstates that one list of minions reads; results of further highstates are known,
+/// their states are not.
 pub const MINIONS_STATE_BYTES: usize = 64 * 1024 * 1024;
 /// Highstates of one job that are in memory at once.
 pub const MINIONS_STATES_AT_ONCE: usize = 256;
@@ -620,7 +624,7 @@ pub const WATCH_GATHER: Duration = Duration::from_millis(50);
 /// Cached templates of reactor files. One more evicts the oldest, which is reread when it is next needed.
 pub const REACTOR_TEMPLATES_MAX: usize = 4096;
 
-/// Bytes of a reactor file. Real ones have some hundred.
+/// Bytes of a reactor file. Real files have a few hundred.
 pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Time for which the files of a reference are cached without a check of the disk. Salt checks for

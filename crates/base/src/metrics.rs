@@ -1,6 +1,6 @@
 //! The daemon's counters.
 //!
-//! Each way in which an entry can fail to reach the log has a separate counter, so that nothing is dropped
+//! Each way in which an entry can fail to reach the log has a separate counter: nothing is dropped
 //! unnoticed. `saltcellar status` shows all counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,8 @@ impl Histogram {
     }
 }
 
-/// Modules of Salt whose functions are counted separately. The list is fixed, so that no minion can add a series.
+/// Modules of Salt whose functions are counted separately. The list is fixed, because no minion may
+/// add a series.
 pub const FUNCTION_CLASSES: [&str; 20] = [
     "state", "cmd", "test", "saltutil", "pkg", "service", "file", "cp", "grains", "pillar", "mine",
     "network", "user", "status", "disk", "cron", "schedule", "runner", "wheel", "other",

@@ -12,8 +12,7 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Joi
     Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Starts a named critical thread: if it panics, the process exits, so that
-/// systemd can restart it.
+/// Starts a named critical thread: if it panics, the process exits, and systemd can restart it.
 pub fn spawn_critical(
     name: &'static str,
     work: impl FnOnce() + Send + 'static,

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use super::users;
 
-/// The directories of programs, in which a command of this module finds further ones.
+/// The directories in which a command of this module finds further programs.
 pub const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Links on the way to a file, as in Linux.
 const LINKS_MAX: usize = 40;
@@ -154,7 +154,7 @@ impl TrustedProgram {
         self.0.path()
     }
 
-    /// A command that runs it in `/`, so that it finds nothing in the caller's directory.
+    /// A command that runs it in `/`, where it finds nothing of the caller's directory.
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.path());
         command.current_dir("/");

@@ -1,4 +1,4 @@
-//! Text of others, made safe for a terminal and for a log of lines.
+//! Strings from peers, made safe for a terminal and for a log of lines.
 //!
 //! # Invariant
 //!

@@ -1,5 +1,5 @@
-//! The baseline as a process that receives the load over a unix socket, so that transport costs the
-//! same as for the daemon.
+//! The baseline as a process that receives the load over a unix socket, because transport must cost
+//! the same as for the daemon.
 //!
 //! ```text
 //! preamble, then frames: u32 length | u64 id | tags and data                     (big-endian)

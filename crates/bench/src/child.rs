@@ -98,7 +98,7 @@ impl Subject {
         let mut command = Command::new(program);
         args(&mut command, &data, &socket);
 
-        // The environment of this process must not configure the one under test.
+        // The environment of this process must not configure the process under test.
         for name in [
             "SALTCELLAR_SOCKET",
             "SALTCELLAR_STATE_DIR",

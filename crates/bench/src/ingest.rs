@@ -128,7 +128,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
             Some(measure("baseline", None)?)
         };
 
-        // After the baseline, so that its figures are known for the row.
+        // After the baseline, because the row needs its figures.
         let (own, saltcellar) =
             measure("saltcellar", baseline.as_ref().map(|(figures, _)| figures))?;
 

@@ -1,8 +1,8 @@
 //! `saltcellar-bench`: benchmarks of saltcellar on this machine.
 //!
-//! Most benchmarks start the daemon with an empty temporary directory and connect to its socket; those of the
-//! reactor run its pipeline in this process. The load is a pure function of the seed. Where possible, the same
-//! run measures a [`baseline`].
+//! Most benchmarks start the daemon with an empty temporary directory and connect to its socket;
+//! reactor benchmarks run its pipeline in this process. The load is a pure function of the seed.
+//! Where possible, the same run measures a [`baseline`].
 
 mod baseline;
 mod calls;

@@ -355,7 +355,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     );
     bench.add(query, &cold.into_iter().collect(), None);
 
-    // A random job each time, so that no cache of one job is measured.
+    // A random job each time, because the cache of one job must not be measured.
     let answers = usize::try_from(args.returns).ok();
 
     bench.ask(

@@ -72,7 +72,7 @@ impl Row {
         };
 
         let row = self.cell(Column::right(title), n.map(text).unwrap_or_default());
-        // Some numbers only repeat others for people.
+        // Some numbers only repeat other numbers for people.
         if key.is_empty() {
             row
         } else {

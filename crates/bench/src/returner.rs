@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
         ] {
             let scratch = args.common.scratch()?;
 
-            // A process of its own for each run, so that no run inherits memory.
+            // A separate process for each run, because no run may inherit memory.
             let mut subject = match encoding {
                 Encoding::Bare => Subject::baseline(&scratch, 1)?,
                 _ => Subject::daemon(&options.program()?, &scratch, options.config.as_deref())?,

@@ -70,7 +70,7 @@ fn ingest_runs_and_its_json_keeps_its_keys() {
     ] {
         let [own, baseline] =
             ["saltcellar", "baseline"].map(|store| document[store][figure].as_f64().unwrap());
-        // CPU time is counted in hundredths of a second: that of the baseline can be zero.
+        // CPU time is counted in hundredths of a second: the baseline's can be zero.
         if baseline == 0.0 {
             assert_eq!(document[ratio], Json::Null, "{ratio}: {document}");
             continue;
@@ -189,7 +189,8 @@ fn reactor_runs_and_its_json_keeps_its_keys() {
     check_keys(&document, "events events_per_s reactions skipped rss_mb");
 }
 
-/// The short form of `make soak-reactor` and of the other long ones: nothing is lost, and they finish.
+/// The short form of `make soak-reactor` and of the other long runs: nothing is lost, and they
+/// finish.
 #[test]
 fn the_benchmarks_of_the_reactor_run() {
     let soak = run(&["reactor", "--soak", "3000"]);
@@ -210,7 +211,7 @@ fn the_benchmarks_of_the_reactor_run() {
         .map(|row| row["requests"].as_u64())
         .collect();
     assert_eq!(requests, [Some(2), Some(20), Some(200)]);
-    // Some events wait in memory, the others as sequence numbers.
+    // Some events wait in memory, the rest as sequence numbers.
     let backlog = run(&["reactor", "--backlog", "3000"]);
     assert!(backlog.contains("\"waiting\": 3000"), "{backlog}");
     let isolation: Json = serde_json::from_str(&run(&[

@@ -1,7 +1,7 @@
 //! Log entries: an event, a load, a return, or a fact about a job.
 //!
-//! An [`Entry`] borrows its bytes. A [`Batch`] owns those of many entries in one arena, and is passed
-//! between threads. Bodies stay as received until they are needed.
+//! An [`Entry`] borrows its bytes. A [`Batch`] owns the bytes of many entries in one arena, and is
+//! passed between threads. Bodies stay as received until they are needed.
 
 use saltcellar_base::clock::Micros;
 use saltcellar_base::named::named;
@@ -175,7 +175,7 @@ pub struct Flags(pub u8);
 impl Flags {
     /// It was on a bus, so lists of events include it.
     pub const ON_BUS: Flags = Flags(1);
-    /// A return with an exit code, its own or that of a failure.
+    /// A return with an exit code, either its own or a failure's.
     pub const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
     pub const REACTION: Flags = Flags(16);
@@ -199,7 +199,7 @@ impl Flags {
         Flags(self.0 | other.0)
     }
 
-    /// These bits without those of `other`.
+    /// These bits without the bits of `other`.
     #[must_use]
     pub fn without(self, other: Flags) -> Flags {
         Flags(self.0 & !other.0)
@@ -218,7 +218,7 @@ pub struct Entry<'a> {
     pub kind: Kind,
     /// The source.
     pub source: Source,
-    /// The id of the master that it came from; empty for the one of this daemon.
+    /// The id of the master that it came from; empty for this daemon's master.
     pub origin: &'a str,
     /// Its sequence number at its origin, if the origin itself sent it through the cluster's stream; 0 for any other entry.
     pub number: u64,
@@ -544,8 +544,9 @@ impl Batch {
     }
 
     /// A name, which was text when it was pushed.
-    // Not inlined, so that it returns in registers: the result of `from_utf8` is written to memory in two halves, and a caller that
-    // copies both at once waits until they have left the processor's store buffer. That took 4 % of storing a small event.
+    // Not inlined, because it then returns in registers: the result of `from_utf8` is written to
+    // memory in two halves, and a caller that copies both at once waits until they have left the
+    // processor's store buffer. That took 4 % of storing a small event.
     #[inline(never)]
     fn text_of(&self, span: Span) -> &str {
         std::str::from_utf8(self.bytes_of(span)).expect("a name copied from text")
@@ -651,7 +652,7 @@ impl RequestBatch {
         self.entries.is_empty()
     }
 
-    /// The batch. `frame` must be the one that the entries were made from.
+    /// The batch. `frame` must be the frame that the entries were made from.
     pub fn into_batch(self, mut frame: Vec<u8>) -> Batch {
         frame.extend_from_slice(&self.beside);
         Batch {

@@ -53,7 +53,7 @@ pub fn secret_seed() -> u64 {
     *SEED
 }
 
-/// A hash of several parts, each seeded by those before it, so that boundaries matter.
+/// A hash of several parts, each seeded by the previous parts: boundaries matter.
 pub fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
     pieces
         .iter()

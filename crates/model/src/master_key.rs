@@ -47,7 +47,8 @@ pub struct KeyTexts {
 }
 
 impl KeyTexts {
-    /// The distinct keys of sufficient length, at most [`MASTER_KEYS_MAX`]; [`Self::left_out`] counts the others.
+    /// The distinct keys of sufficient length, at most [`MASTER_KEYS_MAX`]; [`Self::left_out`]
+    /// counts the rest.
     pub fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let keys = keys.into_iter().map(|key| key.trim_ascii().to_vec());
         let mut keys: Vec<Vec<u8>> = keys.filter(|key| key.len() >= KEY_BYTES_MIN).collect();

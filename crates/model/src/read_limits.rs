@@ -31,7 +31,7 @@ impl Limit {
     }
 }
 
-/// Globs that restrict a reader; absent ones allow everything.
+/// Globs that restrict a reader; absent globs allow everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct ReadLimits {
     /// Minion ids.

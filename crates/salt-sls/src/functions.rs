@@ -1,6 +1,6 @@
 //! Native versions of simple execution functions that templates use often: `salt['pillar.get']('a')`.
 //!
-//! None has an effect, so that a template which proves not to be native can be rerendered, by Salt.
+//! None has an effect: Salt can therefore rerender a template that proves not to be native.
 
 use std::sync::Arc;
 
@@ -181,7 +181,7 @@ fn environ(verb: &str, args: &[Value], kwargs: &Map) -> Native {
         return None;
     };
 
-    // The environment of this process stands for that of the master.
+    // The environment of this process stands for the master's environment.
     let value = std::env::var(key).ok();
     Some(Ok(match (verb, other) {
         ("get", default) => {
@@ -193,7 +193,7 @@ fn environ(verb: &str, args: &[Value], kwargs: &Map) -> Native {
     }))
 }
 
-/// A known value; Salt may know others from other sources.
+/// A known value; Salt may know more values from other sources.
 fn look_up(args: &[Value], kwargs: &Map, root: &Value) -> Native {
     let given = only(&["key", "default"], args, kwargs)?;
     let [Some(Value::Str(path)), _] = given.as_slice() else {

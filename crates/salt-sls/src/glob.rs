@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(of("*"), []);
     }
 
-    /// The expected values are those of Python's `fnmatch.fnmatchcase`.
+    /// The expected values come from Python's `fnmatch.fnmatchcase`.
     #[test]
     fn patterns_match_as_in_python() {
         check("", "", true);

@@ -1,9 +1,10 @@
 //! SLS files as [Salt](https://docs.saltproject.io) reads them: Jinja, YAML, and the low chunks that its reactor makes of them,
 //! without Python.
 //!
-//! An SLS file is a Jinja template that renders to YAML. Neither is what other implementations read: Salt's templates work on
-//! Python's values and methods, and its YAML is that of libyaml and PyYAML with changes of its own. The rules here were written
-//! down from the sources of Salt 3008.3, Jinja2 3.1, PyYAML 6.0 and libyaml 0.2.5, and are compared with what those do
+//! An SLS file is a Jinja template that renders to YAML. Neither is what other implementations
+//! read: Salt's templates work on Python's values and methods, and its YAML is libyaml's and
+//! PyYAML's, with its own changes. The rules here were written down from the sources of Salt
+//! 3008.3, Jinja2 3.1, PyYAML 6.0 and libyaml 0.2.5, and are compared with what these do
 //! (`tests/data`, about 4,000 recordings).
 //!
 //! ```text

@@ -1,8 +1,8 @@
 //! Values of Python's other types: dates, constants of Salt, and whatever a program returns.
 //!
-//! Salt's codec packs some of them as an ext (`salt/payload.py`), and rejects the others. An object
-//! therefore has its ext, or the reason why Salt cannot send it, in addition to what templates and
-//! messages show.
+//! Salt's codec packs some of them as an ext (`salt/payload.py`), and rejects the rest. An object
+//! therefore contains its ext, or the reason why Salt cannot send it, in addition to what templates
+//! and messages show.
 
 /// An object of Python.
 #[derive(Debug, Clone, PartialEq)]

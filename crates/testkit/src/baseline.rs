@@ -55,7 +55,7 @@ type Packed<T> = (Vec<u8>, Vec<T>);
 
 fn pack<T>(waiting: &Receiver<(Vec<u8>, T)>, packed: &Sender<Packed<T>>) -> anyhow::Result<()> {
     let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
-    // Allocated once, as a store would, so that the baseline measures only unavoidable work.
+    // Allocated once, as a store would: the baseline must measure only unavoidable work.
     let mut space = vec![0; zstd::zstd_safe::compress_bound(BLOCK_RAW_BYTES)];
     let mut block = Vec::with_capacity(BLOCK_RAW_BYTES);
 

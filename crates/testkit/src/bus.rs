@@ -1,4 +1,4 @@
-//! A fake event bus: the socket of a Salt publisher, its frames, and recordings of real ones.
+//! A fake event bus: the socket of a Salt publisher, its frames, and recordings of real buses.
 //!
 //! # Recording
 //!

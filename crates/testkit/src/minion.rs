@@ -124,7 +124,7 @@ impl HttpsConnection {
         let stream = TcpStream::connect_timeout(&to.to, CLI_ANSWER_TIMEOUT)?;
         stream.set_read_timeout(Some(CLI_ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(CLI_ANSWER_TIMEOUT))?;
-        // Small requests must not wait for the acknowledgement of earlier ones.
+        // Small requests must not wait for the acknowledgement of earlier requests.
         stream.set_nodelay(true)?;
 
         let tls = ClientConnection::new(to.config.clone(), to.name.clone());

@@ -1,5 +1,5 @@
-//! The calls that need more than the right to read, written down once more: a call whose right changes by mistake fails the tests of
-//! rights, which compare this with what a daemon denies.
+//! The calls that need more than the right to read, written down a second time: a call whose right
+//! changes by mistake fails the tests of rights, which compare this with what a daemon denies.
 
 /// Calls that change retention or Salt's behaviour.
 pub const ADMIN: [&str; 20] = [

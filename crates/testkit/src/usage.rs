@@ -18,7 +18,7 @@ impl Process {
         Ok(state_and_cpu_s(self.0.id())?.1)
     }
 
-    /// Waits until it is idle, so that work after the last response, such as sealing, is included.
+    /// Waits until it is idle, to include work after the last response, such as sealing.
     pub fn wait_until_idle(&self, timeout: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + timeout;
         let mut seen = self.cpu_s()?;

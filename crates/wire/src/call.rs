@@ -135,7 +135,7 @@ impl<'a> Request<'a> {
         let protocol =
             |what: &str| CallError::Protocol(format!("a request is [id, call, args]: {what}"));
 
-        // Everything is read first, so that one message covers all malformed forms.
+        // Everything is read first: one message then covers all malformed forms.
         let read = || -> Result<_, DecodeError> {
             let mut r = Reader::new(payload);
             let len = r.array()?;
@@ -183,7 +183,7 @@ impl<'a> Args<'a> {
         let start = reader.rest();
         let mut inside = *reader;
         let Ok(pairs) = inside.map() else {
-            // Passed, so that the caller can name the problem.
+            // Skip it here, and let the caller name the problem.
             reader.value()?;
             return Ok(None);
         };
@@ -266,7 +266,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// The error of arguments that are not those of the call; the message names the place.
+/// The error of arguments that do not fit the call; the message names the place.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub fn bad_argument<E: std::fmt::Display>(error: serde_path_to_error::Error<E>) -> CallError {
     let path = error.path().to_string();
@@ -356,7 +356,8 @@ pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
     })
 }
 
-/// As [`answer_frame`], in the value's buffer if it has [`ANSWER_HEAD_BYTES_MAX`] spare bytes, so that a long response exists in memory once.
+/// As [`answer_frame`], in the value's buffer if it has [`ANSWER_HEAD_BYTES_MAX`] spare bytes,
+/// which keeps a long response in memory only once.
 pub fn into_answer_frame(id: u64, mut value: Vec<u8>) -> Vec<u8> {
     if value.capacity() - value.len() < ANSWER_HEAD_BYTES_MAX {
         // Making room in front of the value would copy it as well.

@@ -133,7 +133,8 @@ impl FrameSplitter {
         self.fed(bytes.len());
     }
 
-    /// Room for this many bytes from the socket, so that they are not copied once more. [`FrameSplitter::fed`] tells how many came.
+    /// Room for this many bytes from the socket, which avoids another copy. [`FrameSplitter::fed`]
+    /// tells how many came.
     pub fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.read > 0 {
             self.buffer.copy_within(self.read..self.end, 0);

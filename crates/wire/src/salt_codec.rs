@@ -296,8 +296,7 @@ impl<S: Sink> ValueWalk<'_, S> {
     fn value(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
         let at = start + 1;
 
-        // The forms of nearly all values. The others are kept out of this function, which is
-        // inlined.
+        // The forms of nearly all values. The rest is kept out of this function, which is inlined.
         match ValueTail::of(*self.bytes.get(start).ok_or(Unreadable::Short)?) {
             ValueTail::Bytes(n) => Ok(at + usize::from(n)),
             ValueTail::Sized(size) => Ok(at + usize::from(size) + number_at(self.bytes, at, size)?),
@@ -330,7 +329,7 @@ impl<S: Sink> ValueWalk<'_, S> {
                 self.ext(start, at + usize::from(size), len, false)
             }
             ValueTail::Never => Err(Unreadable::Marker),
-            // `value` handles these and calls this function only for others.
+            // `value` handles these and calls this function only for other forms.
             ValueTail::Bytes(_) | ValueTail::Sized(_) | ValueTail::Map(_) | ValueTail::Array(_) => {
                 self.value(start, depth)
             }

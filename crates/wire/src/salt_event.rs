@@ -13,7 +13,7 @@ use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use saltcellar_model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
 
-/// Prefix of the tags of hooks, the same as that of Salt's engine `webhook`.
+/// Prefix of the tags of hooks, the same prefix as in Salt's engine `webhook`.
 pub const HOOK_TAG: &str = "salt/engines/hook/";
 
 /// The key that a master of a cluster puts into the data of an event of a peer: the id of the master that fired it
@@ -34,7 +34,7 @@ pub const HOPS: &str = "saltcellar-hops";
 
 /// Splits a frame's body into tag and data. `None` without a tag.
 pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
-    // A tag contains no line break, mostly, so that the first one is the place.
+    // A tag rarely contains a line break: the first is usually the place.
     let at = memchr::memchr_iter(b'\n', body).find(|&at| body.get(at + 1) == Some(&b'\n'))?;
     let (tag, rest) = body.split_at_checked(at)?;
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
@@ -96,8 +96,9 @@ pub fn is_event(tag: &[u8], data: &[u8]) -> bool {
     whole && !tag.is_empty() && memmem::find(tag, b"\n\n").is_none()
 }
 
-/// Whether a tag may be given to others: it is text without control characters. A line break would end the tag within a frame, and
-/// others forge lines of logs and of clients.
+/// Whether a tag may be given to clients: it is a UTF-8 string without control characters. A line
+/// break would end the tag within a frame, and other control characters could forge lines of logs
+/// and of clients.
 pub fn is_clean_tag(tag: &[u8]) -> bool {
     std::str::from_utf8(tag).is_ok_and(|tag| !tag.is_empty() && !tag.contains(char::is_control))
 }
@@ -299,8 +300,8 @@ const PEER_KEY_LEN: usize = 1 + PEER_ID.len();
 pub struct Foreign<'a> {
     /// The id of that master.
     pub origin: &'a str,
-    /// The data without the mark of the peer. All other bytes are those of the event on its own master, so every master
-    /// computes the same fingerprints.
+    /// The data without the mark of the peer. All other bytes are as on the event's own master, so
+    /// every master computes the same fingerprints.
     pub body: Vec<u8>,
 }
 
@@ -506,7 +507,7 @@ impl<'a> SaltEvent<'a> {
         self.received.origin = origin;
     }
 
-    /// The entry to store, and its body if it is not the one in the entry.
+    /// The entry to store, and its body if it differs from the body in the entry.
     pub fn into_parts(self) -> (Entry<'a>, Option<Vec<u8>>) {
         (self.received, self.body)
     }
@@ -564,7 +565,7 @@ fn event_of<'a>(
     }
 }
 
-/// The fingerprints of an entry; `answer` is that of [`Peeked`].
+/// The fingerprints of an entry; `answer` comes from [`Peeked`].
 pub fn fingerprints(entry: &Entry<'_>, answer: [&[u8]; 3]) -> Fingerprints {
     let seed = secret_seed();
 
@@ -628,7 +629,8 @@ impl<'a> Peeked<'a> {
     }
 }
 
-/// The entry of an event, the same for every source. The data are taken for those of an event of the daemon's own master.
+/// The entry of an event, the same for every source. The data are taken for an event of the
+/// daemon's own master.
 pub fn event_entry<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Entry<'a> {
     entry_of(tag, data, &peek(data), source, at)
 }

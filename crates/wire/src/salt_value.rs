@@ -43,7 +43,7 @@ fn date(data: &[u8]) -> Option<(&'static str, String, String)> {
     let part = |from: usize, to: usize| text.get(from..to);
     let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
     let (time, fraction) = text.get(9..)?.split_once('.')?;
-    // `strptime` reads fewer digits as well: they are those of the front.
+    // `strptime` accepts fewer digits as well, and takes them for the leading digits.
     let micros: u32 = format!("{fraction:0<6}").parse().ok()?;
 
     let mut shown = format!("{year}-{month}-{day} {time}");
@@ -236,7 +236,7 @@ fn look_head(reader: &Reader<'_>) -> Option<Head> {
 mod tests {
     use super::*;
 
-    /// The expected strings are those of Python 3.11 and Salt 3008.3.
+    /// The expected strings come from Python 3.11 and Salt 3008.3.
     #[test]
     fn an_ext_is_read_as_salt_reads_it() {
         let check = |code: i8, data: &[u8], text: &str, repr: &str| {

@@ -3,15 +3,15 @@
 //! The socket's mode controls who can connect. Its directory is the second barrier, and the only protection of the socket's *name*: a
 //! user with write access to it can replace the socket and impersonate the daemon.
 //!
-//! A live socket, or a file that is not a socket, is never removed. The stale socket of a killed daemon
-//! is removed. New directories are closed to others.
+//! A live socket, or a file that is not a socket, is never removed. The stale socket of a killed
+//! daemon is removed. New directories are closed to other users.
 //!
 //! A socket that the service manager passed is used only if connections to the path reach it ([`Passed`]). A bound socket keeps its name
 //! when its file is removed or replaced, so the name proves nothing.
 //!
 //! # Invariant
 //!
-//! Only root, the daemon and the configured group can connect to a socket, and others cannot
+//! Only root, the daemon and the configured group can connect to a socket, and other users cannot
 //! replace it. A passed socket is proved by a connection.
 
 use std::collections::VecDeque;
@@ -132,7 +132,8 @@ fn is_reached(
         if is_waiting_for_room {
             match rustix::net::connect(&probe, &target) {
                 Ok(()) => is_waiting_for_room = false,
-                // The queue at the path is full. If it is that of `listener`, accepting makes room.
+                // The queue at the path is full. If it is the queue of `listener`, accepting makes
+                // room.
                 Err(Errno::AGAIN) => {}
                 // Nothing listens there, or nothing is there. What waited before is accepted all the same.
                 Err(Errno::CONNREFUSED | Errno::NOENT | Errno::NOTDIR) => {
@@ -215,8 +216,8 @@ impl Found {
             Ok(_) => Ok(Self::Live),
             Err(why) => match why.kind() {
                 io::ErrorKind::TimedOut => Ok(Self::Live),
-                // The second is that of another user's socket, as after a change of `User=` in the
-                // unit. It can be removed by the owner of the directory only.
+                // The second means another user's socket, for example after a change of `User=` in
+                // the unit. Only the owner of the directory can remove it.
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied => {
                     Ok(Self::Stale)
                 }
@@ -277,7 +278,7 @@ impl Listener {
         let ListenerSpec { path, key, .. } = *spec;
         let gid = prepare(spec)?;
 
-        // Closed to all others until its group is set.
+        // Closed to all other users until its group is set.
         let socket = bind(path, key, timeout)?;
         set_access(spec, gid)?;
 
@@ -290,8 +291,9 @@ impl Listener {
         })
     }
 
-    /// Uses the passed socket that clients reach; the service manager keeps it open, so its file stays on drop. Without one, binds the
-    /// socket anew. Connections that waited at any passed socket are served in both cases. Requires a tokio runtime.
+    /// Uses the passed socket that clients reach; the service manager keeps it open, so its file
+    /// stays on drop. Without one, binds a new socket. Connections that waited at any passed socket
+    /// are served in both cases. Requires a tokio runtime.
     pub fn open_or_inherit(spec: &ListenerSpec<'_>, passed: Passed) -> Result<Self, SocketError> {
         let Passed { live, waiting } = passed;
         let mut listener = match live {
@@ -338,8 +340,9 @@ impl Listener {
         self.own_file = None;
     }
 
-    /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at once; further ones go to
-    /// `reject`. The socket is removed first; returns when all peers are done, or after [`PEER_TIMEOUT`].
+    /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at
+    /// the same time; further peers go to `reject`. The socket is removed first; returns when all
+    /// peers are done, or after [`PEER_TIMEOUT`].
     pub async fn serve<F>(
         mut self,
         permits_max: usize,
@@ -384,7 +387,7 @@ impl Listener {
             }
         }
 
-        // Closes the socket, so that no client waits for a daemon that stops.
+        // Closes the socket, because no client should wait for a daemon that stops.
         drop(self);
         // All permits are free once every connection has ended.
         let all = u32::try_from(permits_max).unwrap_or(u32::MAX);
@@ -477,8 +480,8 @@ fn bind_closed(path: &Path) -> io::Result<UnixListener> {
     socket.listen(LISTEN_BACKLOG)
 }
 
-/// Creates a directory and its parents: mode 0750 if the socket's mode admits a group or others, otherwise 0700. The umask is
-/// ignored, because it is meant for the store's files.
+/// Creates a directory and its parents: mode 0750 if the socket's mode admits a group or other
+/// users, otherwise 0700. The umask is ignored, because it is meant for the store's files.
 fn make_dirs(dir: &Path, socket_mode: u32) -> io::Result<()> {
     if let Some(parent) = dir
         .parent()

@@ -479,7 +479,7 @@ impl Splitter {
             (u64::from(*len), 2)
         };
 
-        // The limit is that of a message: its frames together count, not each of them.
+        // The limit applies to a message: its frames together count, not each of them.
         let of_message = if flags & COMMAND == 0 {
             self.message_bytes
         } else {

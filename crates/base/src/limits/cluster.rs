@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes of entries that are received together, and unpacked while the ones before are stored.
+/// Bytes of entries that are received together, and unpacked while the previous entries are stored.
 pub const CLUSTER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// For so long entries are gathered before they are published, unless there are many already: a message costs the servers a sync each,
@@ -58,7 +58,8 @@ pub const CLUSTER_WORD_BYTES_MAX: usize = 255;
 /// Bytes of the holds in a heartbeat. Servers of NATS accept 1 MiB by default, and some less.
 pub const CLUSTER_HOLDS_BYTES: usize = 32 * 1024;
 
-/// Interval at which all holds are sent to a master that has others, if they did not change: what was sent may be lost.
+/// Interval at which all unchanged holds are sent to a master with other holds: an earlier message
+/// may have been lost.
 pub const CLUSTER_HOLDS_AGAIN: Duration = Duration::from_secs(10);
 
 /// Longest time after a start in which retention waits for the holds of other masters: NATS may be away.

@@ -17,11 +17,12 @@ pub const SINK_BATCH_EVENTS_MAX: usize = 10_000;
 /// Bytes of events that a sink reads at once; a batch of larger events has one event.
 pub const SINK_BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of read and encoded events that are kept for other sinks with the same filter and encoding: several batches, so that
-/// sinks of unequal speed share them.
+/// Bytes of read and encoded events that are kept for other sinks with the same filter and
+/// encoding: several batches, which lets sinks of unequal speed share them.
 pub const SINK_SHARED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Parts of the log whose events a group of sinks keeps, so that a sink that stands still keeps few of a quiet system.
+/// Parts of the log whose events a group of sinks keeps. On a quiet system this limits how many a
+/// stalled sink keeps.
 pub const SINK_SHARED_PIECES_MAX: usize = 256;
 
 /// Dead letters of one sink. With more, the sink stops until some are retried or dropped: a destination that rejects everything must not
@@ -34,7 +35,8 @@ pub const DEAD_LETTERS_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Bytes of a reason or a response that a destination gave, in errors and dead letters.
 pub const SINK_REASON_BYTES_MAX: usize = 1_024;
 
-/// Bytes of an HTTP response that are read: that of a bulk request has a part for each item.
+/// Bytes of an HTTP response that are read: the response to a bulk request contains a part for each
+/// item.
 pub const SINK_ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Longest pause that a destination may request (`Retry-After`).

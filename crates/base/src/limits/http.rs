@@ -5,13 +5,15 @@ use std::time::Duration;
 /// Connections on the network address, and on the unix socket. One more closes one without authentication on the network, or is closed.
 pub const HTTP_PEERS_MAX: usize = 1024;
 
-/// Connections of an address that are never kept by tokens, so that peers without one, such as health checks, always get in.
+/// Connections of an address that are never kept by tokens: peers without a token, such as health
+/// checks, always get in.
 pub const HTTP_PEERS_RESERVED: usize = 32;
 
 /// Connections of one token or user, of those on the network address and on the unix socket. One more is answered 429 and closed.
 pub const HTTP_PEERS_OF_ONE: usize = 128;
 
-/// Open event streams, and those of one token or user. One more is answered 503, so that streams leave connections for other requests.
+/// Open event streams, in total and per token or user. The next gets 503, because streams must
+/// leave connections for other requests.
 pub const HTTP_STREAMS_MAX: usize = 512;
 /// See [`HTTP_STREAMS_MAX`].
 pub const HTTP_STREAMS_OF_ONE: usize = 64;
@@ -47,7 +49,8 @@ pub const HOOK_BODY_BYTES_MAX: usize = 1024 * 1024 - 64 * 1024;
 /// Number of times that one event may pass through a hook and a sink of type `http`. A longer chain is a loop.
 pub const HOOK_HOPS_MAX: u32 = 4;
 
-/// Requests that are carried out at once, and those of one token or user; others wait up to [`HTTP_BODY_TIMEOUT`].
+/// Requests that are carried out at the same time, in total and per token or user; further requests
+/// wait up to [`HTTP_BODY_TIMEOUT`].
 pub const HTTP_CALLS_MAX: usize = 8;
 /// See [`HTTP_CALLS_MAX`].
 pub const HTTP_CALLS_OF_ONE: usize = 4;
@@ -55,21 +58,23 @@ pub const HTTP_CALLS_OF_ONE: usize = 4;
 /// Processor time of one request. A search ends by itself after 64 MiB, which take about a second.
 pub const HTTP_PROCESSOR_TIME: Duration = Duration::from_secs(20);
 
-/// Renderings of `/metrics` at once, which have threads and memory of their own, and those of one token or user.
+/// Concurrent renderings of `/metrics`, in total and per token or user. They have separate threads
+/// and memory.
 pub const METRICS_CALLS_MAX: usize = 2;
 /// See [`METRICS_CALLS_MAX`].
 pub const METRICS_CALLS_OF_ONE: usize = 1;
 /// Bytes of unread responses of `/metrics`; half of them for one token or user.
 pub const METRICS_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
-/// Hooks that are fired at once, and those of one token or user. They wait for Salt's master, so they have threads of their own.
+/// Hooks that are fired at the same time, in total and per token or user. They wait for Salt's
+/// master, so they have separate threads.
 pub const HOOK_CALLS_MAX: usize = 4;
 /// See [`HOOK_CALLS_MAX`].
 pub const HOOK_CALLS_OF_ONE: usize = 2;
 /// Bytes of bodies of hooks in flight; half of them for one token or user.
 pub const HOOK_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Bytes of responses that wait for peers to read them, and those of one token or user. A further
+/// Bytes of responses that wait for peers to read them, in total and per token or user. A further
 /// request waits up to [`HTTP_BODY_TIMEOUT`] for room before it is carried out.
 pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
 /// See [`HTTP_ANSWER_BYTES`].
@@ -92,18 +97,20 @@ const _: () = assert!(HTTP_STREAMS_OF_ONE * 2 * HTTP_STREAM_PIECE_BYTES < HTTP_A
 /// Events of one piece of a stream.
 pub const HTTP_STREAM_EVENTS: usize = 500;
 
-/// Pause of a stream that has sent all events: those of a busy log are sent in fewer, larger writes. An event after a pause does not wait.
+/// Pause of a stream that has sent all events: the events of a busy log are sent in fewer, larger
+/// writes. An event after a pause does not wait.
 pub const HTTP_STREAM_PAUSE: Duration = Duration::from_millis(25);
 
 /// Latest pieces of streams that are kept for other streams at the same position. They are searched one by one.
 pub const HTTP_SHARED_PIECES: usize = 32;
 
-/// Bytes of a piece that is kept. All kept ones are a small part of [`HTTP_ANSWER_BYTES`].
+/// Bytes of a piece that is kept. All kept pieces are a small part of [`HTTP_ANSWER_BYTES`].
 pub const HTTP_SHARED_PIECE_BYTES: usize = 512 * 1024;
 
 const _: () = assert!(HTTP_SHARED_PIECES * HTTP_SHARED_PIECE_BYTES <= HTTP_ANSWER_BYTES / 8);
 
-/// Interval at which an idle event stream sends a comment, so that a broken connection is noticed.
+/// Interval at which an idle event stream sends a comment, because only a write reveals a broken
+/// connection.
 pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
 /// Newest jobs that `jobs.list_jobs` of salt-api answers.
@@ -125,7 +132,8 @@ pub const SALT_API_ACTIVE: i64 = 3600 * 1_000_000;
 /// See [`SALT_API_ACTIVE`].
 pub const SALT_API_ACTIVE_JOBS: usize = 20;
 
-/// Sessions of the page, and those of one token or user. One more ends the one that was unused for longest.
+/// Sessions of the web UI, in total and per token or user. A new session ends the session that was
+/// unused for longest.
 pub const HTTP_SESSIONS_MAX: usize = 1024;
 /// See [`HTTP_SESSIONS_MAX`].
 pub const HTTP_SESSIONS_OF_ONE: usize = 32;
@@ -166,7 +174,7 @@ pub const PAGE_TEXT_MAX: usize = 200;
 /// Rows of a list on the page, unless its address has a `limit`.
 pub const PAGE_ROWS: usize = 50;
 
-/// Events per second that a view follows; it shows the number of the others.
+/// Events per second that a view follows; it shows the number of the remaining events.
 pub const PAGE_STREAM_RATE: usize = 100;
 
 /// Age up to which the overview shows the list of minions of an earlier view, if entries were stored since then.

@@ -34,7 +34,8 @@ pub const MASTER_KEYS_POLL: Duration = Duration::from_secs(1);
 /// responses.
 pub const REACTOR_WORKERS: u32 = 16;
 
-/// Reactions queued in memory with their events. Further ones are queued as sequence numbers and read from the log.
+/// Reactions queued in memory with their events. Further reactions are queued as sequence numbers
+/// and read from the log.
 pub const REACTOR_TASKS_MAX: usize = 20_000;
 
 /// Reactions queued in memory of one set of rules, and of one minion (or another queue) within it.
@@ -128,14 +129,14 @@ pub const REACTOR_START_TIME_RESUMED: Duration = Duration::from_secs(10);
 /// Remembered starts of runners and wheel functions, claimed or not.
 pub const REACTOR_STARTS_MAX: usize = 10_000;
 
-/// Time for which a runner counts as in flight without a result. Most take seconds; a longer orchestration no longer
-/// delays others.
+/// Time for which a runner counts as in flight without a result. Most take seconds; a longer
+/// orchestration no longer delays other runners.
 pub const REACTOR_RUNNER_TIME: Duration = Duration::from_secs(3600);
 
 /// Runners in flight, regardless of the master's configuration.
 pub const REACTOR_RUNNERS_MAX: u32 = 10_000;
 
-/// Bytes of records searched for the one of an event.
+/// Bytes of records searched for the record of an event.
 pub const REACTOR_SEARCH_BYTES: usize = 64 * 1024 * 1024;
 
 /// Items under `reactor.options` and `reactor.allow`.
@@ -199,7 +200,7 @@ pub const REACTOR_LEASE: Duration = Duration::from_secs(15);
 const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 
 /// Processes of Salt's Python that render concurrently. Each has about 70 MB, and starts when the
-/// others are busy.
+/// other processes are busy.
 pub const REACTOR_HELPERS: usize = 4;
 
 /// Calls by a reactor that are not yet attributed to saltcellar's or another one.

@@ -34,8 +34,9 @@ pub const COMMIT_PACKED_BYTES: usize = 1024 * 1024;
 /// Compressed bytes worth a separate commit under full load. With an idle intake, everything is committed.
 pub const COMMIT_WORTH_BYTES: usize = 192 * 1024;
 
-/// A block that is less than half full is committed with the fourth commit after its first entry at the latest. Under full load of
-/// one class the blocks of others fill up a little; with an idle intake nothing is held back.
+/// A block that is less than half full is committed with the fourth commit after its first entry at
+/// the latest. Under full load of one class the blocks of other classes fill up a little; with an
+/// idle intake nothing is held back.
 pub const BLOCK_WAITS_COMMITS: u64 = 4;
 
 /// Sequence numbers reserved on disk at once. A crash skips at most this many.
@@ -52,7 +53,7 @@ pub const INTAKE_BATCHES: usize = 1024;
 pub const SEGMENT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Entries of one segment. Its index is in memory until it is sealed, at about 15 to 60 bytes an
-/// entry. One segment of each class grows while others are sealed.
+/// entry. One segment of each class grows while earlier segments are sealed.
 pub const SEGMENT_ENTRIES_MAX: u64 = 500_000;
 
 /// Bytes of a class's name, which is a directory name and part of the header of each log file.
@@ -100,8 +101,8 @@ pub const SETTINGS_GROWTH: u64 = 2 * 1024 * 1024;
 /// than a second.
 pub const GUARD_NEAR: u64 = 1024 * 1024 * 1024;
 
-/// Preallocated bytes of a growing log, so that most syncs have no new file size to make durable: on ext4 a
-/// small append with its sync takes 0.087 ms, otherwise 0.127 ms.
+/// Preallocated bytes of a growing log. Most syncs then have no new file size to make durable: on
+/// ext4 a small append with its sync takes 0.087 ms, otherwise 0.127 ms.
 pub const LOG_BYTES_AHEAD: u64 = 1024 * 1024;
 
 /// Free space for a change of the state database. With less, segments to be deleted are removed first.
@@ -162,7 +163,7 @@ pub const CLOCK_OFF_MAX: Duration = Duration::from_secs(86_400);
 /// Uptime after a clock step ahead before deletion by age trusts the clock.
 pub const CLOCK_WAIT: Duration = Duration::from_secs(86_400);
 
-/// Interval at which the time of deletion by age is saved, so that the next start can compare.
+/// Interval at which the time of deletion by age is saved, for comparison at the next start.
 pub const CLOCK_SAVE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Held jobs, and bytes of the reason for a hold. Each hold is looked up in each segment to be deleted.
@@ -183,7 +184,7 @@ pub const SEALS_WAITING: usize = 2;
 /// four times as many, 16 bytes each, in tables of which at most three quarters are used. Salt's EventReturn can lag behind the bus by this many events.
 pub const DEDUPE_WINDOW: usize = 128 * 1024;
 
-/// Bytes of the log read at start to restore them, so that large entries do not delay it.
+/// Bytes of the log read at start to restore them, because large entries must not delay it.
 pub const DEDUPE_REFILL_BYTES: u64 = 128 * 1024 * 1024;
 
 /// Bytes of decompressed blocks cached for readers.
@@ -193,7 +194,8 @@ pub const BLOCK_CACHE_BYTES: usize = 24 * 1024 * 1024;
 /// about 50 million entries.
 pub const ALLOWED_BLOCKS_BYTES: usize = 48 * 1024 * 1024;
 
-/// Open indexes of sealed segments; each has a file descriptor. A search opens those of all segments.
+/// Open indexes of sealed segments; each has a file descriptor. A search opens the indexes of all
+/// segments.
 pub const INDEXES_OPEN: usize = 256;
 
 /// Bytes of memory of the open indexes: about 50 KB each for segments of small events.

@@ -1,11 +1,11 @@
-//! Searches by limited tokens, compared with those of an unlimited one, over HTTP.
+//! Searches by limited tokens, compared with searches by an unlimited token, over HTTP.
 //!
 //! A limited reader looks past what it may not read, so a search has two measures. *Same entries*:
 //! an unlimited token selects the same entries with a filter by minion, where the operation has
 //! one. *Without a filter*: the same request by an unlimited token, which needs fewer entries for a
-//! full page, and returns more where there is no page. Requests alternate, so that both see the
-//! same machine. Ratios are of medians, each less that of a request that finds nothing without
-//! reading: the time of HTTP would hide a slow search.
+//! full page, and returns more where there is no page. Requests alternate, because both must see
+//! the same host. Ratios are of medians, each less the median of a request that finds nothing
+//! without reading: the time of HTTP would hide a slow search.
 
 use std::time::{Duration, Instant};
 
@@ -35,8 +35,8 @@ const LIMITS: [(&str, &str); 2] = [("half", "*[02468]"), ("hundredth", "*00")];
 /// A request: path and query.
 type Request = (String, Vec<(&'static str, String)>);
 
-/// A search: key, title, requests of the limited token, and those of an unlimited one for the same
-/// entries, if there is a filter for them.
+/// A search: key, title, requests of the limited token, and requests of an unlimited token for the
+/// same entries, if a filter selects them.
 struct Search {
     key: &'static str,
     title: &'static str,
@@ -222,8 +222,7 @@ fn jobs_of(limited: &Reader, whole: &Reader) -> anyhow::Result<Vec<Search>> {
 
     let own = list(limited, JOBS)?;
 
-    // The unlimited list for the same jobs is the one that ends at the same job, if that is in one
-    // page.
+    // The unlimited list for the same jobs ends at the same job, if that is in one page.
     let all = list(whole, LIST_ROWS_MAX)?;
     let seen = own
         .last()
@@ -278,7 +277,7 @@ fn compare(
         found.cloned().context("a request of the search")
     };
 
-    // The first run is that of a limit of which nothing is known yet.
+    // In the first run nothing is known of the limit yet.
     let (first, _) = limited.ask(&at(&search.requests, 0)?)?;
 
     let mut times: [Vec<Duration>; 4] = Default::default();
@@ -287,7 +286,7 @@ fn compare(
         if n >= RUNS.0 && started.elapsed().as_secs_f64() > seconds {
             break;
         }
-        // In turns, so that all of them see the same machine.
+        // In turns, because all of them must see the same host.
         let [of_nothing, of_limited, of_same, of_whole] = &mut times;
         of_nothing.push(limited.ask(&nothing)?.0);
         of_limited.push(limited.ask(&at(&search.requests, n)?)?.0);

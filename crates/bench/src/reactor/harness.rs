@@ -263,7 +263,7 @@ impl Harness {
         };
 
         for n in 0..events {
-            // By its due time, so that a late event does not delay the following ones.
+            // By its due time, because a late event must not delay the following events.
             std::thread::sleep(schedule.due(n).saturating_duration_since(Instant::now()));
 
             let kind = if n.is_multiple_of(one_of) {

@@ -113,7 +113,7 @@ fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::
         "{found} of {expected} requests reached the master"
     );
 
-    // The rate of requests is that of the whole run, up to the last one.
+    // The request rate covers the whole run, up to the last request.
     let last = requests
         .iter()
         .map(|(_, at)| *at)

@@ -88,7 +88,7 @@ pub(crate) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
 
     while sent < events {
         harness.submit(sent..sent + BATCH, |n| {
-            // The first events of a batch match one pattern each, the others none.
+            // The first events of a batch match one pattern each, the rest none.
             let tag = match patterns.get(usize::try_from(n % BATCH).unwrap_or(0)) {
                 Some(pattern) => pattern.replace('*', &n.to_string()),
                 None => format!("salt/beacon/minion{n}/load/{n}"),

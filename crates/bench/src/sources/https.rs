@@ -2,7 +2,7 @@
 //!
 //! Signing a batch costs a minion half a millisecond, too much for two cores that simulate all
 //! minions of a daemon. Therefore all batches are signed for their connection before the clock
-//! starts. The keys and certificates are the public ones of the tests.
+//! starts. The keys and certificates are the public test keys and certificates.
 
 use std::net::SocketAddr;
 use std::path::Path;

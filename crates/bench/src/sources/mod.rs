@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
         let name = source.to_possible_value().context("name the source")?;
 
         for batch in source.batches(&args.batch) {
-            // A new daemon for each run, so that no run finds entries of another.
+            // A new daemon for each run, because no run may find entries of another.
             let scratch = args.common.scratch()?;
 
             let (mut subject, run) = match source {
@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
 
             subject.stop()?;
 
-            // Costs are given for a million entries, so that runs of different length compare.
+            // Costs are given for a million entries, to compare runs of different length.
             let per_million = |seconds: f64| seconds / entries as f64 * 1e6;
 
             let row = Row::default()

@@ -50,7 +50,7 @@ pub(crate) fn run(
     std::fs::write(&config, text).context("write a configuration")?;
     let subject = Subject::daemon(program, scratch, Some(&config))?;
 
-    // It listens on its own socket before it opens the others, and responds after that.
+    // It listens on its own socket before it opens the other sockets, and responds after that.
     Daemon::connect(&subject.socket, TIMEOUT)?.status()?;
 
     // The clock starts when the source is connected.
@@ -135,7 +135,7 @@ fn send(
             put_message(&mut out, &[&message]);
         }
 
-        // Large writes, so that the sender does not become the bottleneck.
+        // Large writes, because the sender must not become the bottleneck.
         if out.len() >= WRITE_BYTES || n + 1 == entries {
             peer.write_all(&out).context("send")?;
             out.clear();

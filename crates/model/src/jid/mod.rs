@@ -63,7 +63,8 @@ impl JidKey {
     }
 }
 
-/// A jid in the space of its key. Most jids are spelled from their key, so that lists of many rows need no text for each.
+/// A jid in the space of its key. Most jids are spelled from their key: lists of many rows then
+/// need no string for each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Jid {
     key: JidKey,

@@ -74,7 +74,7 @@ impl Scope {
         let any = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));
         let tag = self.tag.is_empty() || self.tag.iter().any(|glob| glob.matches_bytes(entry.tag));
 
-        // As closures, so that a failed comparison saves the following ones.
+        // As closures: after a failed comparison the rest is not evaluated.
         let jid = || self.jid.is_empty() || any(&self.jid, entry.jid);
         let minion = || self.minion.is_empty() || any(&self.minion, entry.minion);
         let fun = || match entry.fun {

@@ -1,4 +1,4 @@
-//! Slots: which microseconds a master's job ids may have, so that no two masters make the same id.
+//! Slots: which microseconds a master's job ids may have. No two masters then make the same id.
 
 use saltcellar_base::clock::Micros;
 use saltcellar_base::limits::CLUSTER_SLOTS_MAX;
@@ -24,8 +24,8 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// The first microsecond of this slot from `at` on: 2(k-1) modulo 2n. The one after it is that of the Salt extension, which
-    /// makes job ids while the daemon is unreachable.
+    /// The first microsecond of this slot from `at` on: 2(k-1) modulo 2n. The next microsecond
+    /// belongs to the Salt extension, which makes job ids while the daemon is unreachable.
     pub fn first_from(self, at: Micros) -> Micros {
         let first = i64::from(self.number - 1) * 2;
         let ahead = (first - at.0.rem_euclid(self.step())).rem_euclid(self.step());

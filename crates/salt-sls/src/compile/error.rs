@@ -1,4 +1,4 @@
-//! Why files contain no low chunks: the error of one file, and that of an event.
+//! Why files contain no low chunks: the error of one file, and the error of an event.
 
 use crate::python::repr_texts;
 use crate::yaml::YamlError;

@@ -42,7 +42,7 @@ pub(super) fn settle(chunk: &mut Map, cap: Number) -> Result<Number, Refused> {
         changed = true;
     }
 
-    // As in Salt, negative orders come after all others.
+    // As in Salt, negative orders come after all other orders.
     if order.less(&Number::Int(0)) {
         order = order.plus(cap.plus(Number::Int(1_000_000)));
         changed = true;

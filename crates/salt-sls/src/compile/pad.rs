@@ -57,7 +57,7 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
             )));
         }
 
-        // Before padding, while the keys are those of the text.
+        // Before padding, while the keys are still as written.
         if let Some(lists) = &mut lists {
             lists.see(at, body);
         }

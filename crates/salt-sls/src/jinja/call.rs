@@ -54,7 +54,8 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The arguments of these names, positional or named. A call with others is not native.
+    /// The arguments of these names, positional or named. A call with other arguments is not
+    /// native.
     pub(crate) fn bind<const N: usize>(&self, names: [&str; N]) -> Res<[Option<&'a Value>; N]> {
         let mut bound = [None; N];
         if self.pos.len() > N {

@@ -31,7 +31,7 @@ impl From<Item> for Data {
 }
 
 fn plain(value: &Value) -> Option<Plain> {
-    // The counters are those of the last rendering on this thread.
+    // The counters belong to the last rendering on this thread.
     budget::begin(RenderLimits::default());
     value::to_plain(value, 0).ok()
 }

@@ -59,7 +59,7 @@ pub struct NotNative {
     pub what: String,
 }
 
-/// The result of a native operation. Errors mean that the file is not native, except those of
+/// The result of a native operation. Errors mean that the file is not native, except errors of
 /// [`super::budget`].
 pub(crate) type Res<T> = Result<T, Error>;
 

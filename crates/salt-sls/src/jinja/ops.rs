@@ -233,7 +233,7 @@ fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
     }
 
     for (a, b) in a.iter().zip(b) {
-        // Python compares identical objects as equal, also nan.
+        // Python compares identical objects as equal, even nan.
         if matches!((kind(a), kind(b)), (Kind::Float(a), Kind::Float(b)) if a.is_nan() && b.is_nan())
         {
             return not_native("a comparison of nan in collections");
@@ -508,7 +508,7 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
         _ => return not_native("a printed value of a rare type"),
     }
 
-    // At each level, so that a large value is refused before all of it is written.
+    // At each level, because a large value must be rejected before all of it is written.
     if out.len() > limits::JINJA_VALUE_BYTES_MAX {
         not_native("a printed value of more than 1 MiB")
     } else {
@@ -543,7 +543,7 @@ fn json_text(text: &str, ascii: bool, out: &mut String) {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
             c if ascii && (!c.is_ascii() || c == '\x7f') => {
-                // In UTF-16, so that some characters become two escapes.
+                // In UTF-16: some characters become two escapes.
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     let _ = write!(out, "\\u{unit:04x}");
                 }

@@ -1,5 +1,5 @@
-//! Translation of a syntax tree: known constructs are rebuilt with Python's semantics, all others
-//! are refused.
+//! Translation of a syntax tree: known constructs are rebuilt with Python's semantics, all other
+//! constructs are rejected.
 //!
 //! minijinja keeps lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output. Every
 //! operator, lookup, call and literal of a list or dict becomes a filter of [`super::engine`].
@@ -476,8 +476,8 @@ impl<'s> Translator<'s, '_> {
         self.value(expr, false)
     }
 
-    /// An expression. `walked`: the result is consumed immediately, so that it may be a generator
-    /// in Jinja.
+    /// An expression. `walked`: the result is consumed immediately, and may therefore be a
+    /// generator in Jinja.
     fn value(&mut self, expr: &Expr<'s>, walked: bool) -> Expr<'s> {
         let span = expr.span();
         match expr {
@@ -737,7 +737,7 @@ impl<'s> Translator<'s, '_> {
     }
 }
 
-/// Bytes of text that a statement prints at most, without those of inner loops.
+/// Maximum bytes that a statement prints, without the output of inner loops.
 fn raw_bytes(stmt: &Stmt<'_>) -> usize {
     let all = |body: &[Stmt<'_>]| body.iter().map(raw_bytes).sum::<usize>();
     match stmt {

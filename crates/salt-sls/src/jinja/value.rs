@@ -71,8 +71,8 @@ impl Shared<Vec<Value>> {
     }
 }
 
-/// A dict is read through these two only, so that no operation takes what is known here of the
-/// grains or options for all that Salt has.
+/// A dict is read through these two only: otherwise an operation could take the grains or options
+/// that are known here for all that Salt knows.
 impl Shared<Pairs> {
     /// Locks all items. As for lists, release the lock before any access to another value.
     pub(crate) fn all(&self) -> Res<MutexGuard<'_, Pairs>> {
@@ -90,7 +90,7 @@ impl Shared<Pairs> {
             _ => self.items.lock().get(&key(wanted)?).cloned(),
         };
 
-        // Salt has more, so that the absence of a key here proves nothing.
+        // Salt knows more keys: the absence of a key here proves nothing.
         if found.is_none() && self.access == Access::Partial {
             return not_native(format!("{wanted:?} of the grains or options"));
         }
@@ -328,7 +328,7 @@ impl Obj {
     }
 }
 
-/// Loops can nest values without bound, so that a recursive drop would overflow the stack.
+/// Loops can nest values without bound, and a recursive drop would overflow the stack.
 impl Drop for Obj {
     fn drop(&mut self) {
         if !self.holds_objects() {
@@ -502,7 +502,7 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
         Kind::Float(f) => Plain::Float(f),
         Kind::Str(text) => Plain::Str(text.to_owned()),
         Kind::List(list) => {
-            // Copied, so that no lock is held while the members are converted.
+            // Copied, because no lock may be held while the members are converted.
             let items = list.lock().clone();
             Plain::List(all(&items)?)
         }

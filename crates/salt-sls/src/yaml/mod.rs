@@ -60,7 +60,7 @@ fn check(text: &str) -> Result<(), YamlError> {
         });
     }
 
-    // Without early exit, so that several bytes are compared at once.
+    // Without early exit, which lets the compiler compare several bytes together.
     let fine = |fine, byte: &u8| fine & matches!(byte, 0x20..0x7f | b'\n');
     if text.as_bytes().iter().fold(true, fine) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The nodes of a document and their places, for programs with rules of their own for scalars, such as those of their configuration.
+//! The nodes of a document and their places, for programs with their own rules for scalars, for
+//! example in their configuration.
 
 use super::error::YamlError;
 use super::parse::{Id, Kind, NONE, Nodes, Parser};
@@ -55,7 +56,7 @@ pub enum Content<'d> {
 }
 
 impl<'d> Node<'d> {
-    /// The line at which it begins, from 1; of a missing scalar, that of what follows.
+    /// The line at which it begins, from 1; for a missing scalar, the line of what follows.
     pub fn line(self) -> usize {
         self.of().map_or(1, |node| node.mark.line as usize + 1)
     }

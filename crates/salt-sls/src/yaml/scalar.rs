@@ -367,7 +367,8 @@ impl<'a> Scanner<'a> {
         Ok(text)
     }
 
-    /// Skips indentation and empty lines. An unknown indentation (0) becomes that of the longest line.
+    /// Skips indentation and empty lines. An unknown indentation (0) becomes the indentation of the
+    /// longest line.
     fn block_breaks(
         &mut self,
         start: Mark,

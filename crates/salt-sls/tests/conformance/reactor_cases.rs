@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use crate::jinja::{ambient, difference, engine};
 use crate::json_form::{alike, assert_none, low_of, read, read_map, spell_low, spell_map};
 
-/// The files of the cases, which are also those of the daemon.
+/// The case files, which the daemon's tests use as well.
 fn paths() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/reactor-cases");
     let mut paths: Vec<_> = fs::read_dir(directory)

@@ -1,10 +1,10 @@
 //! The load generator: several connections, each with a window of batches in flight. Latency is the
 //! time from a batch's due time to its response.
 //!
-//! Without a rate the loop is closed: a connection sends while fewer than [`LoadSpec::in_flight`] of its batches are
-//! unanswered. At saturation, latency is then the number in flight divided by throughput (Little's law), so smaller windows
-//! have lower latency at the same throughput. With a rate, batches are due by the clock, and late ones count from their due
-//! time.
+//! Without a rate the loop is closed: a connection sends while fewer than [`LoadSpec::in_flight`]
+//! of its batches are unanswered. At saturation, latency is then the number in flight divided by
+//! throughput (Little's law), so smaller windows have lower latency at the same throughput. With a
+//! rate, batches are due by the clock, and late batches count from their due time.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -134,7 +134,7 @@ impl LoadConnection<'_> {
                 bail!("another connection failed");
             }
 
-            // Before the write, so that the receiver finds it.
+            // Before the write, because the receiver must find it.
             due.store(at.unwrap_or_else(|| self.now()), Ordering::Release);
             to.write_all(&frame).context("send a batch")?;
             frame.clear();
@@ -239,7 +239,7 @@ pub fn run_load(
         ..*spec
     };
 
-    // Before the threads start, so that their work is included.
+    // Before the threads start, to include their work.
     let cpu_s = own_cpu_s()?;
     let start = Instant::now();
 

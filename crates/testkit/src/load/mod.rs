@@ -1,4 +1,4 @@
-//! Loads: synthetic ones, generated from a seed, and recorded buses.
+//! Loads: synthetic loads, generated from a seed, and recorded buses.
 //!
 //! `mix`: 80 % of 300 to 400 bytes, 18 % of 2 to 3 KB, 2 % of 20 to 40 KB, mean 1.3 KB; words of Salt's returns with random
 //! numbers between them, so that zstd level 1 compresses about 4.2 times. `small`: pings, publishes, beacons and tokens,
@@ -170,7 +170,7 @@ fn load(
 ) -> Load {
     let mut random = Random::of(seed, u64::MAX);
 
-    // Whole cycles, so that a replay keeps the proportions.
+    // Whole cycles, because a replay must keep the proportions.
     let events: Vec<_> = (0..(TEMPLATES / cycle).max(1) * cycle)
         .map(|n| event(n, &mut random))
         .collect();
@@ -181,7 +181,7 @@ fn load(
 /// The load `mix`, with all sizes multiplied by `scale`.
 pub fn mix(seed: u64, scale: f64) -> Load {
     load(seed, Jobs::Interleaved, 100, |n, random| {
-        // Deterministic, so that the mean does not depend on the seed.
+        // Deterministic, because the mean must not depend on the seed.
         let bytes = match n * 37 % 100 {
             0..80 => 300 + random.below(100),
             80..98 => 2_000 + random.below(1_000),
@@ -234,8 +234,9 @@ pub fn recorded(path: &Path, seed: u64) -> anyhow::Result<Load> {
             .iter()
             .filter_map(|frame| frame::body(frame).and_then(salt_event::split));
 
-        // Only complete values, because templates are made from parsed ones. A stamp of another form than Salt's would stay as it was
-        // recorded, and the daemon warns of stamps that are a day off.
+        // Only complete values, because templates are made from parsed values. A stamp of another
+        // form than Salt's would stay as it was recorded, and the daemon warns of stamps that are a
+        // day off.
         let has_odd_stamp = |data| {
             salt_event::stamp_of(data).is_some_and(|stamp| !examples::is_stamp(stamp.as_bytes()))
         };

@@ -13,7 +13,8 @@ use saltcellar_base::clock::{Clock, Micros};
 use saltcellar_model::stamped_jid;
 use saltcellar_wire::msgpack::Writer;
 
-/// The time of event 0, in microseconds: 20 to 21 hours ago, so that no stamp is a day off and jids are in the past.
+/// The time of event 0, in microseconds: 20 to 21 hours ago: no stamp may be a day off, and jids
+/// must be in the past.
 static EPOCH: LazyLock<i64> = LazyLock::new(|| {
     let now = Clock::real().now().0;
     now - now.rem_euclid(HOUR) - 20 * HOUR
@@ -292,7 +293,7 @@ impl SlotFiller {
             }
             SlotContent::Stamp => put_stamp(first(to, STAMP_LEN), self.time(), STAMP_FIELDS),
             SlotContent::Minion(index) => {
-                // Within one replay a minion keeps its name, so that its events belong together.
+                // Within one replay a minion keeps its name, which keeps its events together.
                 let group = if matches!(self.jobs, Jobs::Replayed(_)) {
                     self.cycle
                 } else {

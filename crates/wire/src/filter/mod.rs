@@ -176,7 +176,7 @@ impl EntryFilter {
             return Ok(false);
         }
 
-        // Text is contiguous in msgpack, and its bytes are those of UTF-8.
+        // A string is contiguous in msgpack, and its bytes are UTF-8.
         if let Some(text) = &self.search
             && memchr::memmem::find(entry.body, text.as_bytes()).is_none()
         {

@@ -26,7 +26,7 @@ pub(super) enum Node {
     Not(Box<Node>),
     And(Box<Node>, Box<Node>),
     Or(Box<Node>, Box<Node>),
-    /// A chain: each value is compared with the one before.
+    /// A chain: each value is compared with the previous value.
     Compare(Box<Node>, Vec<(Comparison, Node)>),
     Member(Box<Node>, Box<Node>),
     /// Test, then, else.

@@ -211,7 +211,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value of a key, or of an index; negative ones count from the end.
+    /// The value of a key, or of an index; negative indexes count from the end.
     pub(super) fn member(&self, key: &Self, budget: &Budget) -> Result<Value<'a>, TooCostly> {
         let place = |n: i64, len: usize| {
             let len = i64::try_from(len).ok()?;
@@ -221,7 +221,7 @@ impl<'a> Value<'a> {
         match (self, key) {
             (Self::Map(bytes), key) => {
                 for (name, value) in pairs(bytes) {
-                    // Before the comparison, so that no lookup is free.
+                    // Before the comparison, because no lookup may be free.
                     budget.charge(name.len() + value.len())?;
                     if Value::of(name).equals(key, budget)? {
                         return Ok(Value::of(value));

@@ -50,7 +50,7 @@ pub struct Decoder<'de> {
     reader: Reader<'de>,
     /// Levels that may still be entered: each takes room on the stack.
     depth: usize,
-    /// Whether the bytes are known to be exactly one value, so that its end needs no search.
+    /// Whether the bytes are known to be exactly one value. Its end needs no search then.
     is_measured: bool,
 }
 

@@ -1,7 +1,8 @@
 //! The JSON form of msgpack values: of `--output json`, of exports, and of typed data.
 //!
-//! `docs/WIRE.md` has the form for other programs. It is that of [`salt_sls::json_form`], which has the tags that msgpack shares with
-//! Python's values, and these for what only msgpack has:
+//! `docs/WIRE.md` describes the form for other programs. It is the form of [`salt_sls::json_form`],
+//! which defines the tags that msgpack shares with Python's values, plus these tags for what only
+//! msgpack has:
 //!
 //! | msgpack | JSON |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! Encoding of Rust types as msgpack: a struct is a map, a variant its name, and an absent value no pair of its map.
 //!
-//! For serde msgpack is not human-readable, so that a [`Time`] is a number here and text in JSON.
+//! For serde msgpack is not human-readable: a [`Time`] is a number here and a string in JSON.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -94,7 +94,7 @@ impl Stored {
         }
     }
 
-    /// Nil instead of none, so that it is not left out.
+    /// Nil instead of none, because it must not be left out.
     #[must_use]
     pub fn or_nil(self) -> Self {
         if self.is_none() {
@@ -575,7 +575,7 @@ impl<'a> Serializer for &'a mut Writer {
         Ok(())
     }
 
-    /// Writes nothing, so that the pair of the value is left out, see [`or_absent`].
+    /// Writes nothing; the pair of the value is then left out, see [`or_absent`].
     fn serialize_unit_struct(self, _: &'static str) -> Result<(), EncodeError> {
         Ok(())
     }

@@ -176,8 +176,8 @@ impl<'a> Envelope<'a> {
         }))
     }
 
-    /// The text to sign. `certificate` is the hash of the daemon's certificate on this connection, so that a
-    /// recipient cannot forward a batch to another daemon.
+    /// The text to sign. `certificate` is the hash of the daemon's certificate on this connection.
+    /// It prevents a recipient from forwarding a batch to another daemon.
     pub fn signed_text(&self, certificate: &Digest) -> Vec<u8> {
         let mut text =
             Vec::with_capacity(SIGNED_LINE.len() + certificate.len() + SIGNED_LEN + self.id.len());

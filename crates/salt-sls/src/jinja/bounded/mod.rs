@@ -1,9 +1,10 @@
 //! Text that minijinja may parse: [`BoundedSource`], whose constructors bound the depth of the syntax tree.
 //!
-//! minijinja's parser, its code generator and the destructor of its tree recurse along the text and have no limit of their own for most
-//! constructs: 1,900 times `.a` or `-` overflow the stack of a thread, which ends the program. This type
-//! is the only way to minijinja's parser here, also for callers that have templates of their own (`clippy.toml` disallows minijinja's entry
-//! points elsewhere). It measures the tokens first, without recursion. Nor does minijinja's lexer overflow a column.
+//! minijinja's parser, its code generator and the destructor of its tree recurse along the text and
+//! have no limit of their own for most constructs: 1,900 times `.a` or `-` overflow the stack of a
+//! thread, which ends the program. This type is the only way to minijinja's parser here, even for
+//! callers with their own templates (`clippy.toml` disallows minijinja's entry points elsewhere).
+//! It measures the tokens first, without recursion. Nor does minijinja's lexer overflow a column.
 //!
 //! The types of its interface are minijinja's, whose machinery has no semantic versions: a caller depends on the same release as this crate.
 //!
@@ -241,7 +242,7 @@ struct Measure {
     outer: Level,
     brackets: Vec<Level>,
     tag: Tag,
-    /// Whether the next token begins an operand, so that a word such as `and` is a name.
+    /// Whether the next token begins an operand. A word such as `and` is then a name.
     expects: bool,
     /// The tree's levels of each open statement: one, and one more for each `elif`.
     statements: Vec<usize>,
@@ -358,7 +359,7 @@ impl Measure {
             | Token::Float(_) => {}
         }
 
-        // After each token, so that the error names the first one beyond the limit.
+        // After each token: the error names the first token beyond the limit.
         if self.depth() > JINJA_TREE_DEPTH_MAX {
             return Err(format!(
                 "an expression of more than {JINJA_TREE_DEPTH_MAX} nested operations"
