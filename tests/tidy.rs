@@ -2244,6 +2244,11 @@ fn commands_in(page: &str) -> Vec<Vec<String>> {
 
 /// The first error of a command, with each of these words in place of its placeholders; none if one of them fits.
 fn error_of_command(words: &[String]) -> Option<clap::Error> {
+    use clap::error::ErrorKind::{
+        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
+        MissingRequiredArgument, MissingSubcommand,
+    };
+
     let is_placeholder = |word: &str| word.chars().all(|c| c.is_ascii_uppercase());
     let errors = ["x", "1", "20261121063920219290", "1h"].map(|value| {
         let words = words.iter().map(|word| {
@@ -2257,10 +2262,6 @@ fn error_of_command(words: &[String]) -> Option<clap::Error> {
         saltcellar::cli::command().try_get_matches_from(words).err()
     });
 
-    use clap::error::ErrorKind::{
-        DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
-        MissingRequiredArgument, MissingSubcommand,
-    };
     let mut errors = errors.into_iter().map(|error| {
         error.filter(|error| {
             // A sentence may name a command without its arguments.

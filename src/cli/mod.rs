@@ -260,7 +260,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
 
     match verb {
         Verb::Serve(args) => serve::run(&global, args),
-        Verb::Config(verb) => admin::config::run(&global, verb),
+        Verb::Config(verb) => admin::config::run(&global, &verb),
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Minions(verb) => jobs::minions::run(&global, verb),
         Verb::Events(events) => jobs::events::run(&global, events),

@@ -40,7 +40,7 @@ Examples:
   saltcellar config show --config ./saltcellar.yaml
   saltcellar config show --output json";
 
-pub(in crate::cli) fn run(global: &Global, verb: ConfigVerb) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(global: &Global, verb: &ConfigVerb) -> anyhow::Result<()> {
     let config = Config::load(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
 

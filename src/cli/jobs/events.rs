@@ -23,7 +23,7 @@ use crate::wire::msgpack::PackedMap;
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Events {
     /// List events, newest first
-    List(Filter),
+    List(List),
     /// Follow events as they are stored
     #[command(after_long_help = tail::EXAMPLES)]
     Tail(tail::Args),
@@ -75,7 +75,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
-pub(in crate::cli) struct Filter {
+pub(in crate::cli) struct List {
     #[command(flatten)]
     rows: ListFlags,
     /// List all matching events
@@ -123,7 +123,7 @@ impl ListOf for calls::events::List {
 
 pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
-        Events::List(filter) => list(global, &filter),
+        Events::List(args) => list(global, &args),
         Events::Tail(args) => tail::run(global, &args),
         Events::Count(args) => tail::count(global, &args),
         Events::Send(event) => send(global, event),
@@ -193,8 +193,8 @@ fn data(event: &Send) -> anyhow::Result<Value> {
     }
 }
 
-impl Filter {
-    fn args(&self) -> calls::events::ListArgs {
+impl List {
+    fn call(&self) -> calls::events::ListArgs {
         calls::events::ListArgs {
             // Without a limit the pages end with the archive.
             limit: Some(if self.no_limit {
@@ -214,16 +214,16 @@ impl Filter {
 }
 
 /// Prints the latest events, then new events as they arrive.
-fn list_and_follow(global: &Global, filter: &Filter) -> anyhow::Result<()> {
+fn list_and_follow(global: &Global, args: &List) -> anyhow::Result<()> {
     // Before the list is read: an event may be stored meanwhile, and must be in one of the two.
     let mut call = FollowArgs {
-        filter: filter.filter.args(),
+        filter: args.filter.args(),
         wait_ms: Some(0),
         ..FollowArgs::default()
     };
     let position = ask::answer::<calls::events::Follow>(global, &call, "follow the events")?.next;
 
-    let mut latest = Listing::<calls::events::List>::new(global, filter.args())?.reversed(true);
+    let mut latest = Listing::<calls::events::List>::new(global, args.call())?.reversed(true);
     let events = latest.next_in_order()?;
     let listed = events.last().map_or(0, |event| event.seq + 1);
 
@@ -235,7 +235,7 @@ fn list_and_follow(global: &Global, filter: &Filter) -> anyhow::Result<()> {
             &mut out,
             &rows,
             |n| events.get(n).map_or(Tone::Plain, tone),
-            |n| data_of(filter, events.get(n)),
+            |n| data_of(args, events.get(n)),
         )?;
     } else {
         events.iter().try_for_each(|event| out.json(event))?;
@@ -246,34 +246,34 @@ fn list_and_follow(global: &Global, filter: &Filter) -> anyhow::Result<()> {
         global,
         (&mut out, &mut table),
         call,
-        Bounds::default(),
-        filter.show_data,
+        &Bounds::default(),
+        args.show_data,
     )
 }
 
 /// The data below an event's row, if they are wanted.
-fn data_of(filter: &Filter, event: Option<&EventRow>) -> String {
+fn data_of(args: &List, event: Option<&EventRow>) -> String {
     event
-        .filter(|_| filter.show_data)
+        .filter(|_| args.show_data)
         .map_or_else(String::new, |event| nested(&value(&event.data), 4))
 }
 
-fn list(global: &Global, filter: &Filter) -> anyhow::Result<()> {
-    if filter.follow {
-        return list_and_follow(global, filter);
+fn list(global: &Global, args: &List) -> anyhow::Result<()> {
+    if args.follow {
+        return list_and_follow(global, args);
     }
 
     let mut table = Table::new(columns());
-    Listing::<calls::events::List>::new(global, filter.args())?
-        .with_stats(filter.stats)
-        .reversed(filter.rows.reverse)
+    Listing::<calls::events::List>::new(global, args.call())?
+        .with_stats(args.stats)
+        .reversed(args.rows.reverse)
         .print(global.output, |out, events| {
             let rows: Vec<_> = events.iter().map(row).collect();
             Ok(table.print_with(
                 out,
                 &rows,
                 |n| events.get(n).map_or(Tone::Plain, tone),
-                |n| data_of(filter, events.get(n)),
+                |n| data_of(args, events.get(n)),
             )?)
         })
 }

@@ -88,7 +88,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
     call.start.time = args.filter.when.since();
 
-    follow(global, (&mut out, &mut table), call, bounds, args.show_data)
+    follow(
+        global,
+        (&mut out, &mut table),
+        call,
+        &bounds,
+        args.show_data,
+    )
 }
 
 /// Where following ends; without any of them it does not end.
@@ -129,7 +135,7 @@ pub(super) fn follow(
     global: &Global,
     (out, table): (&mut Output, &mut Table),
     mut call: FollowArgs,
-    bounds: Bounds,
+    bounds: &Bounds,
     with_data: bool,
 ) -> anyhow::Result<()> {
     let operation = "follow the events";

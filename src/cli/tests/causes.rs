@@ -1,5 +1,7 @@
 //! Failures by cause, the fleet, durations and strips: calls of a running daemon.
 
+use std::fmt::Write as _;
+
 use crate::base::clock::{Clock, Micros};
 use crate::cli::in_process::{LISTENER, token};
 use crate::daemon::in_process::{Cellar, address, get, wait_for};
@@ -264,10 +266,11 @@ fn runs_are_counted_once_whatever_was_asked_before_their_segments_were_sealed() 
     // The comment of a failed state, different for each minion, with more of it than is grouped by.
     let fail = |site: &Site, minions: std::ops::Range<u64>| {
         for n in minions {
-            let rest: String = (n * 4000..n * 4000 + 4000)
-                .map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
-                .collect();
-            let why = format!("broken\n{rest}");
+            let mut why = "broken\n".to_owned();
+            for m in n * 4000..(n + 1) * 4000 {
+                // Digits that compress badly: segments are sealed by their size on disk.
+                write!(why, "{:x}", m.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
+            }
             let id = format!("web{n}");
             site.cellar
                 .answer(&job, &id, "state.highstate", &run(Some(&why), false), 2);

@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use crate::api::call::status::Disk;
 use crate::api::call::{self as calls, NoArgs};
+use crate::api::query::DAY_US;
+use crate::base::clock::{Clock, Micros};
 use crate::base::limits::FREE_BYTES_LOW;
 use crate::base::units::bytes;
 use crate::cli::{Global, ask};
@@ -20,7 +22,6 @@ use crate::config::salt_master::SaltMaster;
 const COMPRESSION: u64 = 4;
 /// Job directories that are examined. They are named by a hash, so the first of them are a random sample.
 const SAMPLE_JOBS: usize = 1_000;
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// States for how many days the free space lasts, and what the figure is based on.
 pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> String {
@@ -43,7 +44,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> S
     };
 
     let jobs = master.cachedir.join("jobs");
-    match of_last_day(&jobs, SystemTime::now()) {
+    match of_last_day(&jobs, Clock::real().now()) {
         Ok(raw) if raw > 0 => {
             let per_day = (raw / COMPRESSION).max(1);
             format!(
@@ -89,8 +90,9 @@ fn usable(dir: &Path, config: &Config) -> io::Result<u64> {
 
 /// Bytes of the returns that a tree of Salt's `local_cache` received in the day before `now`,
 /// extrapolated from a sample of its jobs.
-fn of_last_day(jobs: &Path, now: SystemTime) -> io::Result<u64> {
-    let since = now.checked_sub(DAY).unwrap_or(SystemTime::UNIX_EPOCH);
+fn of_last_day(jobs: &Path, now: Micros) -> io::Result<u64> {
+    let since = u64::try_from(now.0.saturating_sub(DAY_US)).unwrap_or(0);
+    let since = SystemTime::UNIX_EPOCH + Duration::from_micros(since);
     let tops: Vec<_> = fs::read_dir(jobs)?.collect::<io::Result<_>>()?;
 
     let (mut examined, mut sum, mut seen) = (0_u64, 0_u64, 0_usize);
@@ -172,10 +174,10 @@ mod tests {
             fs::write(jobs.join(format!("{top:02x}/{top}/.load.p")), [0; 5_000])?;
         }
 
-        let now = SystemTime::now();
+        let now = Clock::real().now();
         assert_eq!(of_last_day(jobs, now)?, 400);
         // Two days later the same jobs are older than a day.
-        assert_eq!(of_last_day(jobs, now + 2 * DAY)?, 0);
+        assert_eq!(of_last_day(jobs, Micros(now.0 + 2 * DAY_US))?, 0);
 
         // The first of the directories fills the sample, and counts for all four.
         for n in 0..SAMPLE_JOBS {
