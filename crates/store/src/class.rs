@@ -663,7 +663,7 @@ mod tests {
         assert_eq!(classes.keep(overflow), classes.keep(proper));
         assert!(classes.is_configured(overflow));
         assert_eq!(classes.drop_order().next(), Some(overflow));
-        // One that was left by a class which has no limits now keeps what that keeps.
+        // An overflow whose class no longer has limits keeps as much as the class.
         assert!(classes.add_found("jobs-over"));
         let left = classes.find("jobs-over").unwrap();
         assert_eq!(classes.keep(left), ClassRules::jobs().keep);

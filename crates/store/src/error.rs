@@ -84,7 +84,7 @@ pub enum StoreError {
     /// The request cannot be carried out; the text names the reason.
     #[error("{0}")]
     Refused(String),
-    /// The request ended before it was done: its client is gone, or it took too long.
+    /// The request was ended before it was done: its client has disconnected, or it took too long.
     #[error(transparent)]
     Ended(#[from] saltcellar_base::work::Ended),
     /// The daemon is stopping and accepts no new entries.

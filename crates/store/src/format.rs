@@ -213,8 +213,8 @@ pub(crate) fn find_segment(
     Ok(found.pop())
 }
 
-/// The directory of a segment. One that is lost had any generation: its name has a `*` in that
-/// place.
+/// The directory of a segment. The generation of a lost segment is unknown: its name contains a `*`
+/// in that place.
 pub(crate) fn segment_dir(state_dir: &Path, class_name: &str, first_seq: SeqNo) -> PathBuf {
     let class_dir = class_dir(state_dir, class_name);
     // For messages and comparisons: what cannot be listed is lost.
@@ -309,9 +309,9 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes the lock, and records `holder` for the error message of later attempts. Makes an empty
-    /// directory a store. A process that has the lock may take up to `timeout` to release it: a tool
-    /// has it for a moment to see whether a daemon runs ([`is_locked`]), and a process that a killed
-    /// daemon was about to start has it until it runs its program.
+    /// directory a store. A process that holds the lock may take up to `timeout` to release it: a
+    /// tool holds it for a moment to see whether a daemon runs ([`is_locked`]), and a process that
+    /// a killed daemon was about to start holds it until it runs its program.
     pub(crate) fn take(
         fs: &dyn Fs,
         state_dir: &Path,
@@ -369,8 +369,8 @@ fn is_named(file: &File, path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// Records who has the lock, and when it was taken ([`last_taken`]). Both are informative; the lock
-/// works without them.
+/// Records who holds the lock, and when it was taken ([`last_taken`]). Both are informative; the
+/// lock works without them.
 fn note_holder(file: &File, state_dir: &Path, holder: &str) {
     let now = rustix::fs::Timespec {
         tv_sec: 0,
@@ -412,8 +412,8 @@ pub(crate) fn last_taken(state_dir: &Path) -> Result<Option<SystemTime>, StoreEr
     }
 }
 
-/// Whether a process has the lock of a state directory, without taking it for longer than this
-/// look: its name, or `None`. A daemon that starts at this moment waits, see [`Lock::take`].
+/// The name of the process that holds the lock of a state directory, or `None`. Takes the lock only
+/// for this check. A daemon that starts at this moment waits, see [`Lock::take`].
 pub(crate) fn is_locked(state_dir: &Path) -> Result<Option<String>, StoreError> {
     let path = state_dir.join(FORMAT);
     let file = match File::open(&path) {
@@ -430,7 +430,7 @@ pub(crate) fn is_locked(state_dir: &Path) -> Result<Option<String>, StoreError> 
 /// Name of the file with the version and the store id, which is locked.
 const FORMAT: &str = "FORMAT";
 
-/// Name of the file that tells who has the lock.
+/// Name of the file that tells who holds the lock.
 pub(crate) const HOLDER: &str = "HOLDER";
 
 /// Whether an error means that a file does not exist, or cannot: its directory is a file.
@@ -441,7 +441,7 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// False if another process has the lock. A file system without locks is an error, not a holder.
+/// False if another process holds the lock. A file system without locks is an error, not a holder.
 fn try_lock(file: &File, operation: FlockOperation) -> io::Result<bool> {
     match flock(file, operation) {
         Ok(()) => Ok(true),
@@ -450,7 +450,7 @@ fn try_lock(file: &File, operation: FlockOperation) -> io::Result<bool> {
     }
 }
 
-/// Who has the lock. Only for messages.
+/// Who holds the lock. Only for messages.
 fn holder_of(state_dir: &Path) -> String {
     let text = File::open(state_dir.join(HOLDER)).and_then(io::read_to_string);
     let text = text.unwrap_or_default();

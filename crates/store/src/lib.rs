@@ -4,8 +4,8 @@
 //! writers, a [`Store`] for readers, and one loop per thread: [`Appender`], [`Committer`],
 //! [`Sealer`] and [`Retainer`].
 //!
-//! Every piece of state has one owner, which states its invariant, and at its lock when that is taken.
-//! Threads, readers and the store have the owners that they need:
+//! Every piece of state has one owner, which states its invariant, and at its lock when that is
+//! taken. Threads, readers and the store hold the owners that they need:
 //!
 //! | owner | of |
 //! |---|---|

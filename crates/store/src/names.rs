@@ -1,4 +1,4 @@
-//! String interning: each byte string is stored once and has a number; and its hash table.
+//! String interning: each byte string is stored once and gets a number. The hash table finds it.
 //!
 //! The names of a segment ([`Names`]), and the strings of a block, whose table its builder keeps ([`intern`]).
 //!

@@ -8,8 +8,8 @@
 //!
 //! # Invariant
 //!
-//! An entry is stored whole, wherever it goes: a share neither refuses nor shortens one. Readers
-//! search every class.
+//! An entry is stored whole, in either class: a share neither rejects nor shortens an entry.
+//! Readers search every class.
 //!
 //! # What counts
 //!
@@ -210,8 +210,8 @@ impl Shares {
         Some(share.overflow)
     }
 
-    /// The class of a new entry that belongs to `class`, and whether it goes to its overflow.
-    /// Counts it.
+    /// The class of a new entry that belongs to `class`, which may be its overflow. Counts the
+    /// entry.
     #[inline]
     pub(crate) fn place(
         &mut self,
@@ -329,7 +329,8 @@ impl ShareState {
             "minion exceeds its share of a class, storing its further entries in the overflow class (`store.minion_share`)"
         );
 
-        // Bounded, because ids come from peers. The one that was over its share longest ago goes.
+        // Bounded, because ids come from peers. The minion that was over its share longest ago is
+        // dropped.
         if over.values().map(BTreeMap::len).sum::<usize>() >= SHARE_NAMED_MAX {
             let all = over
                 .iter()

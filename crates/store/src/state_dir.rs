@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! While anyone in this process may write in the directory, it is locked, and no other process opens
-//! the store: each clone has the lock.
+//! While anyone in this process may write in the directory, it is locked, and no other process
+//! opens the store: each clone holds the lock.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

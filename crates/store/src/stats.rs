@@ -50,7 +50,7 @@ pub struct ClassStats {
     /// Entries per second over the last minutes.
     pub rate: f64,
     /// Bytes on disk of the entries of the last day. Unlike a rate it knows no bursts: imported
-    /// entries have their own times, and a nightly run counts once.
+    /// entries keep their own timestamps, and a nightly run counts once.
     pub bytes_of_day: u64,
     /// Its limits.
     pub keep: Keep,

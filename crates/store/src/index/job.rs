@@ -38,7 +38,7 @@ const HAS_END: u8 = 16;
 pub struct JobRecord<'a> {
     /// Key of the jid.
     pub key: JidKey,
-    /// The jid, if it has no time.
+    /// The jid, if it contains no time.
     pub text: &'a [u8],
     /// Rank of the load.
     pub rank: u8,
@@ -127,8 +127,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Appends a job; `load` is a number that identifies the values, `rest` has the entries after
-    /// the first.
+    /// Appends a job; `load` is a number that identifies the values, `rest` contains the entries
+    /// after the first.
     pub fn push(
         &mut self,
         out: &mut Vec<u8>,

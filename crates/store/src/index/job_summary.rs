@@ -5,8 +5,9 @@
 //! `save_load` with every return, `salt/utils/job.py`). Each segment has its own summary of a job;
 //! readers merge them.
 //!
-//! Which of several loads of the same rank counts depends on their times, which a summary does not
-//! have. It says that there are several ([`JobSummary::contested`]), and the log contains the answer.
+//! Which of several loads of the same rank counts depends on their timestamps, which a summary does
+//! not contain. It says that there are several ([`JobSummary::contested`]), and the log contains
+//! the answer.
 
 use std::cmp::Ordering;
 
@@ -88,7 +89,7 @@ pub fn load_of(kind: Kind, body: &[u8]) -> &[u8] {
 impl JobSummary {
     /// Whether Salt's master stored the job through the extension, see [`is_of_cached_job`]. The
     /// summary does not show a return load or a syndic's minions behind a better load; both come
-    /// with a load of their own.
+    /// with a separate load.
     pub fn is_cached_by_salt(&self) -> bool {
         self.rank == rank(Kind::Load)
             || self.rank == rank(Kind::ReturnLoad)
@@ -287,7 +288,7 @@ impl JobSummary {
     }
 }
 
-/// Whether values as bytes have the flag [`JobSummary::contested`].
+/// Whether encoded values contain the flag [`JobSummary::contested`].
 pub(crate) fn is_contested(values: &[u8]) -> bool {
     values.first().is_some_and(|flags| flags & CONTESTED != 0)
 }

@@ -5,8 +5,8 @@
 //! must not hide a real return. The function of such a row has the prefix [`BUS_ONLY`].
 //!
 //! The return of an applied highstate ([`Flags::HIGHSTATE`](saltcellar_model::Flags)) has a further
-//! row, with the function [`HIGHSTATE`]: so no trial and no run of some states hides the last
-//! highstate.
+//! row, with the function [`HIGHSTATE`]. A trial or a run of some states therefore never hides the
+//! last highstate.
 //!
 //! # On disk
 //!

@@ -136,7 +136,7 @@ fn pack(
             .to_be_bytes()
             .to_vec()
     };
-    // Values are numbered per page, so each page has an encoder of its own.
+    // Values are numbered per page, so each page needs a separate encoder.
     let mut encoder = Encoder::default();
     writer.fill(jobs.len(), key_of_job, |n, is_first, out| {
         if is_first {

@@ -18,7 +18,7 @@ use saltcellar_model::{JidKey, SeqNo};
     Debug, Clone, PartialEq, Eq, Default, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize,
 )]
 pub struct SegmentMetadata {
-    /// Entries, bytes, sequence numbers, times.
+    /// Entries, bytes, sequence numbers, timestamps.
     pub totals: Totals,
     /// Number of jobs with entries in the segment.
     pub jobs: u64,

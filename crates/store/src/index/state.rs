@@ -164,7 +164,7 @@ impl StateDatabase {
         writes: bool,
         work: impl FnOnce(&Database) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // After an error of the operating system sled answers every call with a copy of it.
+        // After an error of the operating system sled returns a copy of it from every call.
         let run = |open: &Database| {
             work(open).inspect_err(|error| {
                 if matches!(error, StoreError::Io { .. }) {
@@ -427,7 +427,7 @@ mod tests {
         assert!(error.contains("older"), "{error}");
     }
 
-    /// sled answers nothing more after an error that it considers fatal.
+    /// sled rejects every call after an error that it considers fatal.
     #[test]
     fn a_database_that_ran_out_of_space_is_reopened() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The blocks of a segment, with the data to skip them: times of arrival and tag templates.
+//! The blocks of a segment, with the data to skip them: arrival timestamps and tag templates.
 //!
 //! # On disk
 //!
@@ -25,7 +25,7 @@ use saltcellar_model::SeqNo;
 
 /// The bit of templates that are not listed.
 pub(crate) const UNLISTED: u64 = 1 << 63;
-/// Number of templates with a bit of their own.
+/// Number of templates with a separate bit.
 pub(crate) const OWN_BITS: u32 = 48;
 const SHARED_BITS: u32 = 15;
 

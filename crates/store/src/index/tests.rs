@@ -1,4 +1,4 @@
-//! The index in memory, the sealed index and a plain map give the same answers.
+//! The index in memory, the sealed index and a plain map return the same results.
 
 use std::collections::BTreeMap;
 

@@ -34,7 +34,7 @@ use saltcellar_model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 pub(crate) const CODEC_STORED: u8 = 0;
 pub(crate) const CODEC_ZSTD: u8 = 1;
 
-/// All columns of a block except the bodies, as archived; `docs/FORMAT.md` has the table.
+/// All columns of a block except the bodies, as archived; `docs/FORMAT.md` contains the table.
 #[derive(Debug, Archive, Serialize)]
 pub struct Head {
     pub(crate) first_seq: u64,
@@ -203,7 +203,7 @@ pub(crate) fn decompress(packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
     })
 }
 
-/// Bytes of the bodies of a block. An entry larger than a block has a block of its own.
+/// Bytes of the bodies of a block. An entry larger than a block gets a separate block.
 pub(crate) const BODIES_MAX: u64 = (if BLOCK_RAW_BYTES > ENTRY_BYTES_MAX {
     BLOCK_RAW_BYTES
 } else {
@@ -360,7 +360,7 @@ impl<'a> Speller<'a> {
 struct TagShape {
     /// Bytes that are the same in each tag.
     fixed: usize,
-    /// How often it has the jid, and the minion.
+    /// How often it contains the jid, and the minion.
     jids: usize,
     minions: usize,
 }

@@ -97,7 +97,7 @@ impl BlockBuffers {
 
     fn append_body(&mut self, body: &[u8]) {
         let bodies = &mut self.bodies;
-        // The whole room at once: each doubling would leave memory behind.
+        // Reserve all room in one step: each doubling would leave freed memory behind.
         if bodies.len() > Self::MANY_BYTES && bodies.capacity() - bodies.len() < body.len() {
             bodies.reserve_exact(body.len().max(BLOCK_RAW_BYTES.saturating_sub(bodies.len())));
         }
@@ -162,8 +162,8 @@ impl BlockBuilder {
         self.raw_bytes >= BLOCK_RAW_BYTES / 2 || self.len() >= BLOCK_ENTRIES_MAX / 2
     }
 
-    /// Whether the block must be finished before `entry` is added. A large entry gets a block of
-    /// its own.
+    /// Whether the block must be finished before `entry` is added. A large entry gets a separate
+    /// block.
     pub fn is_full_for(&self, entry: &Entry<'_>) -> bool {
         self.len() >= BLOCK_ENTRIES_MAX
             || (!self.is_empty() && self.raw_bytes + entry.packed_len_max() > BLOCK_RAW_BYTES)
@@ -488,8 +488,8 @@ fn template_of(entry: &Entry<'_>, template: &mut Vec<u8>) {
         return;
     }
 
-    // The jid comes first in every tag of Salt that has both, so the minion is searched for behind
-    // it.
+    // The jid comes first in every tag of Salt that contains both, so the minion is searched for
+    // behind it.
     let mut rest = entry.tag;
     for (word, mark) in [
         (entry.jid, JID_PLACEHOLDER),

@@ -74,7 +74,7 @@ impl Columns {
         (Micros(*earliest), Micros(*latest))
     }
 
-    /// The key of a jid, and its text if it has no time.
+    /// The key of a jid, and the jid itself if it contains no time.
     pub(crate) fn jid(&self, at: usize) -> (JidKey, &[u8]) {
         let time = *self.jid_time.get(at).expect("a jid of this block");
         if let Ok(text) = u32::try_from(-1 - time) {

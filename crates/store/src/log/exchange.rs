@@ -1,7 +1,8 @@
 //! Blocks that travel to another store, in the format of the log.
 //!
-//! A frame is valid in one log of one store only (`super::frame`). One that travels belongs to a log of its own, with the same identity
-//! everywhere: its checksums find damage, and prove nothing about the sender.
+//! A frame is valid in one log of one store only (`super::frame`). A frame that travels belongs to
+//! a separate log, with the same identity everywhere: its checksums find damage, and prove nothing
+//! about the sender.
 //!
 //! # Invariant
 //!
@@ -157,7 +158,8 @@ pub fn read(bytes: &[u8]) -> Result<Vec<BlockView>, NoBlock> {
             return Err(damaged("blocks whose numbers do not ascend"));
         }
         last = Some(rows.seq(rows.len() - 1));
-        // Together they have the limits of one: few bytes must not expand to much memory.
+        // The limits of one block apply to all of them together: few bytes must not expand to much
+        // memory.
         entries += rows.len();
         bodies += block.bodies_len();
         if entries > BLOCK_ENTRIES_MAX || bodies > BODIES_MAX {

@@ -445,7 +445,7 @@ impl WalkState {
             } else if range.offset >= synced {
                 self.walked.unfinished.push(range);
             } else {
-                // A range across the border has a part of each kind.
+                // A range across the border contains a part of each kind.
                 let bytes = synced - range.offset;
                 self.walked.damaged.push(DamagedRange {
                     bytes,

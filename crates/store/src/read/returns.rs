@@ -1,5 +1,5 @@
-//! Results of many jobs at once: their summaries, and returns without bodies. Each page of an index
-//! and each block is decoded once, not once per job.
+//! Results of many jobs together: their summaries, and returns without bodies. Each page of an
+//! index and each block is decoded once, not once per job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -102,7 +102,7 @@ impl<'a> TagPattern<'a> {
         }
 
         let condition = Rc::new(condition(self.glob, template));
-        // Bounds the memory in a store where every tag is a template of its own.
+        // Bounds the memory in a store where every tag is a separate template.
         if self.templates.len() < saltcellar_base::limits::TAG_TEMPLATES_MAX as usize {
             self.templates.insert(template.to_vec(), condition.clone());
         }
@@ -288,7 +288,7 @@ impl<'a> Search<'a> {
         known: Option<&AllowedBlocks>,
         blocks_with: impl Fn(MinionSelection<'_>) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
-        // Blocks from `before` on cannot have a match; entries ascend.
+        // Blocks from `before` on cannot contain a match; entries ascend.
         let early = blocks
             .metas()
             .partition_point(|meta| meta.first_seq < self.before);

@@ -130,7 +130,8 @@ impl<W: Fn(&str) -> bool> Packing<'_, W> {
             }
         }
 
-        // Usually the job's load or an answer is in the block, and neither is one of the question.
+        // Usually the job's load or a return is in the block and names the function. Only the
+        // remaining jobs must be asked about.
         unnamed.retain(|at| has_fun.get(*at) != Some(&true));
         unnamed.dedup();
         unnamed.into_iter().all(|at| {

@@ -653,7 +653,7 @@ impl StoreView {
                 let Some((first, _)) = of_block.first() else {
                     continue;
                 };
-                // A block that cannot be read has no entry.
+                // A block that cannot be read contributes no entry.
                 let Some(roles) = self.roles(segment, &known, first.block)? else {
                     continue;
                 };
@@ -815,7 +815,7 @@ impl StoreView {
         let mut found = JobRows::default();
 
         if !self.hides_jobs() {
-            // Without limits a single read has all rows.
+            // Without limits a single read returns all rows.
             found.rows = self.log.jobs_before(before, limit)?;
             found.seen = found.rows.len();
             let last = found.rows.last().map(|(key, _)| *key);
@@ -998,7 +998,7 @@ impl StoreView {
     }
 }
 
-/// Whether an entry names a minion; an allowed one has only minions that the reader may know.
+/// Whether an entry names a minion; an allowed entry names only minions that the reader may know.
 fn names_minion(entry: &StoredEntry) -> bool {
     match entry.kind {
         Kind::Return | Kind::ReturnLoad => true,

@@ -273,8 +273,8 @@ impl ClockState {
 
         // Downtime can only make the clock appear ahead, so it is tolerated in one direction.
         let agrees = ahead >= -tolerance && ahead <= tolerance.saturating_add(micros(self.stopped));
-        // After a day of running with it the clock is believed: a store that was off for long has a
-        // correct clock, and nobody may be there to confirm it.
+        // After a day of running with it the clock is believed: after a long downtime the clock is
+        // correct, and nobody may be there to confirm it.
         if agrees || wait_is_over {
             self.reset(wall, monotonic);
             return wall;
@@ -318,8 +318,8 @@ fn find_id(state_dir: &Path) -> Result<u64, StoreError> {
 
 /// The time of the newest data that is not in the future, for a store without a saved time.
 pub(crate) fn newest_data(segments: &[Arc<Segment>], wall: Micros) -> Option<Micros> {
-    // Both are times of this host's clock, and an entry may come from a caller. Times in the future
-    // are no evidence.
+    // Both timestamps come from this host's clock, but an entry may come from a caller. Timestamps
+    // in the future are no evidence.
     let times = |segment: &Arc<Segment>| [segment.totals().at_max, segment.log().created()];
     let all = segments.iter().flat_map(times);
     all.filter(|at| *at <= wall).max()

@@ -31,8 +31,8 @@ pub(super) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: Micros) -> 
                 created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX)),
             ))
         };
-        // A time in the future is not believed, and the times of no entries are zero: see above for
-        // the bound that replaces them.
+        // A timestamp in the future is not believed, and without entries both timestamps are zero:
+        // see above for the bound that replaces them.
         let is_known = segment_usage.entries > 0 && segment_usage.at_max <= now;
 
         found.push(if is_known {

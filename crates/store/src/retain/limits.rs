@@ -141,8 +141,8 @@ impl KeepLimits {
 
 /// The limits of a class proper and of its overflow, which share those that are configured.
 ///
-/// The overflow may have its share, or what the class leaves. The class has the rest: never less
-/// than all without one share.
+/// The overflow may use its share, or what the class leaves. The class may use the rest, which is
+/// never less than everything but one share.
 fn divided(keep: Keep, percent: u64, is_overflow: bool, other: (u64, u64)) -> Keep {
     let divide = |limit: u64, other: u64| {
         let share = u128::from(limit) * u128::from(percent) / 100;

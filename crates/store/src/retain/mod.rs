@@ -265,8 +265,7 @@ impl Retention {
         reason: Reason,
     ) -> Result<DropOutcome, StoreError> {
         let held = self.held_in(segment)?;
-        // Asked last: the answer of the consumers is needed only for a segment that would otherwise
-        // go.
+        // Asked last: the consumers matter only for a segment that would otherwise be dropped.
         let pinned = || {
             // A full disk would stop all consumers.
             let last = (reason != Reason::Space).then(|| segment.totals().last_seq)?;
@@ -318,7 +317,7 @@ impl Retention {
             }
 
             if planned.outcome == DropOutcome::Planned {
-                // Gaps of consumers are recorded before the entries are gone, and taken back if
+                // Gaps of consumers are recorded before the entries are deleted, and taken back if
                 // they stay.
                 let noted = self.consumers.note_lost(&segment);
                 let dropped = self.drops.drop_segment(&segment);

@@ -2,9 +2,9 @@
 //!
 //! # Invariant
 //!
-//! The oldest segments go first, and no more of them than the limits need: a limit by bytes or entries
-//! counts what stays, and what is kept beyond it is made up for by newer segments. An active segment
-//! counts, and never goes.
+//! The oldest segments are dropped first, and no more of them than the limits need: a limit by
+//! bytes or entries counts what stays, and what is kept beyond it is made up for by newer segments.
+//! An active segment counts, and is never dropped.
 
 use crate::segment::usage::SegmentUsage;
 use saltcellar_base::clock::Micros;
@@ -38,7 +38,7 @@ named! {
 pub enum DropOutcome {
     /// Not tried yet.
     Planned,
-    /// The segment is gone.
+    /// The segment was dropped.
     Dropped,
     /// Kept: it has entries of this many held jobs.
     Held(usize),
@@ -215,7 +215,7 @@ mod tests {
         check(&five, bytes(300), &[], "0 bytes, 1 bytes");
         check(&five, entries(31), &[], "0 entries, 1 entries");
 
-        // What goes for its age counts for the other limits.
+        // Segments dropped for their age count for the other limits.
         let both = ClassBounds {
             oldest: Some(1),
             bytes: Some(300),

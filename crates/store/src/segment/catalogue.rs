@@ -80,7 +80,7 @@ impl Catalogue {
                 let mut slot = self.slot.write();
                 if Arc::ptr_eq(&slot, &state) {
                     let rebuilt = replace_damaged_state(self.dir.path(), &error, &self.metrics)?;
-                    // In use only once it is complete: without a row, an answer would be wrong. If
+                    // In use only once it is complete: without a row, a result would be wrong. If
                     // the disk is full, the next query retries.
                     self.refill(&rebuilt)?;
                     *slot = Arc::new(rebuilt);
@@ -218,7 +218,8 @@ impl Catalogue {
         let known = known.map(|(_, first_seq, metadata)| *first_seq..=metadata.totals.last_seq);
         let seqs: Vec<_> = known.chain(seqs).collect();
 
-        // The rows of segments are changed last: after a crash they still have the sequence numbers.
+        // The rows of segments are changed last: after a crash they still contain the sequence
+        // numbers.
         self.forget_last_jobs(&seqs)?;
         self.query(|state| state.forget(segments.iter().copied()))
     }

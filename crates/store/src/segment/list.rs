@@ -2,12 +2,12 @@
 //!
 //! # Invariant
 //!
-//! The segments of a class are in the order of their numbers, oldest first, and each is listed once.
-//! A segment that retention has hidden is shown again only by whoever hid it: a rewritten form never
-//! takes the place of a segment that is gone.
+//! The segments of a class are in the order of their numbers, oldest first, and each is listed
+//! once. A segment that retention has hidden is shown again only by whoever hid it: a rewritten
+//! form never takes the place of a dropped segment.
 //!
-//! A list is copied out, so a reader may have a segment that was dropped since. It finds no entries
-//! in it.
+//! A list is copied out, so a reader may still hold a segment that was dropped since. It finds no
+//! entries in it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ pub(crate) mod tests {
     use crate::vfs::{Disk, Fs};
     use saltcellar_base::clock::Micros;
 
-    /// A segment without entries, in a directory of its own.
+    /// A segment without entries, in a separate directory.
     pub(crate) fn segment(dir: &Path, class: Class, first_seq: u64) -> Arc<Segment> {
         let fs: Arc<dyn Fs> = Arc::new(Disk);
         let name: Arc<str> = format!("class-{}", class.index()).into();

@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! Queries return the same in each state of the index (in memory, open on disk, closed). A damaged
-//! index is never an error to readers: it is rebuilt from the log. Totals and times of the entries
-//! are known in each state: retention decides by them.
+//! index is never an error to readers: it is rebuilt from the log. Totals and timestamps of the
+//! entries are known in each state: retention decides by them.
 //!
 //! # Locks
 //!
@@ -51,7 +51,7 @@ pub(crate) const INDEX_ASIDE: &str = "index.old";
 /// Name of an index that was damaged, or made from another log, kept for diagnosis.
 pub(crate) const INDEX_DAMAGED: &str = "index.damaged";
 
-/// The state of a segment's index. Either form has the totals of the entries.
+/// The state of a segment's index. Either form contains the totals of the entries.
 #[derive(Debug)]
 enum Index {
     /// In memory: the segment is active or waits to be sealed.
@@ -159,7 +159,7 @@ impl Segment {
     /// of one segment, and new with each index that is rebuilt, which may lack a block that has
     /// become unreadable. Whatever is remembered by the number of a block is remembered under this.
     ///
-    /// What was found between two equal answers is of one numbering.
+    /// What was found between two equal results is of one numbering.
     pub(crate) fn numbering(&self) -> u64 {
         self.numbering.load(Ordering::Acquire)
     }
@@ -422,7 +422,7 @@ impl Segment {
             return false;
         };
 
-        // Readers that query it now have their own reference. It may have been rebuilt in memory
+        // Readers that query it now hold their own reference. It may have been rebuilt in memory
         // meanwhile, and then it stays.
         if let Index::Sealed { open, .. } = &mut *index {
             *open = None;
@@ -492,7 +492,7 @@ impl Segment {
         // Before `index`, as everywhere.
         let _held = self.shared_index.lock();
         let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
-        // Readers that still have the segment find no entries, and are not sent to a path that no
+        // Readers that still hold the segment find no entries, and are not sent to a path that no
         // longer exists.
         let index = std::mem::replace(&mut *self.index.write(), empty);
         work().inspect_err(|_| *self.index.write() = index)

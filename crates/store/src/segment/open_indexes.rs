@@ -22,8 +22,8 @@ use saltcellar_base::work;
 /// Opens the indexes of segments when they are needed.
 #[derive(Debug)]
 pub(crate) struct OpenIndexes {
-    /// Segments with an open sealed index, and its memory in bytes. Indexes are closed under it,
-    /// for which their own locks are only tried: whoever has one of those may wait here. Lock
+    /// Segments with an open sealed index, and its memory in bytes. Indexes are closed under it.
+    /// Their own locks are only tried, because a thread that holds one of them may wait here. Lock
     /// order: no lock is waited for under it.
     open: Mutex<Vec<(Arc<Segment>, usize)>>,
     /// Logical clock for the least recently used index.

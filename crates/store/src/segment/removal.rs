@@ -10,17 +10,18 @@
 //!
 //! A crash between two steps leaves either the whole segment or a drop that the next start finishes.
 //!
-//! Steps 1 and 2 need no free block: a full disk is what drops must help against. The directory of a
-//! segment contains a few short names, so its own block has room for another one. That of a class may be
-//! full: a new name is added before the old one goes, so step 4 may need a block. By then the bytes
-//! of the log are free; if that does not help, step 4 is retried later.
+//! Steps 1 and 2 need no free block: a full disk is what drops must help against. The directory of
+//! a segment contains a few short names, so its own block has room for another name. The class's
+//! directory may be full: a new name is added before the old name is removed, so step 4 may need a
+//! block. By then the bytes of the log are free; if that does not help, step 4 is retried later.
 //!
 //! Readers with open files continue. On a full disk the state database cannot be written, so before
 //! step 3 the log is truncated to nothing and the other files are removed; the empty log remains as
 //! the record of the unfinished drop. A start resumes after a crash.
 //!
-//! A large log without other users is truncated piece by piece: freeing hundreds of megabytes at
-//! once delays every sync on the file system. When disk space is short it is truncated in one step.
+//! A large log without other users is truncated piece by piece: freeing hundreds of megabytes in
+//! one step delays every sync on the file system. When disk space is short it is truncated in one
+//! step.
 
 use std::fs::{File, OpenOptions};
 use std::ops::RangeInclusive;
@@ -64,7 +65,7 @@ impl Dropped {
         (&self.class_name, self.first_seq)
     }
 
-    /// Whether the directory has the name under which it is removed.
+    /// Whether the directory already bears the name under which it is removed.
     fn is_renamed(&self) -> bool {
         name_of(&self.dir).ends_with(DROPPED)
     }
@@ -161,7 +162,7 @@ impl Drops {
         // The form before its blocks were merged, if that could not be removed: it would come back
         // in its place.
         rewrite::remove_older(fs, dir, &segment.class_name, segment.log().id())?;
-        // Durable before the segment goes, for the same reason.
+        // Durable before the segment is removed, for the same reason.
         sync_dir(fs, &self.dir.class_dir(&segment.class_name))?;
         // Read before the index is detached, after which the totals are empty.
         let seqs = segment.first_seq..=segment.totals().last_seq;
@@ -171,14 +172,14 @@ impl Drops {
 
         // Readers with an older segment list see an empty index instead of a missing log.
         if let Err(error) = segment.detach_index(|| mark(fs, dir)) {
-            // It still has its log, so readers get the segment back.
+            // Its log still exists, so readers get the segment back.
             self.segments.show(segment);
             return Err(error);
         }
         *is_closed = true;
 
-        // Not an error: the segment is gone for readers, and a reappearing one is dropped by the
-        // next round.
+        // Not an error: readers no longer find the segment, and if it reappears, the next round
+        // drops it.
         let synced = sync_dir(fs, dir);
         if let Err(error) = &synced {
             tracing::warn!(%error, "sync failed, a deleted segment may reappear after a power loss and is then deleted");

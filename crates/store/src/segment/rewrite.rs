@@ -1,8 +1,8 @@
 //! Compaction: when a segment is sealed, its small blocks are merged.
 //!
-//! On a quiet master each return is a commit of its own, and so a block with its own columns,
-//! dictionary and compressed bodies. Merged blocks are as dense as those written under load. Blocks
-//! that are at least half full are copied.
+//! On a quiet master each return is a separate commit, and therefore a block with its own columns,
+//! dictionary and compressed bodies. Merged blocks are as dense as blocks written under load.
+//! Blocks that are at least half full are copied.
 //!
 //! # Steps
 //!
@@ -91,7 +91,7 @@ pub(crate) fn plan(
         }
     }
 
-    // Copying is not worth it below this share; the limit has the reason.
+    // Copying is not worth it below this share; see the limit for the reason.
     Ok((merged_bytes * REWRITE_SHARE >= end).then_some(groups))
 }
 
@@ -176,8 +176,8 @@ fn write_log(
             .clone()
             .fold(0, |bits, at| bits | index.blocks().templates(at));
 
-        // A block of its own is copied with its checksums and bodies as they are; only its place is
-        // new.
+        // A block that is not merged is copied with its checksums and bodies as they are; only its
+        // place is new.
         let meta = if let [one] = metas {
             let meta = BlockMeta {
                 offset: out.end(),
@@ -210,7 +210,7 @@ fn merged(
     builder.clear();
 
     for meta in metas {
-        // One block after the other: a group has the size of one block.
+        // One block after the other: a group is at most as large as one block.
         let view = match segment.log().block(meta) {
             Ok(view) => view,
             Err(StoreError::Corrupt { .. }) => return Ok(None),
@@ -284,7 +284,7 @@ pub(crate) fn remove_older(
 ) -> Result<(), StoreError> {
     for old in generations(class_dir_of(dir))? {
         let is_older = old.first_seq == id.first_seq && old.dir != dir;
-        // Another segment that was moved here is not ours to remove.
+        // Another segment that was moved here must not be removed.
         if !is_older || misplaced(fs, &old, class_name, id.store_id)?.is_some() {
             continue;
         }
@@ -386,7 +386,7 @@ pub(crate) fn settle(
                 store_id,
                 first_seq,
             };
-            // The rest of a removal has no log.
+            // What remains of an interrupted removal contains no log.
             remove_older(fs, &only.dir, class_name, id)?;
         }
 

@@ -1,4 +1,4 @@
-//! Resource use of segments: entries, jobs, bytes, times.
+//! Resource use of segments: entries, jobs, bytes, timestamps.
 
 use std::path::Path;
 

@@ -201,7 +201,7 @@ impl Found {
             && has_all(newer)
     }
 
-    /// For a store that had settings and has no segment of them.
+    /// For a store that contained settings and now has no segment of them.
     pub(crate) fn lose_all(&mut self) {
         self.missing = Some(Missing {
             records: None,
@@ -409,7 +409,7 @@ impl Found {
         let records = self.segments.iter().flat_map(|segment| &segment.records);
         let present: BTreeSet<SeqNo> = records.map(|(seq, _)| *seq).collect();
 
-        // Each damaged frame has a range of its own, and ranges of both copies may alternate.
+        // Each damaged frame is a separate range, and ranges of both copies may alternate.
         let mut known = from;
         while known.next() < to {
             let ranges = self.segments.iter().flat_map(|segment| &segment.unsynced);

@@ -158,8 +158,8 @@ impl Journal {
 
         let mut batch = Vec::with_capacity(changes.len());
         for (index, (key, value)) in (0..).zip(changes) {
-            // Used up even if the batch is not written: what a failed write has left must not have the
-            // position of another change.
+            // Used up even if the batch is not written: what a failed write has left must not share
+            // its position with another change.
             self.position += 1;
             batch.push(Record {
                 key,
@@ -294,7 +294,7 @@ impl Journal {
         };
         format::make_dir(&*self.fs, dir)?;
         let mut log = LogWriter::create(&*self.fs, &dir.join("log"), SETTINGS, id, at)?;
-        // It has the hashes of tokens.
+        // It contains the hashes of tokens.
         log.make_private()?;
 
         let head = Record::of_head(Head {

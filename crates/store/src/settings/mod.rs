@@ -1,9 +1,9 @@
 //! Settings: what cannot be rebuilt from entries, such as the cursors of consumers, holds and
 //! tokens.
 //!
-//! They are records, a key with a value or nil, of a log class of their own, in the same frames as
-//! entries. The last record of a key counts. [`Settings`] has all latest values in memory, as a view
-//! of that log; whoever owns a kind of setting implements [`Setting`] for it.
+//! They are records, a key with a value or nil, in a separate log class and in the same frames as
+//! entries. The last record of a key counts. [`Settings`] keeps all latest values in memory, as a
+//! view of that log; whoever owns a kind of setting implements [`Setting`] for it.
 //!
 //! # Invariants
 //!
@@ -15,8 +15,8 @@
 //! **Unknown is never new.** After a loss each owner takes the careful side for values that may be
 //! out of date ([`Found::is_uncertain`]) and for names that it does not know ([`Settings::loss`]).
 //!
-//! The class has sequence numbers of its own: its records are written while the appender is busy,
-//! refuses entries because the disk is nearly full, or does not run.
+//! The class has separate sequence numbers, because its records are written even while the appender
+//! is busy, rejects entries because the disk is nearly full, or does not run.
 //!
 //! # Modules
 //!

@@ -108,7 +108,7 @@ fn filled() -> (tempfile::TempDir, BTreeMap<String, u64>) {
 
 fn copy_of(from: &Path) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
-    // Not by a program: while one is started, it has the locks of all stores of this process.
+    // Not by a program: while one is started, it holds the locks of all stores of this process.
     for dir in segments(from) {
         let copy = to.path().join(dir.strip_prefix(from).unwrap());
         fs::create_dir_all(&copy).unwrap();

@@ -108,7 +108,7 @@ fn a_commit_wakes_a_waiting_follower() {
         put(&rig, 0..1);
         assert!(waits.join().unwrap() > next);
     });
-    // Waiting for an existing entry returns at once.
+    // Waiting for an existing entry returns immediately.
     rig.store
         .wait_for(next, std::time::Duration::from_secs(3600));
 }

@@ -42,7 +42,7 @@ fn filled(name: &str, fun: &str, limits: Limits) -> (tempfile::TempDir, Rig) {
     (dir, rig)
 }
 
-/// In one growing segment, each in a block of its own.
+/// In one growing segment, each in a separate block.
 fn growing(name: &str, fun: &str) -> (tempfile::TempDir, Rig) {
     filled(name, fun, Limits::default())
 }
@@ -96,7 +96,8 @@ fn a_repeated_limited_search_tests_no_ids_and_reads_only_blocks_with_allowed_ent
                 .iter()
                 .all(|event| event.minion.starts_with("web"))
         );
-        // One block per event, as without limits where every event is allowed; the other class is looked at once.
+        // One block per event, as without limits where every event is allowed; the other class is
+        // examined once.
         assert_eq!((page.stats.minions, page.stats.entries), (0, most as u64));
         assert!(page.stats.blocks <= most as u64 + 1, "{:?}", page.stats);
     }
@@ -475,8 +476,8 @@ fn lists_what_is_allowed(rig: &Rig) {
     }
 }
 
-/// A store with a sealed segment of jobs that has a block for each entry, and that segment. Odd jobs
-/// are those of web1, and the others those of db1.
+/// A store with a sealed segment of jobs that contains a block for each entry, and that segment.
+/// Odd jobs belong to web1, even jobs to db1.
 fn of_many_blocks() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
     let (dir, rig) = Rig::new(Limits {
         segment_bytes_max: 1 << 20,

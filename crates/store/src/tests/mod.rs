@@ -404,7 +404,7 @@ fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
 #[test]
 fn metadata_from_a_damaged_index_are_discarded() {
     let dir = closed_store(SMALL, 0..100);
-    // State database and index belong to another log: neither has a job of this one.
+    // State database and index belong to another log: neither contains a job of this log.
     let state = crate::index::state::StateDatabase::open(&dir.path().join("state")).unwrap();
     for (name, first_seq, metadata) in state.segments().unwrap() {
         let none = index::SegmentMetadata::new(metadata.totals, None, std::iter::empty());

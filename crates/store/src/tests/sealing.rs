@@ -1,4 +1,5 @@
-//! Sealed segments: same answers as before, dense, and complete after a crash at any step.
+//! Sealed segments return the same results as before, are dense, and are complete after a crash at
+//! any step.
 
 use std::fs;
 use std::path::Path;

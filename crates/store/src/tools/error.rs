@@ -34,7 +34,7 @@ pub enum ToolError {
         /// The target.
         path: PathBuf,
     },
-    /// The target has a backup of another store, or of a later state of this one.
+    /// The target contains a backup of another store, or of a later state of this store.
     #[error(
         "{} holds a backup that this store must not replace: {found}. Nothing was changed. If the store was lost, restore it first: \
          `saltcellar store restore {} DIR`. To keep both, choose another directory for the new backup",

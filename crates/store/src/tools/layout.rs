@@ -162,7 +162,7 @@ impl SegmentFiles {
             match open_to_read(&path) {
                 Ok(file) => return Ok(FoundLog::Open(file)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-                // Says nothing about the other segments, which the tool goes on with.
+                // Says nothing about the other segments, and the tool continues with them.
                 Err(e) if is_damage(&e) => {
                     return Ok(FoundLog::Unreadable(io_at("open", &path)(e)));
                 }
@@ -257,7 +257,7 @@ impl DaemonWatch {
         // The time first: a daemon that starts in between is the holder, or has changed the time.
         let taken = format::last_taken(dir)?;
         let holder = match format::is_locked(dir) {
-            // Who has the lock cannot be asked: as if nobody had it. Whoever looks here only reads.
+            // If it is unknown who holds the lock, assume that nobody does: this caller only reads.
             Err(error) if error.is_damage() => None,
             holder => holder?,
         };
@@ -400,7 +400,8 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             let mut suffixes = [format::NEW, format::DROPPED].into_iter();
             let plain = suffixes.find_map(|suffix| name.strip_suffix(suffix));
             let known = format::generation_of(plain.unwrap_or(name));
-            // Also a file with the name of a segment. Not `is_dir`: it may have gone meanwhile.
+            // Also a file with the name of a segment. Not `is_dir`: it may have been removed
+            // meanwhile.
             if known.is_none() || segment.is_file() {
                 found.push(segment);
                 continue;

@@ -260,7 +260,7 @@ impl Account {
         (*class_name == name.0).then_some(*first_seq)
     }
 
-    /// Counts what is lost, in the order of reading. `state_dir` names the logs that are gone.
+    /// Counts what is lost, in the order of reading. `state_dir` names the missing logs.
     pub(crate) fn losses(&self, state_dir: &Path) -> Vec<Loss> {
         let mut losses = self.losses.clone();
         let missing = self.known.iter().filter_map(|(name, segment)| {

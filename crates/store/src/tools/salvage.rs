@@ -269,8 +269,8 @@ fn is_small(name: &str) -> bool {
     matches!(name, "MANIFEST" | "UNFINISHED") || layout::is_known(name)
 }
 
-/// The files that a salvaged store gets unchanged, by their names in a store. Those of a backup
-/// have a number at their end; the highest is the newest.
+/// The files that a salvaged store gets unchanged, by their names in a store. Copies in a backup
+/// end in a number; the highest is the newest.
 fn small_files(from: &Path) -> Result<BTreeMap<String, PathBuf>, StoreError> {
     let mut found = BTreeMap::new();
 
@@ -355,7 +355,7 @@ fn lost_smalls(
 /// Copies the files of a directory, if it exists, and of those in it. Files that the disk cannot
 /// open are left out, and added to `faults`.
 fn copy_tree(from: &Path, to: &Path, faults: &mut Vec<FileFault>) -> Result<(), StoreError> {
-    // As in the store: the files of a bus have a directory of their own.
+    // As in the store: the files of each bus are in a separate directory.
     for path in files::list(from)? {
         let target = to.join(path.file_name().unwrap_or_default());
         let kind = std::fs::symlink_metadata(&path)
@@ -427,7 +427,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
         }
         // An index contains no entries, only where they are.
         let is_index = matches!(name, INDEX | "index.tmp" | INDEX_ASIDE | INDEX_DAMAGED);
-        // Devices and links have no data of a log.
+        // Devices and links contain no log data.
         if is_index || !kind.is_file() || dir == root && is_small(name) {
             continue;
         }

@@ -412,7 +412,7 @@ impl Now {
             return Err(failure);
         }
 
-        // A full disk has no space for bytes or names.
+        // A full disk takes no more bytes or names.
         let wanted = match act {
             Act::Write => bytes as u64,
             Act::Create | Act::MakeDir => 1,

@@ -155,7 +155,7 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     // Not waited for: retention holds its lock while it truncates the log away.
     match file.try_lock_shared() {
-        // The bytes are going, so the caller treats the file as gone.
+        // The bytes are being freed, so the caller treats the file as removed.
         Err(TryLockError::WouldBlock) => Err(io::Error::new(
             io::ErrorKind::NotFound,
             "the file is being removed",

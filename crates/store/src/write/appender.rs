@@ -332,7 +332,7 @@ impl Appender {
             }
         }
 
-        // All senders are gone. The result in flight decides whether the rest may still be
+        // All senders have hung up. The result in flight decides whether the rest may still be
         // committed.
         self.wait_for_idle();
         self.hand_over(true);

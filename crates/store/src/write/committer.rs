@@ -282,8 +282,8 @@ impl Active {
 pub struct Committer {
     pub(crate) commits: Receiver<Commit>,
     pub(crate) results: Sender<CommitResult>,
-    /// Lock order: before `index` of an active segment, and before those that an answer to a sender
-    /// takes: both happen under it.
+    /// Lock order: before `index` of an active segment, and before the locks that an
+    /// acknowledgement takes: both happen under it.
     pub(crate) writer: Arc<Mutex<SegmentWriter>>,
 }
 
@@ -577,8 +577,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns the active segment of a class; creates one named `first_seq` if it has no active
-    /// one.
+    /// Returns the active segment of a class; creates one named `first_seq` if there is none.
     fn active_segment(
         &mut self,
         class: Class,

@@ -23,8 +23,9 @@
 //! event: it is stored only if no source has delivered the event, and the event is then a
 //! duplicate.
 //!
-//! An entry that a peer of a cluster sent itself has a number there, by which its source knows repetitions. Here it is one more
-//! delivery of what this master's bus may bring as well ([`counted_as`]).
+//! An entry that a peer of a cluster sent itself has a number there, by which its source knows
+//! repetitions. Here it is another delivery of what this master's bus may bring as well
+//! ([`counted_as`]).
 //!
 //! What is not stored as an event is counted apart and does not count as an occurrence of the event: otherwise a forged event
 //! before the call would hide the event that the bus brings after it. The memory after a start is the same, because a stored
@@ -61,8 +62,9 @@ impl<V: Copy + Default + PartialEq> Table<V> {
     /// Slots of a table before its first entry.
     const SLOTS_MIN: usize = 1024;
 
-    /// Slots from which a table grows to its full size at once: a later step would stop the appender for milliseconds, mostly for
-    /// fresh memory, and a table this large will most likely be full.
+    /// Slots from which a table grows to its full size in one step: a later step would stop the
+    /// appender for milliseconds, mostly for fresh memory, and a table this large will most likely
+    /// be full.
     const SLOTS_MANY: usize = 64 * 1024;
 
     /// A table for this many keys.
@@ -215,7 +217,7 @@ fn counted_as(entry: &saltcellar_model::Entry<'_>) -> Source {
 enum KeyOf {
     /// The counts of an event.
     Event = 1,
-    /// The first answer of a minion to a job.
+    /// The first return of a minion for a job.
     Answer = 2,
     /// The counts of a return that is not stored as an event.
     Apart = 3,
@@ -233,9 +235,9 @@ fn key_of(hash: u64, of: KeyOf) -> u64 {
 pub(crate) enum DedupeOutcome {
     /// Store it.
     New,
-    /// Store it: the minion has answered this job before, with another answer.
+    /// Store it: the minion has returned from this job before, with another result.
     Differs,
-    /// Store it, but not as an event: a returner call confirms an answer known only from a bus.
+    /// Store it, but not as an event: a returner call confirms a return known only from a bus.
     Confirms,
     /// A duplicate: do not store it.
     Known,
@@ -243,8 +245,9 @@ pub(crate) enum DedupeOutcome {
     SeenOnBus,
 }
 
-/// The first answer of a minion to a job: its digest without the last two bits, of which one says that there is an answer, and the other
-/// whether it came from a returner call, whose data the minion's key signed. An event may be forged.
+/// The first return of a minion for a job: its digest without the last two bits. One of these says
+/// that there is a return, the other whether it came from a returner call, whose data the minion's
+/// key signed. An event may be forged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct First(u64);
 
@@ -348,7 +351,7 @@ enum Deliveries {
     None,
     /// A single source: no event is a duplicate. Their keys, oldest first, are not counted yet.
     One(Source, VecDeque<u64>),
-    /// Each event is counted at once.
+    /// Each event is counted immediately.
     Several,
 }
 
@@ -604,7 +607,7 @@ impl Dedupe {
         true
     }
 
-    /// Counts the listed keys of a kind, and each further one at once.
+    /// Counts the listed keys of a kind, and from then each further key immediately.
     fn count_listed(&mut self, kind: Kind) {
         let of_kind = self.deliveries.get_mut(kind as usize);
         let of_kind = of_kind.expect("one for each kind");
@@ -683,7 +686,7 @@ impl Dedupe {
         }
     }
 
-    /// Finalizes decisions; `on_disk` has the last durable sequence number per class.
+    /// Finalizes decisions; `on_disk` contains the last durable sequence number per class.
     pub(crate) fn keep(&mut self, on_disk: &[SeqNo]) {
         // From the front only: a decision behind one that is still open stays a little longer.
         while self
@@ -837,7 +840,7 @@ mod tests {
         }
         assert!(put(&mut dedupe, Source::EventReturn, remembered + 4));
         // The others are counted with the list, and those that had left it are new. The first
-        // answer to the job takes a place of a generation as well.
+        // return of the job takes a place of a generation as well.
         let known = (0..=remembered + 3).rev();
         let known = known.take_while(|n| put(&mut dedupe, Source::EventReturn, *n));
         assert_eq!(known.count(), 6);
@@ -1011,7 +1014,7 @@ mod tests {
         };
         let (ours, other) = (leaked(1), leaked(66));
         let deliveries = DELIVERIES.map(|(source, at)| prepared(source, at, ours));
-        // Another answer of the same minion: a forged event, or one that the master vouches for.
+        // Another return of the same minion: a forged event, or one that the master vouches for.
         let others = [
             None,
             Some(prepared(Source::Bus, 0, other)),
@@ -1021,7 +1024,7 @@ mod tests {
         let mut orders = 0_u32;
         let mut try_order = |order: &[usize]| {
             for other in &others {
-                // The other answer, and a restart, before one of the deliveries.
+                // The other return, and a restart, before one of the deliveries.
                 for (before, restart) in
                     (0..order.len()).flat_map(|n| (0..=order.len()).map(move |m| (n, m)))
                 {
@@ -1142,7 +1145,7 @@ mod tests {
         let [new, known] = [DedupeOutcome::New, DedupeOutcome::Known];
         assert_eq!(outcomes, [new, known, known, DedupeOutcome::Confirms]);
 
-        // The event has the peer, so it is stored as well.
+        // The event names the peer, so it is stored as well.
         let mut dedupe = memory();
         let outcomes = [mirrored(), mirrored(), bus, bus].map(|one| check(&mut dedupe, &one));
         assert_eq!(outcomes, [new, known, new, new]);

@@ -172,8 +172,8 @@ fn newest_blocks(log: &LogReader, window: usize, metrics: &Metrics) -> Vec<Chose
             .max_by_key(|walk| walk.newest);
         let Some(walk) = newest else { break };
 
-        // Enough entries, and no remaining block can have a newer one; or enough bytes, whatever
-        // they hold.
+        // Enough entries, and no remaining block can contain a newer entry; or enough bytes,
+        // whatever they contain.
         if (entries >= window && walk.newest < Some(oldest)) || bytes >= DEDUPE_REFILL_BYTES {
             break;
         }

@@ -91,7 +91,7 @@ impl MemLatest {
         match time(self).cmp(&time(other)) {
             Ordering::Less => true,
             Ordering::Greater => false,
-            // Of the same time, or none has one.
+            // Of the same time, or neither contains one.
             Ordering::Equal => newness(self) < newness(other),
         }
     }
@@ -186,7 +186,7 @@ pub(crate) struct MemIndex {
     names: Names,
     /// Data per minion, by number of its name.
     noted: Vec<Noted>,
-    /// Minions of each block, concatenated; `minion_ends` has the end of each block.
+    /// Minions of each block, concatenated; `minion_ends` contains the end of each block.
     minions: Arena<u32>,
     minion_ends: Vec<u32>,
     /// Bytes of the entries of each block.
@@ -676,7 +676,7 @@ impl MemIndex {
         }
     }
 
-    /// The jid of a job, if it has no time.
+    /// The jid of a job, if it contains no time.
     fn free_jid(&self, job: u32) -> &[u8] {
         self.free
             .get(&job)

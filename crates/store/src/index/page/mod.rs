@@ -27,7 +27,7 @@ pub(crate) type Page = (Vec<u8>, Vec<u8>);
 /// Packs records into pages.
 pub struct PageWriter {
     zstd: zstd::bulk::Compressor<'static>,
-    /// Bytes of a page before compression; a larger record has a page of its own.
+    /// Bytes of a page before compression; a larger record gets a separate page.
     raw_max: usize,
     pages: Vec<Page>,
 }

@@ -215,7 +215,7 @@ impl CheckedTree {
         let mut kept = self.sum.lock();
         let mut sum = *kept;
         guarded(&self.dir, || {
-            // Already gone, as after a drop that was interrupted.
+            // Already removed, as after a drop that was interrupted.
             let Some(old) = self.tree.get(key)? else {
                 return Ok(());
             };

@@ -703,7 +703,7 @@ impl Consumer {
         }
     }
 
-    /// Fails if another holder has the lease.
+    /// Fails if another client holds the lease.
     fn check_lease(&self, holder: &str, now: Duration) -> Result<(), StoreError> {
         let Some(lease) = self
             .lease

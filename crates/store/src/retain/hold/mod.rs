@@ -4,8 +4,9 @@
 //! of the settings may be lost, or a hold cannot be read, every job counts as held: a job whose hold
 //! is lost must not be deleted.
 //!
-//! Masters that share a history also share their holds. Each change of a hold has a time, and the latest
-//! change of a job counts, wherever it was made. A release therefore leaves a record ([`Released`]).
+//! Masters that share a history also share their holds. Each change of a hold has a timestamp, and
+//! the latest change of a job counts, wherever it was made. A release therefore leaves a record
+//! ([`Released`]).
 //!
 //! # Invariant
 //!

@@ -169,7 +169,7 @@ fn a_table_of_another_store_hides_nothing() {
     check_rebuilt(dir.path(), tables.len() as u64);
 }
 
-/// The log of a quiet master has many blocks until it is sealed, and few afterwards.
+/// The log of a quiet master contains many blocks until it is sealed, and few afterwards.
 #[test]
 fn a_table_of_an_older_generation_of_the_log_hides_nothing() {
     let limits = Limits {

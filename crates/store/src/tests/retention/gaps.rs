@@ -16,7 +16,7 @@ fn latest_jobs_are_correct_when_segments_newer_than_a_held_one_are_dropped() {
         ..FOREVER
     };
     let rig = Rig::open_with(&with(dir.path(), &[jobs(keep)]));
-    // The minions of the first hundred events answer repeatedly.
+    // The minions of the first hundred events return repeatedly.
     for n in 0..600 {
         let tag = format!("salt/job/{}/ret/web{}", jid(n / 10), n % 100);
         let mut w = saltcellar_wire::msgpack::Writer::new();

@@ -675,7 +675,7 @@ fn a_reader_of_a_dropped_segment_finishes() {
             .unwrap()
             .is_empty()
     );
-    // A segment whose index was closed answers as empty, and creates no directory.
+    // A segment whose index was closed appears empty, and creates no directory.
     let asked = shared.blocks.indexes().query(
         closed,
         |index| index.blocks().metas().len(),

@@ -71,7 +71,8 @@ pub(crate) struct FileVersion {
 pub struct LogCopy {
     pub(crate) class_name: String,
     pub(crate) first_seq: SeqNo,
-    /// The last sequence number in the copy; that before `first_seq` if it has no entries.
+    /// The last sequence number in the copy; the number before `first_seq` if it contains no
+    /// entries.
     pub(crate) last_seq: SeqNo,
     /// Name in the backup.
     pub file: String,
@@ -163,7 +164,7 @@ impl Manifest {
 
     /// The last sequence number of an entry in the backup.
     pub(crate) fn last_seq(&self) -> SeqNo {
-        // Settings have numbers of their own.
+        // Settings are numbered separately.
         let of_entries = self.logs.iter().filter(|log| log.class_name != SETTINGS);
         let last = of_entries.map(|log| log.last_seq).max();
         last.unwrap_or_default()

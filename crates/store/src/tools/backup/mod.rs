@@ -145,7 +145,7 @@ pub fn backup(
 
     let store = public_id(store_id);
     if let Some(before) = &before {
-        // Settings have numbers of their own.
+        // Settings are numbered separately.
         let of_entries = sources.iter().filter(|source| !source.is_of_settings());
         let logged = of_entries.map(|source| source.last_seq.next()).max();
         let end = numbers.end.max(logged.unwrap_or_default());
@@ -312,7 +312,7 @@ fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
     log.version == source.version && (log.state == SegmentState::Sealed) == source.segment.is_sealed
 }
 
-/// Whether a directory is empty or has only files of an interrupted first backup.
+/// Whether a directory is empty or contains only files of an interrupted first backup.
 fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
     // One leftover is enough: an interrupted first backup left copies next to it.
     let is_leftover = |path: &PathBuf| {
@@ -552,8 +552,8 @@ fn small(
         .iter()
         .find(|small| small.name == name && small.hash == hash);
 
-    // The copy that the last manifest names is kept if its content is the same, whatever the times
-    // of the file say.
+    // The copy that the last manifest names is kept if its content is the same, whatever the file's
+    // timestamps are.
     if let Some(known) = known.filter(|small| to.join(&small.file).is_file()) {
         return Ok(Some(known.clone()));
     }

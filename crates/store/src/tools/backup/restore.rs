@@ -77,7 +77,7 @@ pub fn restore(
     }
     files::check_disjoint(from, to)?;
 
-    // The greater one counts: a manifest of a store without `SEQUENCE` has no number.
+    // The greater one counts: the manifest of a store without `SEQUENCE` contains no number.
     let used = SeqNo(manifest.sequence).max(manifest.last_seq().next());
     let renumbering = Renumbering::new("restore", used, Micros(manifest.made), now)?;
     // Check that all files exist before writing any.

@@ -1,7 +1,7 @@
 //! One bit of each byte of a store changed: what is lost is at most a block, and is never silent.
 //!
 //! A short form takes some bytes of each file. `FLIPS=all` takes each byte, as `make crash` does.
-//! `FORMAT` and the settings have such tests of their own.
+//! `FORMAT` and the settings have separate tests of this kind.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

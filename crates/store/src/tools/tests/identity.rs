@@ -192,7 +192,7 @@ fn no_number_names_two_entries_after_a_restore_or_a_salvage() {
 fn every_file_that_cannot_be_rebuilt_is_in_a_backup_or_has_a_reason() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
-    // Settings are in the log, and have a test of their own.
+    // Settings are in the log, and have a separate test.
     let present = ["spill/bus/0000000001-1.spill"];
     fs::create_dir_all(state.join("spill/bus")).unwrap();
     for name in present {

@@ -487,7 +487,7 @@ fn a_daemon_that_starts_during_a_check_is_no_damage() {
     let error = error.to_string();
     assert!(error.contains("started and stopped during each"), "{error}");
 
-    // A salvaged store would be of two times.
+    // A salvaged store would mix the states of two moments.
     let to = dir.path().join("new");
     let mut start = AtStep(0, |step| {
         if step == 0 {
@@ -582,8 +582,8 @@ fn salvage_copies_readable_entries_and_reports_the_rest() {
     let (dir, state) = a_store();
     let before = content(&state);
     let (jobs, events) = (logs(&state, "jobs"), logs(&state, "events"));
-    // All at once: no FORMAT, a header cut out, a torn and a flipped frame, an unknown class, a foreign file, bytes cut
-    // from a log by a start, and a copy of a segment under another name.
+    // All together: no FORMAT, a header cut out, a torn and a flipped frame, an unknown class, a
+    // foreign file, bytes cut from a log by a start, and a copy of a segment under another name.
     fs::remove_file(state.join("FORMAT")).unwrap();
     flip(&jobs[0], 3);
     let at = frames(&jobs[1]);
@@ -823,7 +823,7 @@ fn a_backup_omits_preallocated_bytes() {
         put(intake, 0..4);
         assert!(backed_up().segments_copied > 0);
         assert_eq!(backed_up().segments_copied, 0);
-        // File sizes do not change, and neither may their times.
+        // File sizes do not change, and neither may their timestamps.
         let files: Vec<_> = layout::segments(dir.path())
             .unwrap()
             .iter()

@@ -1,8 +1,8 @@
 //! A simulated disk whose power can be cut.
 //!
-//! Every operation is applied to a real directory at once, which has the role of the page cache.
-//! The disk also records, for each file, its bytes as of the last successful sync and the writes
-//! since; for each directory, its names as of the last sync and the changes since.
+//! Every operation is immediately applied to a real directory, which plays the role of the page
+//! cache. The disk also records, for each file, its bytes as of the last successful sync and the
+//! writes since; for each directory, its names as of the last sync and the changes since.
 //! [`PowerCut::cut`] creates a directory with the synced state and a random part of the rest:
 //! single writes, single 512-byte sectors of them, single names, sizes.
 //!

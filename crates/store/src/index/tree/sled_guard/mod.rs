@@ -60,8 +60,8 @@ fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     let place = dir.join("db");
     let held = File::open(&place).map_err(io_at("open", &place))?;
     let deadline = Instant::now() + INDEX_BUSY_TIMEOUT;
-    // A shared lock: several readers may copy at once, and the copy is taken between two owners of
-    // the database.
+    // A shared lock: several readers may copy at the same time, and the copy is taken between two
+    // owners of the database.
     while let Err(why) = held.try_lock_shared() {
         if Instant::now() >= deadline {
             return Err(io_at("lock", &place)(why.into()));
@@ -155,7 +155,7 @@ pub(crate) fn guarded<T>(
         }
     };
 
-    // After a fatal error, sled answers every call with the text of that error.
+    // After a fatal error, sled returns the message of that error from every call.
     match os_error_in(&what) {
         Some(why) => Err(refused(why)),
         None => Err(StoreError::Index {

@@ -112,7 +112,7 @@ pub(crate) fn difference(
         .then(|| "the latest jobs per function differ between index and log".to_owned()))
 }
 
-/// Whether the index has every tag template of a block. Templates that share a bit cannot be
+/// Whether the index contains every tag template of a block. Templates that share a bit cannot be
 /// checked.
 fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, block: usize) -> bool {
     let (found, expected) = (
