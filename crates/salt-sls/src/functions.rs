@@ -77,7 +77,8 @@ type Native = Option<Result<Value, Raised>>;
 
 /// Calls a function; `None` if it is none of [`NAMES`], or needs Salt with these arguments.
 ///
-/// `opts` and `grains` are what is known of the master's. Salt may know more, so a missing key is not an answer.
+/// `opts` and `grains` are what is known of the master's options and grains. Salt may know more, so
+/// a missing key proves nothing.
 pub fn call(
     fun: &str,
     args: &[Value],

@@ -323,12 +323,15 @@ impl Lock {
         loop {
             let file = match OpenOptions::new().read(true).write(true).open(&path) {
                 Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                    // Another process may create the file at the same time, so the loop opens
+                    // whichever is there.
                     create_format(fs, state_dir)?;
                     continue;
                 }
                 file => file.map_err(io_at("open", &path))?,
             };
 
+            // Polled, because `flock` has no timeout.
             while !try_lock(&file, FlockOperation::NonBlockingLockExclusive)
                 .map_err(io_at("lock", &path))?
             {

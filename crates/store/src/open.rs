@@ -290,6 +290,8 @@ impl Keeping {
         let log = &reading.log;
 
         let consumers = Consumers::open(settings.clone(), log.clone(), metrics.clone());
+
+        // A cursor beyond the end of the log, as after a restore, would skip new entries.
         consumers.limit_to(next_seq);
         let consumers = Arc::new(consumers);
         let salt_keeps = Arc::new(SaltKeeps::open(settings.clone()));

@@ -542,6 +542,8 @@ fn event_of<'a>(
     let seen = seen.unwrap_or_else(|_| peek(data));
     let mut received = entry_of(tag, data, &seen, source, at);
 
+    // Fingerprints are computed from the bytes that are stored, without the mark of a peer: all
+    // masters must get the same fingerprints.
     let (body, fingerprints) = match seen.foreign(data, mark) {
         None => (None, fingerprints(&received, seen.answer)),
         Some(Foreign { origin, body }) => {

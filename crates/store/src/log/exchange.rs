@@ -197,6 +197,8 @@ fn first_of(bytes: &[u8]) -> Result<(BlockView, &[u8]), NoBlock> {
         return Err(damaged("a block with another checksum"));
     }
 
+    // The checksums prove nothing about the sender, so the contents are validated as well. Heads
+    // are read in place, which needs the alignment.
     let mut aligned = AlignedVec::new();
     aligned.extend_from_slice(head);
     let view = BlockView::new(aligned, Some(bodies.to_vec())).map_err(NoBlock::Damaged)?;

@@ -669,6 +669,8 @@ impl LogFile {
                 return Err(self.corrupt(at, "the log was truncated during a read".to_owned()));
             }
 
+            // Asked after the read, which has noted unreadable sectors: the zero bytes in their
+            // place must not be written.
             for part in self.readable_parts(&(at..at + want as u64)) {
                 let bytes = usize::try_from(part.start - at)
                     .ok()

@@ -154,6 +154,7 @@ impl LogReader {
             );
         }
 
+        // The rows of a dropped segment may still be in the database.
         let is_stored = self.segments.stored_seqs();
         let known = self
             .catalogue

@@ -168,6 +168,7 @@ impl LogReader {
                         continue;
                     };
 
+                    // Positions are found by key, and keys of jids without a time may collide.
                     let is_of_job = at < rows.len()
                         && if one.is_plain {
                             rows.jid_key(at) == Some(one.key)

@@ -161,6 +161,8 @@ impl AgeClock {
         let now = state.update(wall, monotonic);
         let after = state.step.map(|(step, _)| step);
 
+        // Only transitions are logged: a step can last for a day, and the clocks are compared
+        // often.
         match (before, after) {
             (None, Some(Step { ahead, left })) => {
                 metrics.clock_steps.add(1);

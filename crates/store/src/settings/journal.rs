@@ -309,6 +309,8 @@ impl Journal {
         }
         self.flush(|frame| log.append_frame(frame))?;
 
+        // Durable before the caller renames the directory: a segment with its final name is
+        // complete.
         let end = log.end();
         log.finish()?;
         sync_dir(&*self.fs, dir)?;

@@ -407,7 +407,7 @@ fn note_loss(
     now: Micros,
 ) -> Result<(), StoreError> {
     let before = loss_of(values);
-    // What two losses have left does not fit together.
+    // Logs from two losses do not fit together, so after an earlier loss none are named.
     let logs = if before.is_none() { logs } else { Vec::new() };
     let before = before.map(|loss| Missing {
         records: loss.records,

@@ -118,6 +118,8 @@ fn take(
     for n in 0..rows.len() {
         let (tag, jid) = (rows.tag(n), rows.jid(n));
         let entry = rows.entry(n, &tag, &jid, rows.body(n)?);
+        // The classifier also learns the classes of recent jobs here; later events of these jobs
+        // may name no function.
         count(classifier.class_of(&entry), &entry);
 
         let Entry {

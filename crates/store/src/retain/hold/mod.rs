@@ -295,9 +295,13 @@ impl Holds {
 
         let _one = self.changing.lock();
         let mut latest = self.latest(own);
+
+        // Counted across the whole message, because a single large message must not exceed the
+        // limit.
         let is_hold = |change: &&HoldChange| change.held.is_some();
         let mut holds = latest.values().filter(is_hold).count();
         let mut new = Changes::default();
+
         for change in changes {
             if !change.is_valid() {
                 merged.invalid += 1;
@@ -336,7 +340,9 @@ impl Holds {
                     new.put(&change.jid, &Released { changed })?;
                 }
             }
+
             merged.taken += 1;
+            // A later change in the same message must be compared with this change.
             latest.insert(change.jid.clone(), change);
         }
 

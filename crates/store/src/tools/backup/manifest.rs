@@ -216,6 +216,7 @@ impl Manifest {
             );
         }
 
+        // The last line proves that the manifest is complete.
         let lines = text.lines().count();
         let hash = xxh3_128(text.as_bytes());
         let _ = writeln!(text, "end {lines} {hash:032x}");
