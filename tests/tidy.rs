@@ -1820,7 +1820,7 @@ fn the_page_of_the_http_api_is_generated_from_its_openapi_document() {
                 .iter()
                 .map(|(kind, answer)| format!("`{kind}`: {}", type_of(&answer["schema"])))
                 .collect();
-            writeln!(expected, "- answer: {}", answers.join("; ")).unwrap();
+            writeln!(expected, "- response: {}", answers.join("; ")).unwrap();
             let body = &operation["requestBody"]["content"]["application/json"]["schema"];
             let parameters = operation["parameters"].as_array().unwrap();
             if !parameters.is_empty() || body.is_object() {
@@ -1858,7 +1858,7 @@ fn the_calls_in_the_page_of_the_wire_are_generated_from_their_types() {
         );
         write!(
             expected,
-            "\n## `{name}`\n\n{doc}.\n\n- right: {right}\n- answer: {}\n",
+            "\n## `{name}`\n\n{doc}.\n\n- right: {right}\n- response: {}\n",
             type_of(&call["answer"])
         )
         .unwrap();
@@ -1891,7 +1891,7 @@ fn the_calls_in_the_page_of_the_wire_are_generated_from_their_types() {
         }
     }
 
-    expected += "\n# Types of answers\n\nA time is an integer: microseconds since 1970 UTC. A field without a value is nil or absent.\n";
+    expected += "\n# Response types\n\nA time is an integer: microseconds since 1970 UTC. A field without a value is nil or absent.\n";
     types(&document["types"], "##", &mut expected);
     check_page("docs/WIRE.md", &expected);
 }

@@ -23,7 +23,7 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 Runs until SIGTERM or Ctrl-C, then stores all received events and exits.
-No configuration is required. The daemon of root keeps its state in /var/lib/saltcellar and listens on \
+No configuration is required. Run as root, the daemon keeps its state in /var/lib/saltcellar and listens on \
 /run/saltcellar/saltcellar.sock; the daemon of another user uses directories of that user.
 
 Examples:

@@ -491,7 +491,7 @@ counters! {
     reactor_reads_paused: Harmless,
     /// Reactions completed.
     reactions_done: Harmless,
-    /// Reactions that failed to render, so that no call was made.
+    /// Reactions that failed to render; no call was made.
     reactions_failed: ShownBy("reactor"),
     /// Reactions with some calls made and the rest failed to render or dead-lettered.
     reactions_partial: ShownBy("reactor"),

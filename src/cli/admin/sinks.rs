@@ -21,7 +21,7 @@ pub(in crate::cli) enum Sinks {
     List,
     /// Show one sink: destination, position, counters, last error
     Show(Name),
-    /// Send the newest matching event to the destination, and print request and answer
+    /// Send the newest matching event to the destination, and print request and response
     #[command(after_long_help = TEST_EXAMPLES)]
     Test(Name),
     /// Stop deliveries; the position stays

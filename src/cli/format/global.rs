@@ -24,7 +24,7 @@ pub(in crate::cli) struct Global {
         help_heading = "Global options"
     )]
     pub(in crate::cli) state_dir: Option<PathBuf>,
-    /// Read this configuration file, and `conf.d` beside it, instead of the default ones
+    /// Read this configuration file, and `conf.d` in its directory, instead of the default ones
     #[arg(
         long,
         global = true,

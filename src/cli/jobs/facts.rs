@@ -21,7 +21,7 @@ pub(in crate::cli) fn facts(job: &JobAnswer, width: Option<usize>) -> Vec<Line> 
         kind => format!(" ({kind})"),
     };
 
-    let last = row.last_answer.map(short_at).unwrap_or_default();
+    let last = row.last_return.map(short_at).unwrap_or_default();
     // Unknown until something has returned.
     let took = row
         .duration_us

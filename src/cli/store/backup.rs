@@ -19,7 +19,7 @@ pub(in crate::cli) struct Args {
     /// Delete segments from the backup that retention has dropped from the store
     #[arg(long)]
     delete: bool,
-    /// Hard-link finished segments instead of copying them, if TO is on the same file system. This saves space and
+    /// Hard-link segments that no longer change instead of copying them, if TO is on the same file system. This saves space and
     /// protects against deletion, but not against disk failure
     #[arg(long)]
     link: bool,

@@ -40,7 +40,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-Drops whole finished segments, oldest first, but never the growing segment or segments with entries of held jobs. \
+Drops whole segments, oldest first, but never the active segment or segments with entries of held jobs. \
 Without --age, --bytes and --entries the configured limits apply, which the daemon enforces every few seconds anyway. \
 Without a running daemon, the command opens the store itself.
 

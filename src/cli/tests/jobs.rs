@@ -302,7 +302,7 @@ fn a_job_is_summarised_with_its_missing_minions() {
         ]
     );
     let [first, last] =
-        ["first_answer", "last_answer"].map(|name| job[name].as_str().unwrap().to_owned());
+        ["first_return", "last_return"].map(|name| job[name].as_str().unwrap().to_owned());
     assert!(first <= last && first.ends_with('Z'), "{first} {last}");
     assert!(job["duration_us"].as_i64().unwrap() >= 0);
     assert_eq!(text(&cellar, &["jobs", "missing", JID]), "web3\n");

@@ -15,7 +15,7 @@ const DOC: &str = r#"One JSON object per event.
 | `time` | arrival, `2026-11-21T05:47:28.123456Z` |
 | `tag` | tag |
 | `minion`, `fun`, `jid` | minion id, function, job id; null without one |
-| `master_id` | id of the master that fired the event: of a peer in a cluster, else of this machine's master; null if unknown. `master_id` in the data, such as that of a syndic's master, has precedence |
+| `master_id` | id of the master that fired the event: of a peer in a cluster, else of this host's master; null if unknown. `master_id` in the data, such as that of a syndic's master, has precedence |
 | `data` | the event's data; values that JSON lacks have the form of `--output json` ([JSON form](WIRE.md#json-form)), such as `{"$bin": "..."}` |"#;
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {

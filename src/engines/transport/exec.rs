@@ -42,7 +42,7 @@ const DOC: &str = r#"A long-running program that reads lines and acknowledges ea
 | `timeout` | longest wait for one acknowledgement | 30s |
 
 The program reads one item per line from standard input (a line break in an item is written as `\n` or `\r`, two characters), and writes one line for each to standard output, in the same order: `ok`, `retry REASON` or `reject REASON`. It must flush each line. Standard error goes to the
-daemon's log. Any other answer, a timeout or its end kills the program with its process group; a new one gets the events again.
+daemon's log. Any other reply, a timeout or its end kills the program with its process group; a new one gets the events again.
 
 ```python
 import sys

@@ -63,9 +63,9 @@ answers! {
         /// Number of returns by exit code.
         retcodes: BTreeMap<String, u64>,
         #[serde(serialize_with = "or_absent")]
-        first_answer: Option<Time>,
+        first_return: Option<Time>,
         #[serde(serialize_with = "or_absent")]
-        last_answer: Option<Time>,
+        last_return: Option<Time>,
         #[serde(serialize_with = "or_absent")]
         duration_us: Option<i64>,
         #[serde(serialize_with = "or_absent")]

@@ -205,8 +205,8 @@ fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, C
             .iter()
             .map(|(code, count)| (code.to_string(), *count))
             .collect(),
-        first_answer: totals.first.map(Time),
-        last_answer: last.map(Time),
+        first_return: totals.first.map(Time),
+        last_return: last.map(Time),
         duration_us: last.map(|last| last.0.saturating_sub(listed.at.0).max(0)),
         endtime: Some(row.endtime.clone()).filter(|text| !text.is_empty()),
         metadata: Stored::of(Some(&row.metadata)),

@@ -43,7 +43,7 @@ An item is always one line: a line break in it is written as `\n` or `\r`, two c
 
 A batch has up to 10,000 items or 4 MiB and waits 100 ms for more, because each is synced: `batch: {time: 0s}` writes immediately.
 
-logrotate may move the file instead: the sink notices and creates it anew. A full disk pauses the sink; no line is ever incomplete.
+logrotate may move the file instead: the sink notices and creates a new one. A full disk pauses the sink; no line is ever incomplete.
 
 The units of systemd create `/var/log/saltcellar` (`/var/log/saltcellar-minion` for a minion), and allow no other directory. For another one, `systemctl edit saltcellar`:
 

@@ -49,9 +49,9 @@ const DOC: &str = r"Requests to an HTTP service, with one or several items each.
 | `item_errors` | where a response has results of items: `list` (path), `id` (path to the event's sequence number, which stands for all of its items, or to the item's id; without it the list contains all items in order), `status`, `reason`, `permanent` (paths), `accept` (statuses) | none |
 | `tls` | `ca`: authorities in a PEM file instead of the system's; `certificate` and `key` of the client | the system's |
 
-If `body` has a line break, as for NDJSON, a line break in a value is written as `\n` or `\r`, two characters; those of the template itself stay. `tojson` does so in any case.
+If `body` has a line break, as for NDJSON, a line break in a value is written as `\n` or `\r`, two characters; a line break of the template itself stays. `tojson` does so in any case.
 
-Answers 400, 413, 415 and 422 divide a request until the rejected item is alone, which becomes a dead letter. All other failures are repeated; `Retry-After` is honoured up to an hour.";
+Responses with status 400, 413, 415 and 422 divide a request until the rejected item is alone, which becomes a dead letter. All other failures are repeated; `Retry-After` is honoured up to an hour.";
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "http",
