@@ -20,11 +20,11 @@ pub use store::*;
 
 /// Bytes of one frame on the local socket, header excluded.
 ///
-/// The largest entry plus room for the call around it. A longer header is answered with an error before any
-/// allocation.
+/// The largest entry plus room for the call around it. A longer header gets an error response
+/// before any allocation.
 pub const WIRE_FRAME_BYTES_MAX: usize = ENTRY_BYTES_MAX + 64 * 1024;
-/// Bytes of a response that this program accepts as a client. `get_jids` lists all jobs at once, as
-/// Salt requires, at about 136 bytes each. The buffer grows with the received data.
+/// Bytes of a response that this program accepts as a client. `get_jids` lists all jobs in one
+/// response, as Salt requires, at about 136 bytes each. The buffer grows with the received data.
 pub const WIRE_ANSWER_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes of one entry's body. Salt trims events at 1 MiB by default; returns of `cp.push` and
@@ -51,7 +51,8 @@ pub const RMPV_ANSWER_DEPTH_MAX: usize = RMPV_DEPTH_MAX + 2 * (ENVELOPE_DEPTH_MA
 /// reason. Further values become nil, because many small values would enlarge the response.
 pub const UNREADABLE_SHOWN_MAX: usize = 1_000;
 
-/// Bytes of an unhashable map key that is shown as text. The text of a nil is six times as long.
+/// Bytes of an unhashable map key that is shown as a string. The string for a nil is six times as
+/// long.
 pub const UNREADABLE_KEY_BYTES_MAX: usize = 1024;
 
 /// Concurrent connections on the local socket. One more gets `unavailable` and is closed. A master
@@ -61,8 +62,8 @@ pub const SOCKET_PEERS_MAX: usize = 16_384;
 /// Bytes of a unix socket's path: `sun_path` of Linux has 108 bytes with the terminating zero.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Masters that share the microseconds of job ids. With 64 a daemon has one every 128 us, which is more than a master
-/// publishes.
+/// Masters that share the microseconds of job ids. With 64 masters a daemon gets one microsecond in
+/// 128, which is more than a master publishes.
 pub const CLUSTER_SLOTS_MAX: u16 = 64;
 
 /// Longest name of a stream of several masters. NATS has file names made of it.
@@ -83,8 +84,8 @@ pub const CLUSTER_WINDOW_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// Bytes of a configuration file. Every key with its documentation fits a hundred times over; a longer
 /// file is a different file, named by mistake.
 pub const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Bytes of a file of Salt's configuration. Salt has no limit, and generated node groups and external
-/// pillars reach megabytes.
+/// Bytes of a file of Salt's configuration. Salt sets no limit, and generated node groups and
+/// external pillars reach megabytes.
 pub const SALT_CONFIG_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Files of Salt's configuration that are read, each counted as often as it is included. A file that
 /// includes its own directory multiplies with each level.
@@ -104,12 +105,13 @@ pub const CLI_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const _: () =
     assert!(WIRE_FRAME_BYTES_MAX > ENTRY_BYTES_MAX && WIRE_FRAME_BYTES_MAX < u32::MAX as usize);
 
-/// Job rows read from the store at once for a list.
+/// Job rows read from the store in one step for a list.
 pub const JOBS_READ_AT_ONCE: usize = 512;
 
 /// Bytes of the arguments of a call with a filter.
 pub const ARGS_BYTES_MAX: usize = 64 * 1024;
-/// Nesting depth of arguments and answers that are decoded into types, without the values of Salt in them.
+/// Nesting depth of arguments and results that are decoded into types, without the Salt values in
+/// them.
 pub const DECODE_DEPTH_MAX: usize = 64;
 
 /// Rows in the response to one list call.
@@ -150,7 +152,7 @@ pub const SOCKET_IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 /// last daemon's socket some time after that daemon has ended.
 pub const SOCKET_LEFT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause between the looks whether that listener has gone away.
+/// Pause between checks whether that listener has closed.
 pub const SOCKET_LEFT_POLL: Duration = Duration::from_millis(50);
 
 /// Timeout for the rest of a started frame, and for reading a response.
@@ -169,10 +171,10 @@ pub const CALLER_TIME_AGE_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// First and last time in an import, in microseconds since 1970: the range of a jid, up to the year 9999.
 pub const IMPORT_TIMES: (i64, i64) = (0, 253_402_300_799_999_999);
 
-/// Timeout of a writing call for room in `intake`, after which it is answered `unavailable`.
+/// Timeout of a writing call for room in `intake`, after which it gets `unavailable`.
 pub const INTAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes requested from a bus socket at once.
+/// Bytes requested from a bus socket in one read.
 pub const BUS_READ_BYTES: usize = 256 * 1024;
 
 /// Longest pause between two reads of a bus, in which events accumulate in the socket, because one
@@ -220,7 +222,7 @@ const _: () = assert!(SPILL_ABOVE_BYTES + BUS_RESUME_BYTES < BUS_MEMORY_BYTES);
 /// Bytes of one spill file. A file is deleted once all its events are stored.
 pub const SPILL_FILE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// Bytes of events delivered from the spill at once.
+/// Bytes of events delivered from the spill in one step.
 pub const SPILL_READ_BYTES: usize = 256 * 1024;
 
 /// Pause before a failed disk operation of the spill is retried. For reads it doubles with each failure, up to
@@ -345,12 +347,13 @@ pub const JID_RUNS_MAX: usize = 384;
 /// Bits of a segment's Bloom filter for free-form jids; with four bits each, 2,000 jids give one false positive in 50.
 pub const JID_FILTER_BITS: usize = 16 * 1024;
 
-/// Distinct tag templates in a segment's summaries, and their bytes. Salt's tags have some thirty templates.
+/// Distinct tag templates in a segment's summaries, and their bytes. Salt's tags have about thirty
+/// templates.
 pub const TAG_TEMPLATES_MAX: u32 = 1_024;
 /// See [`TAG_TEMPLATES_MAX`].
 pub const TAG_TEMPLATE_BYTES_MAX: usize = 64 * 1024;
 
-/// Jobs of a growing segment sorted at once, in the path of a commit: about 50 microseconds.
+/// Jobs of a growing segment sorted in one step, in the path of a commit: about 50 microseconds.
 pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
 
 /// Memory of sled for the state database.
@@ -365,7 +368,7 @@ pub const RENUMBER_AHEAD: u64 = 1 << 32;
 /// no number twice.
 pub const RENUMBER_PER_SECOND: u64 = 1 << 20;
 
-/// Bytes that backup and restore copy at once.
+/// Bytes that backup and restore copy in one step.
 pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 
 /// Problems that `store verify` lists; further problems are only counted.
@@ -392,7 +395,8 @@ pub const HTTPS_HEAD_BYTES_MAX: usize = 8 * 1024;
 /// See [`HTTPS_HEAD_BYTES_MAX`].
 pub const HTTPS_HEAD_LINES_MAX: usize = 32;
 
-/// Largest difference between a minion's clock and the daemon's. A minion's calls carry its own times.
+/// Largest difference between a minion's clock and the daemon's. A minion's calls carry its own
+/// timestamps.
 pub const HTTPS_CLOCK_OFF_MAX: Duration = Duration::from_secs(300);
 
 /// Calls of one batch. The extension sends up to 64 from its spool.
@@ -442,7 +446,8 @@ pub const HTTPS_BAD_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const _: () = assert!(HTTPS_LARGE_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
 
-/// Frames of a ZeroMQ message. Events have one or two. A message with more is ignored; one beyond this limit ends the connection.
+/// Frames of a ZeroMQ message. Events consist of one or two. A message with more frames is ignored;
+/// a message beyond this limit ends the connection.
 pub const ZMTP_FRAMES_MAX: usize = 8;
 
 /// Memory of the process of a ZeroMQ socket. It holds a few copies of the largest event; a peer that makes it use more ends it.
@@ -455,7 +460,7 @@ pub const ZMQ_RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Running time after which the process counts as stable.
 pub const ZMQ_STABLE: Duration = Duration::from_secs(30);
 
-/// Events of the ZeroMQ sockets that are passed on at once.
+/// Events of the ZeroMQ sockets that are passed on together.
 pub const ZMQ_BATCH_EVENTS: usize = 1000;
 /// Bytes of such events.
 pub const ZMQ_BATCH_BYTES: usize = 512 * 1024;
@@ -499,8 +504,8 @@ pub const IMPORT_CHUNK_BYTES: usize = 4 * 1024 * 1024;
 /// formats.
 pub const IMPORT_FACTS_REMEMBERED: usize = 100_000;
 
-/// Jobs that `import local-cache` sorts at once, about 110 bytes each. A larger tree is walked once
-/// per this many jobs.
+/// Jobs that `import local-cache` sorts in one pass, about 110 bytes each. A larger tree is walked
+/// once per this many jobs.
 pub const IMPORT_JOBS_SORTED: usize = 256 * 1024;
 
 /// Events of one `event_return` of an import.
@@ -514,7 +519,7 @@ pub const JSON_LINE_BYTES_MAX: u64 = 4 * ENTRY_BYTES_MAX as u64;
 
 const _: () = assert!(IMPORT_CALLS < PEER_CALLS_IN_FLIGHT);
 
-/// Differing later answers of one minion kept for display; all are counted.
+/// Differing later returns of one minion that are kept for display; all are counted.
 pub const ANSWERS_DIFFERING_SHOWN: usize = 16;
 
 /// Different events about a publish of one job that are compared with each other. Any program can fire them.
@@ -539,7 +544,7 @@ pub const MINIONS_ENTRIES_SEEN: usize = 200_000;
 /// Bytes of highstates that one list of minions reads; results of further highstates are known,
 /// their states are not.
 pub const MINIONS_STATE_BYTES: usize = 64 * 1024 * 1024;
-/// Highstates of one job that are in memory at once.
+/// Highstates of one job that are in memory at the same time.
 pub const MINIONS_STATES_AT_ONCE: usize = 256;
 /// Newest blocks of a class that are examined for entries by hour.
 pub const HOURS_BLOCKS_MAX: usize = 200_000;
@@ -608,7 +613,7 @@ pub const LINK_SPAN: Duration = Duration::from_secs(86_400);
 /// Jobs scanned for an earlier run of the same job.
 pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
 
-/// Minions of two jobs whose returns are compared at once, when all are.
+/// Minions of two jobs whose returns are compared in one step, if all are compared.
 pub const DIFF_MINIONS: usize = 500;
 
 /// Minions of a job whose returns are read together for one page, at most.

@@ -114,7 +114,7 @@ pub struct Distributions {
 pub enum Severity {
     /// Normal work, or what any stranger on the network can cause without a loss.
     Harmless,
-    /// No reason of its own: another counter, or another part of the status, shows the same.
+    /// No separate reason: another counter, or another part of the status, shows the same.
     ShownBy(&'static str),
     /// Data was rejected or delayed, or something did not work; the string is the sentence for the user.
     Warning(&'static str),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Starts a named thread. If it panics, the rest goes on, and [`join`] reports it.
+/// Starts a named thread. If it panics, the rest continues, and [`join`] reports it.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     // The kernel cuts longer names.
     debug_assert!(name.len() <= 15 && name.starts_with("sc-"), "{name}");

@@ -2,7 +2,7 @@
 //!
 //! # Invariant
 //!
-//! What is returned has no character that a terminal executes or that a reader does not see.
+//! The result contains no character that a terminal executes or that a reader does not see.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

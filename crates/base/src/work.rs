@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Why a work ends before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
-    /// The client is gone.
+    /// The client has disconnected.
     #[error("the client has disconnected, the search was abandoned")]
     Abandoned,
     /// It took more processor time than a request may take.
@@ -80,7 +80,7 @@ thread_local! {
 
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // The kernel reports no negative times.
+    // The kernel reports no negative durations.
     Duration::try_from(time).unwrap_or_default()
 }
 
@@ -123,7 +123,8 @@ impl Work {
     }
 }
 
-/// Whether the work of this thread goes on. Cheap enough for each block of a search: below a microsecond.
+/// Whether the work of this thread may continue. Cheap enough for each block of a search: below a
+/// microsecond.
 pub fn check() -> Result<(), Ended> {
     STEPS.set(STEPS.get() + 1);
     RUNNING.with_borrow_mut(|running| {
@@ -148,8 +149,8 @@ thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How often this thread called [`check`]: how many blocks and indexes its searches looked at. For tests; a package above this one
-/// compiles this one without its `cfg(test)`.
+/// How often this thread called [`check`]: how many blocks and indexes its searches looked at. For
+/// tests; a package above compiles this package without its `cfg(test)`.
 pub fn steps() -> u64 {
     STEPS.get()
 }

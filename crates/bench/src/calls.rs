@@ -1,4 +1,5 @@
-//! The daemon's calls as any program makes them: by name, with the arguments and answers of docs/WIRE.md.
+//! The daemon's calls as any program makes them: by name, with the arguments and responses of
+//! docs/WIRE.md.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

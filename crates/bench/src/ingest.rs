@@ -191,8 +191,8 @@ impl Figures {
     }
 }
 
-/// Measures one process and load; returns what is compared, and all results. `baseline` has the
-/// figures of the baseline.
+/// Measures one process and load; returns what is compared, and all results. `baseline` contains
+/// the figures of the baseline.
 fn measure(
     options: &Options,
     args: &Args,

@@ -121,8 +121,8 @@ impl QueryBench<'_> {
             .push((key, row.number("ENTRIES/S", key_of_rate, 0, rate)));
     }
 
-    /// Measures a call whose arguments depend on the run. Its response must have this number of rows; without
-    /// `rows` it is not looked at.
+    /// Measures a call whose arguments depend on the run. Its response must contain this number of
+    /// rows; without `rows` it is not checked.
     fn ask(
         &mut self,
         query: Query,
@@ -184,7 +184,8 @@ impl QueryBench<'_> {
             .read("events_list", &json!({ "before": before, "limit": 60 }))?;
 
         let minion = page.events.iter().find_map(|event| event.minion.clone());
-        // The latest: connections store side by side, so times do not always follow the order of the log.
+        // The latest: connections store concurrently, so timestamps do not always follow the order
+        // of the log.
         let latest = page.events.iter().map(|event| event.time).max();
 
         Ok((
@@ -467,7 +468,7 @@ pub(crate) fn run(options: &Options, args: &Args) -> anyhow::Result<()> {
     ))?;
     report.note(limited_note)?;
 
-    // The notes are for people; JSON has the same numbers as fields.
+    // The notes are for people; JSON output contains the same numbers as fields.
     let [stored_jobs, events] = [args.jobs, entries].map(|n| thousands(n as f64));
     report.note(&format!(
         "{stored_jobs} jobs, {events} events, {disk:.1} bytes of disk each, peak memory {rss:.0} MB"

@@ -37,7 +37,7 @@ pub enum Kind {
     Reaction = 10,
     /// An event seen on a bus that another source had delivered before; the reactor requires it. Body as for an event.
     SeenOnBus = 11,
-    /// A setting of the store, only in a class of its own; see `store/settings/`.
+    /// A setting of the store, only in the settings class; see `store/settings/`.
     Setting = 12,
 }
 
@@ -545,7 +545,7 @@ impl Batch {
 
     /// A name, which was text when it was pushed.
     // Not inlined, because it then returns in registers: the result of `from_utf8` is written to
-    // memory in two halves, and a caller that copies both at once waits until they have left the
+    // memory in two halves, and a caller that copies both together waits until they have left the
     // processor's store buffer. That took 4 % of storing a small event.
     #[inline(never)]
     fn text_of(&self, span: Span) -> &str {

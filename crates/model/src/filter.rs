@@ -42,7 +42,7 @@ impl EventFilter {
         self.minion.as_ref().and_then(Glob::as_literal)
     }
 
-    /// Whether any entry that arrived between these times may match.
+    /// Whether any entry that arrived between these timestamps may match.
     pub fn allows_span(&self, earliest: Micros, latest: Micros) -> bool {
         self.since.is_none_or(|since| latest >= since)
             && self.until.is_none_or(|until| earliest < until)

@@ -75,7 +75,7 @@ impl ReadLimits {
         Limit::ALL.iter().any(|limit| self.of(*limit).is_some())
     }
 
-    /// Whether entries of a minion may be read. An entry without a minion has an empty one.
+    /// Whether entries of a minion may be read. `minion` is empty for an entry without a minion.
     pub fn allow_minion(&self, minion: &str) -> bool {
         allows(self.minions.as_ref(), minion)
     }
@@ -87,9 +87,11 @@ impl ReadLimits {
             .is_none_or(|glob| glob.matches_bytes(minion))
     }
 
-    /// Whether entries of a function may be read. An entry without one function has an empty one.
+    /// Whether entries of a function may be read. `fun` is empty for an entry without exactly one
+    /// function.
     ///
-    /// The result of a runner or wheel has the id of its master, and data of any minion: it is not that minion's.
+    /// The result of a runner or wheel names its master, and contains data of any minion: it does
+    /// not belong to the minion of that id.
     pub fn allow_fun(&self, fun: &str) -> bool {
         let is_of_minion = || !fun.starts_with("runner.") && !fun.starts_with("wheel.");
         allows(self.functions.as_ref(), fun) && (self.minions.is_none() || is_of_minion())

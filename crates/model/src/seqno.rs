@@ -27,7 +27,7 @@ impl SeqNo {
     /// The first entry of a new store.
     pub const FIRST: SeqNo = SeqNo(1);
 
-    /// The number after this one.
+    /// The next number.
     #[must_use]
     pub fn next(self) -> SeqNo {
         SeqNo(self.0.saturating_add(1))

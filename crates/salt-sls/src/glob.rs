@@ -102,7 +102,7 @@ impl Token {
     }
 }
 
-/// Whether an ASCII character is in a set; `None` for a byte of another one.
+/// Whether an ASCII character is in a set; `None` for a byte of a non-ASCII character.
 fn is_in(set: u128, byte: u8) -> Option<bool> {
     byte.is_ascii().then(|| set >> byte & 1 == 1)
 }
@@ -261,7 +261,8 @@ impl Glob {
         let (first, last) = self.stars.unwrap_or((self.tokens.len(), self.tokens.len()));
         let part = |range: std::ops::Range<usize>| self.tokens.get(range).unwrap_or_default();
 
-        // What is before the first star and behind the last one has one place each: most strings end here.
+        // What is before the first star and behind the last star can be in one place only: most
+        // strings end here.
         for token in part(0..first) {
             step()?;
             if !rest.next().is_some_and(|c| token.accepts(c)) {

@@ -15,7 +15,7 @@ pub struct JsonError {
     pub column: usize,
     /// The offset in characters, from 0.
     pub at: usize,
-    /// Python's message, where it has one.
+    /// Python's message, if Python reports one.
     pub message: &'static str,
 }
 

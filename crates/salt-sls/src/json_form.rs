@@ -1,5 +1,6 @@
-//! Values as JSON and back, exactly: what JSON lacks is an object with one key that begins with `$` ([`tag`]). `docs/WIRE.md` of the repository has the
-//! form for readers of other programs, `tests/data/json-form.jsonl` the cases that all implementations read.
+//! Values as JSON and back, exactly: what JSON lacks is an object with one key that begins with `$`
+//! ([`tag`]). `docs/WIRE.md` of the repository describes the form for other programs, and
+//! `tests/data/json-form.jsonl` contains the cases that all implementations read.
 //!
 //! | value | JSON |
 //! |---|---|
@@ -98,7 +99,8 @@ pub fn text_key(text: &str) -> String {
     }
 }
 
-/// The key of an object for a key that has this form: `$` and the JSON of the form, such as `$5` and `$null`.
+/// The key of an object for a key in this form: `$` and the JSON of the form, such as `$5` and
+/// `$null`.
 pub fn key(form: &Json) -> String {
     match form {
         Json::String(text) => text_key(text),
@@ -123,7 +125,7 @@ pub fn key_form(text: &str) -> KeyForm<'_> {
         None => KeyForm::Text(text),
         Some(escaped) if escaped.starts_with('$') => KeyForm::Text(escaped),
         Some(form) => match serde_json::from_str(form) {
-            // Text has no mark.
+            // Strings need no mark.
             Ok(Json::String(_)) | Err(_) => KeyForm::Invalid,
             Ok(form) => KeyForm::Value(form),
         },

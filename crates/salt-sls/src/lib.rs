@@ -49,8 +49,9 @@
 //!
 //! # Limits
 //!
-//! Templates and their data may come from strangers. No input panics, overflows a stack or runs without bound: [`limits`] has
-//! all bounds, and an input beyond one is an error that names it.
+//! Templates and their data may come from strangers. No input panics, overflows a stack or runs
+//! without bound: [`limits`] lists all bounds, and an input beyond a bound is an error that names
+//! it.
 
 #![forbid(unsafe_code)]
 

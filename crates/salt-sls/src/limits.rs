@@ -1,6 +1,7 @@
 //! All limits of reading and rendering.
 
-/// Bytes of a rendered SLS file, and of text that a template parses as YAML or JSON. Salt has no limit and parses a megabyte in some ten seconds.
+/// Bytes of a rendered SLS file, and of text that a template parses as YAML or JSON. Salt sets no
+/// limit and parses a megabyte in about ten seconds.
 pub const SLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Nesting depth in YAML and JSON; each level uses stack. Salt's recursion fails below 500, when it copies a chunk; real files

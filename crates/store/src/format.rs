@@ -613,6 +613,7 @@ pub(crate) fn find_store_id(fs: &dyn Fs, state_dir: &Path) -> Result<FoundId, St
     let Some(content) = read_small(fs, &state_dir.join("FORMAT"))? else {
         return Ok(FoundId::Missing);
     };
+
     match read_format(&String::from_utf8_lossy(&content.bytes)) {
         // A header is valid for this format only.
         Ok(store_id) => Ok(FoundId::Stored(store_id)),

@@ -22,7 +22,7 @@ pub struct FakeBus(UnixListener);
 impl FakeBus {
     /// Replaces the socket at `path`.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        // A bind fails unless the old socket is gone.
+        // A bind fails unless the old socket was removed.
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         // Limits the wait for a subscriber.

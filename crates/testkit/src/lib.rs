@@ -107,7 +107,7 @@ fn skip(what: &str, is_ci: bool, stage_log: Option<&Path>) {
         eprint!("{line}");
         return;
     };
-    // Tests and the stage write to it at once: each line as a whole, at the end.
+    // Tests and the stage write to it concurrently, so each line is appended in one write.
     let log = fs::File::options().append(true).open(path);
     log.and_then(|mut log| log.write_all(line.as_bytes()))
         .expect("the log of the stage can be written");

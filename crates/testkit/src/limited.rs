@@ -180,6 +180,7 @@ pub fn paths(path: &str) -> Vec<String> {
                 .collect();
         }
     }
+
     found
 }
 
@@ -228,6 +229,7 @@ pub fn chunks() -> Vec<Json> {
     for fun in ["jobs.list_job", "jobs.lookup_jid"] {
         chunks.extend(jids.map(|jid| json!({ "fun": fun, "jid": jid })));
     }
+
     chunks.extend([
         json!({ "fun": "jobs.list_jobs", "search_target": "db1" }),
         json!({ "fun": "jobs.list_jobs", "search_function": "secret.*" }),
@@ -236,5 +238,6 @@ pub fn chunks() -> Vec<Json> {
     for chunk in &mut chunks {
         chunk["client"] = "runner".into();
     }
+
     chunks
 }

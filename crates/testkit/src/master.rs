@@ -86,7 +86,8 @@ impl Router {
     }
 }
 
-/// Answers the requests of all connections, each on a thread that runs until the process exits. Returns the port.
+/// Responds to the requests of all connections, each on a thread that runs until the process exits.
+/// Returns the port.
 pub fn serve(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> io::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();

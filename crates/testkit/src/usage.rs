@@ -46,7 +46,7 @@ impl Process {
 
         let deadline = Instant::now() + timeout;
         loop {
-            // The kernel keeps the times of a zombie until it is reaped.
+            // The kernel keeps the CPU times of a zombie until it is reaped.
             let (state, cpu_s) = state_and_cpu_s(id)?;
             if state == 'Z' {
                 return Ok((self.0.wait()?, cpu_s));
@@ -73,7 +73,8 @@ fn state_and_cpu_s(pid: u32) -> anyhow::Result<(char, f64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .context("read the times of the process")?;
 
-    // The name is in parentheses and may contain spaces. After it, the state is the first field, the times are the 12th and 13th.
+    // The name is in parentheses and may contain spaces. After it, the state is the first field,
+    // the CPU times are the 12th and 13th.
     let fields: Vec<&str> = text
         .rsplit(')')
         .next()

@@ -228,7 +228,7 @@ impl<'a> Args<'a> {
 
     /// The strings of the names, and the values.
     fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        // The slots have the first pairs only.
+        // The slots contain the first pairs only.
         let (slots, map): (&[_], &[u8]) = if self.is_full() {
             (&[], self.map)
         } else {
@@ -270,7 +270,7 @@ impl<'a> Args<'a> {
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub fn bad_argument<E: std::fmt::Display>(error: serde_path_to_error::Error<E>) -> CallError {
     let path = error.path().to_string();
-    // A missing argument is named by the message, and has no path.
+    // A missing argument is named by the message, without a path.
     CallError::Argument(if path == "." {
         error.inner().to_string()
     } else {
@@ -349,7 +349,7 @@ pub fn request_frame(id: u64, call: &str, args: &[u8]) -> Vec<u8> {
     })
 }
 
-/// A complete answer frame; `value` is msgpack.
+/// A complete response frame; `value` is msgpack.
 pub fn answer_frame(id: u64, value: &[u8]) -> Vec<u8> {
     framed(value.len(), |w| {
         w.array(3).uint(id).bool(true).raw(value);

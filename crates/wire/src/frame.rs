@@ -62,7 +62,7 @@ impl Framing {
 /// Why a stream of frames cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// A frame is too large. It is passed over: the splitter goes on with the next one.
+    /// A frame is too large. It is passed over, and the splitter continues with the next frame.
     #[error("a frame of {len} bytes exceeds the limit of {max}")]
     Oversized {
         /// The frame's bytes.
@@ -72,7 +72,8 @@ pub enum FrameError {
         /// The tag in its body, or the beginning of a long one.
         tag: Vec<u8>,
     },
-    /// A frame is too large and has no end that is known from its header, so the next frame cannot be found.
+    /// A frame is too large and its header does not determine its end, so the next frame cannot be
+    /// found.
     #[error("a frame of {len} bytes exceeds the limit of {max}")]
     TooLarge {
         /// Announced bytes, or received bytes of an unfinished frame.

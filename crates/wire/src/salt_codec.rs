@@ -127,7 +127,7 @@ impl<'a> CheckedMap<'a> {
         self.left = left;
 
         let start = self.at;
-        // Arrays and maps as keys are errors, so a key has one level.
+        // Arrays and maps as keys are errors, so a key is one level deep.
         let middle = self.walk.key(start, 1)?;
         self.at = self.walk.value(middle, MSGPACK_DEPTH_MAX - 1)?;
 
@@ -218,7 +218,7 @@ impl Sink for Reject {
     }
 }
 
-/// Replaces each one in a copy.
+/// Replaces each such value in a copy.
 #[derive(Default)]
 struct Replace {
     copy: Vec<u8>,
@@ -344,7 +344,7 @@ impl<S: Sink> ValueWalk<'_, S> {
         count: usize,
         depth: usize,
     ) -> Result<usize, Unreadable> {
-        // An empty collection has no level below it.
+        // There is no level below an empty collection.
         if count > 0 && depth <= 1 {
             return self.sink.unreadable(self.bytes, start, Unreadable::Depth);
         }

@@ -25,7 +25,7 @@ const PEER_ID: &str = "__peer_id";
 pub enum PeerMark {
     /// The source's master is in a cluster: the mark is the origin of the event.
     Origin,
-    /// It has no peers: whoever fired the event wrote the mark, which is data like any other.
+    /// It has no peers: the sender of the event wrote the mark, which is data like any other.
     Data,
 }
 
@@ -148,8 +148,9 @@ pub struct JobTag<'a> {
 /// Placeholders that Salt passes instead of a jid: nothing is stored under them as a job.
 pub const PLACEHOLDER_JIDS: [&str; 3] = ["", "req", "nocache"];
 
-/// Parses the tag of a job. A job that is not to be cached has a placeholder in it (`salt/job/nocache/ret/<id>`, for a
-/// schedule with `return_job: nocache`), so its event contains no job.
+/// Parses the tag of a job. For a job that must not be cached it contains a placeholder
+/// (`salt/job/nocache/ret/<id>`, for a schedule with `return_job: nocache`), so its event contains
+/// no job.
 pub fn job_tag(tag: &[u8]) -> Option<JobTag<'_>> {
     job_of(std::str::from_utf8(tag).ok()?)
 }
@@ -240,8 +241,8 @@ impl<'a> Peeked<'a> {
         (!self.stamp.is_empty()).then(|| text_bytes(self.stamp))
     }
 
-    /// The form that the event of a peer has on the bus of its own master; `None` for an event that is not one of a peer.
-    /// `map` are the bytes that were peeked into.
+    /// The form that the event of a peer has on the bus of its own master; `None` for an event that
+    /// does not come from a peer. `map` are the bytes that were peeked into.
     pub fn foreign(&self, map: &[u8], mark: PeerMark) -> Option<Foreign<'a>> {
         let origin = self.marked_peer()?;
         if mark == PeerMark::Data {
@@ -316,7 +317,7 @@ fn without_peer(map: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let pairs_at = map.len() - reader.rest().len();
 
     let mut w = Writer::behind(Vec::with_capacity(map.len()));
-    // The shortest head, as Python packs it: 16 pairs have a longer one than 15.
+    // The shortest head, as Python packs it: 16 pairs need a longer head than 15.
     w.map(others)
         .raw(map.get(pairs_at..pair_at)?)
         .raw(map.get(value_at + value.len()..)?);
@@ -371,7 +372,7 @@ fn peek_next<'a>(reader: &mut Reader<'a>) -> Result<Peeked<'a>, Unreadable> {
 pub struct FiredEvent<'a> {
     tag: &'a [u8],
     data: &'a [u8],
-    /// The time in the item, if any: imported events have their own times.
+    /// The timestamp in the item, if any: imported events keep their own timestamps.
     pub at: Option<Micros>,
     /// The master in the item, if any: imported events come from several.
     pub master: Option<&'a str>,
@@ -611,7 +612,7 @@ pub fn fingerprints_of(entry: &Entry<'_>) -> Fingerprints {
 impl<'a> Peeked<'a> {
     /// The flags and the exit code of a return, or of another event with a `retcode` or `success`.
     pub fn columns(&self) -> (Flags, i64) {
-        // Most events answer nothing, and each of them passes here.
+        // Most events are no returns, and each of them passes here.
         if self.answer.iter().all(|part| part.is_empty()) {
             return (Flags::default(), 0);
         }
@@ -653,7 +654,7 @@ fn entry_of<'a>(
             about: "new",
             ..
         }) => Kind::JobNew,
-        // A minion can fire any tag, so an answer must contain its own minion id and jid.
+        // A minion can fire any tag, so a return must contain its own minion id and jid.
         Some(JobTag {
             of_minions: true,
             about: "ret",

@@ -146,7 +146,7 @@ fn is_reached(
         match listener.accept() {
             Ok((_, peer)) if peer.as_abstract_name() == own.as_abstract_name() => return Ok(true),
             Ok((stream, _)) => waiting.push(stream),
-            // Its queue is empty, so the probe is in another one, or in none.
+            // Its queue is empty, so the probe is in another queue, or in none.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -176,7 +176,7 @@ pub struct ListenerSpec<'a> {
 impl Drop for Listener {
     fn drop(&mut self) {
         let found = fs::symlink_metadata(&self.path).map(|found| (found.dev(), found.ino()));
-        // Not the file of another daemon, by which somebody replaced this one's.
+        // Not the file of another daemon, which may have replaced this daemon's file.
         if self.own_file.is_some() && found.ok() == self.own_file {
             let _ = fs::remove_file(&self.path);
         }

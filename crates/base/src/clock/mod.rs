@@ -57,8 +57,8 @@ impl Micros {
         )
         .ok()?;
 
-        // Ten times as fast as the difference to an epoch, but a time stamp cannot be on the last day of
-        // the year 9999.
+        // Ten times as fast as the difference to an epoch, but a timestamp cannot be on the last
+        // day of the year 9999.
         let stamp = Offset::UTC.to_timestamp(at).map(Timestamp::as_microsecond);
         stamp
             .or_else(|_| i64::try_from(at.duration_since(EPOCH).as_micros()))
@@ -165,7 +165,8 @@ impl Clock {
         }
     }
 
-    /// Advances both times of a manual clock. A negative value sets only the wall clock back, as [`Clock::set`]. No effect on the real clock.
+    /// Advances both the wall clock and the monotonic clock of a manual clock. A negative value
+    /// sets only the wall clock back, as [`Clock::set`]. No effect on the real clock.
     pub fn wind(&self, by_micros: i64) {
         if let Some(manual) = &self.0 {
             manual.wall.fetch_add(by_micros, Ordering::Relaxed);

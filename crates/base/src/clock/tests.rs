@@ -1,4 +1,4 @@
-//! Tests of times.
+//! Tests of clocks and timestamps.
 
 use super::*;
 

@@ -28,7 +28,7 @@ pub const CLUSTER_BEAT: Duration = Duration::from_secs(2);
 /// A master counts as away if it was not heard of for this time: of five heartbeats one may be late.
 pub const CLUSTER_AWAY: Duration = Duration::from_secs(10);
 
-/// Another node with this daemon's name or slot counts as gone after this time.
+/// Another node with this daemon's name or slot counts as stopped after this time.
 pub const CLUSTER_TWIN: Duration = CLUSTER_AWAY;
 
 /// Difference of two machines' clocks that is reported: jobs of both are in a wrong order then.
@@ -43,7 +43,8 @@ pub const CLUSTER_PIN_CHECK: Duration = Duration::from_secs(30);
 /// Entries of this daemon's log after which the place is saved again, although nothing was received: this many are read at a start.
 pub const CLUSTER_SAVE_ENTRIES: u64 = 200_000;
 
-/// Messages of the stream after which the rest of a block is not waited for any more: its sender is gone, and resends it if it returns.
+/// Messages of the stream after which the rest of a block is not waited for any more: its sender
+/// has stopped, and resends it if it returns.
 pub const CLUSTER_OPEN_MESSAGES_MAX: u64 = 10_000;
 
 /// Masters that are known by their messages; a slot is one of 64.
@@ -75,7 +76,8 @@ pub const ELECTION_VALID: Duration = Duration::from_secs(6);
 /// Interval at which the lease is renewed, or asked for.
 pub const ELECTION_RENEWAL: Duration = Duration::from_secs(2);
 
-/// Longest expiry of an existing bucket of leases: nobody acts for so long after a leader is gone.
+/// Longest expiry of an existing bucket of leases: after a leader has stopped, nobody acts for this
+/// long.
 pub const ELECTION_EXPIRY_MAX: Duration = Duration::from_secs(300);
 
 /// Time in which an event comes to all masters that its minion tells. Measured: milliseconds to 8 s.

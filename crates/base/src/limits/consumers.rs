@@ -12,7 +12,7 @@ pub const FILTER_SCOPES_MAX: usize = 64;
 /// event, about 100 ms.
 pub const FILTER_BYTES_MAX: usize = 4 * 64 * 1024 * 1024;
 
-/// Consumers of one store. Each has a record in memory.
+/// Consumers of one store. The record of each is in memory.
 pub const CONSUMERS_MAX: usize = 256;
 
 /// Bytes of a consumer's name, and of a holder's.
@@ -50,7 +50,8 @@ pub const CONSUMER_LEASE: Duration = Duration::from_secs(30);
 /// The longest lease.
 pub const CONSUMER_LEASE_MAX: Duration = Duration::from_secs(3600);
 
-/// After a follower has stopped waiting, sources still pass on events at once for this time: it will wait again.
+/// After a follower has stopped waiting, sources still pass on events immediately for this time,
+/// because it will wait again.
 pub const FOLLOW_LINGER: Duration = Duration::from_secs(2);
 
 /// New events within this time after the first one are delivered together with it.

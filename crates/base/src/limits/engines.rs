@@ -14,7 +14,7 @@ pub const SINK_CONCURRENCY_MAX: usize = 16;
 /// Events of one batch.
 pub const SINK_BATCH_EVENTS_MAX: usize = 10_000;
 
-/// Bytes of events that a sink reads at once; a batch of larger events has one event.
+/// Bytes of events that a sink reads in one step; a larger event is a batch by itself.
 pub const SINK_BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of read and encoded events that are kept for other sinks with the same filter and

@@ -9,7 +9,8 @@ pub const HTTP_PEERS_MAX: usize = 1024;
 /// checks, always get in.
 pub const HTTP_PEERS_RESERVED: usize = 32;
 
-/// Connections of one token or user, of those on the network address and on the unix socket. One more is answered 429 and closed.
+/// Connections of one token or user, on the network address and the unix socket together. The next
+/// gets 429 and is closed.
 pub const HTTP_PEERS_OF_ONE: usize = 128;
 
 /// Open event streams, in total and per token or user. The next gets 503, because streams must
@@ -113,7 +114,7 @@ const _: () = assert!(HTTP_SHARED_PIECES * HTTP_SHARED_PIECE_BYTES <= HTTP_ANSWE
 /// connection.
 pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
-/// Newest jobs that `jobs.list_jobs` of salt-api answers.
+/// Newest jobs that `jobs.list_jobs` of salt-api returns.
 pub const SALT_API_JOBS: usize = 1000;
 /// Bytes of the results of one request to salt-api, of all its chunks together. A page of the API can
 /// have somewhat more than [`LIST_BYTES_MAX`](super::LIST_BYTES_MAX), and JSON is longer than msgpack.
@@ -144,7 +145,7 @@ pub const HTTP_SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Time after its last request in which a session stays valid. An open overview makes a request every few seconds.
 pub const HTTP_SESSION_IDLE: Duration = Duration::from_secs(2 * 3600);
 
-/// Lifetime of a one-time link to the page, which a person opens at once.
+/// Lifetime of a one-time link to the web UI, which a person opens immediately.
 pub const PAGE_LINK_LIFETIME: Duration = Duration::from_secs(120);
 
 /// Links that nobody has opened yet. One more replaces the oldest.
@@ -171,7 +172,7 @@ pub const PAGE_TREE_DEPTH_MAX: usize = 100;
 /// Characters of a value in one line of the page.
 pub const PAGE_TEXT_MAX: usize = 200;
 
-/// Rows of a list on the page, unless its address has a `limit`.
+/// Rows of a list in the web UI, unless its address contains a `limit`.
 pub const PAGE_ROWS: usize = 50;
 
 /// Events per second that a view follows; it shows the number of the remaining events.

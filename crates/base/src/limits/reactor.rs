@@ -17,7 +17,7 @@ pub const MASTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a master's response: a wheel's result can be a file.
 pub const MASTER_ANSWER_BYTES_MAX: usize = ENTRY_BYTES_MAX;
 
-/// Bytes read from a master at once.
+/// Bytes read from a master in one step.
 pub const MASTER_READ_BYTES: usize = 16 * 1024;
 
 /// Bytes of a master's key file. A key has 76.
@@ -53,10 +53,11 @@ pub const REACTOR_WAITING_MAX: usize = 4_000_000;
 /// Bytes of their event data in memory. The rest stays in the log until its turn comes.
 pub const REACTOR_BODIES_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes of events that the reactor reads at once.
+/// Bytes of events that the reactor reads in one step.
 pub const REACTOR_WAVE_BYTES: usize = 256 * 1024;
 
-/// Attempts of a call that the master answers with an error. An unreachable master is waited for without this limit.
+/// Attempts of a call for which the master returns an error. An unreachable master is waited for
+/// without this limit.
 pub const REACTOR_TRIES: u32 = 5;
 
 /// The pause before the second attempt; it doubles, up to [`REACTOR_BACKOFF_MAX`].
@@ -151,7 +152,8 @@ pub const REACTOR_SIGNATURES: Duration = Duration::from_secs(3600);
 /// Interval between checks of the master's configuration files.
 pub const REACTOR_RELOAD: Duration = Duration::from_secs(2);
 
-/// Timeout of a function of a `caller` reaction. A state run can take long, and Salt itself has no limit.
+/// Timeout of a function of a `caller` reaction. A state run can take long, and Salt itself sets no
+/// limit.
 pub const REACTOR_CALLER_TIME: Duration = Duration::from_secs(3600);
 
 /// Cache time of a file fetched by Salt from its file server. A fetch takes about 10 ms; the master
@@ -203,7 +205,7 @@ const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 /// other processes are busy.
 pub const REACTOR_HELPERS: usize = 4;
 
-/// Calls by a reactor that are not yet attributed to saltcellar's or another one.
+/// Calls by a reactor that are not yet attributed to saltcellar's reactor or another.
 pub const REACTOR_FOREIGN_CALLS_MAX: usize = 1_000;
 
 /// Time for the master to confirm that such a call is saltcellar's.

@@ -39,7 +39,7 @@ pub const COMMIT_WORTH_BYTES: usize = 192 * 1024;
 /// idle intake nothing is held back.
 pub const BLOCK_WAITS_COMMITS: u64 = 4;
 
-/// Sequence numbers reserved on disk at once. A crash skips at most this many.
+/// Sequence numbers reserved on disk in one step. A crash skips at most this many.
 pub const NUMBERS_AHEAD: u64 = 1 << 20;
 
 /// Bytes of batches waiting for the appender. Full: senders wait.
@@ -71,7 +71,7 @@ pub const KEEP_AGE_MIN: Duration = Duration::from_secs(1);
 /// See [`KEEP_AGE_MIN`].
 pub const KEEP_AGE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Functions whose class is cached. Salt has some thousand; a fleet runs tens.
+/// Functions whose class is cached. Salt has a few thousand functions; a fleet runs tens.
 pub const FUNCTIONS_REMEMBERED: usize = 4096;
 
 /// Jobs whose class is cached because a rule matched their function, for entries without a
@@ -110,7 +110,8 @@ pub const CATALOGUE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Bytes by which a dropped log is truncated at a time.
 pub const DROP_PIECE_BYTES: u64 = 1024 * 1024;
-/// Pause between truncations while the disk has room: freeing much at once delays syncs on some file systems.
+/// Pause between truncations while the disk has room: freeing much in one step delays syncs on some
+/// file systems.
 pub const DROP_PAUSE: Duration = Duration::from_millis(2);
 
 /// Interval between retention rounds. A segment is deleted at most this late.
@@ -174,7 +175,8 @@ pub const HOLD_REASON_BYTES_MAX: usize = 1000;
 /// Held jobs of all masters that share a history: masters that were apart may each have held as many as one may.
 pub const HOLDS_SHARED_MAX: usize = 4 * HOLDS_MAX;
 
-/// Releases that are remembered. A master that was away for longer, and has such a job held, holds it again everywhere.
+/// Releases that are remembered. A master that was away for longer, and still holds such a job,
+/// holds it again everywhere.
 pub const RELEASES_MAX: usize = HOLDS_SHARED_MAX;
 
 /// Finished segments waiting to be sealed. Full: the committer waits, because the index of each is in memory.

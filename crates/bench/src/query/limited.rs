@@ -25,8 +25,8 @@ use crate::report::{Row, rounded};
 /// Bounds of the number of runs of each request.
 const RUNS: (usize, usize) = (15, 300);
 
-/// Jobs that are listed, and asked for one after the other. For a hundredth of the minions, some
-/// 2,500 must be looked at for them.
+/// Jobs that are listed, and asked for one after the other. For a hundredth of the minions, about
+/// 2,500 must be examined for them.
 const JOBS: usize = 50;
 
 /// The limits: key, glob over minions. Ids end in random digits.

@@ -181,7 +181,7 @@ impl Harness {
 
         let (answered, rejected) = (self.answered.clone(), self.rejected.clone());
         let done = move |stored: Result<(), String>| {
-            // Before `answered`, for whoever waits for that.
+            // Before `answered`, because a thread may wait for that.
             rejected.fetch_add(if stored.is_err() { count } else { 0 }, Ordering::Relaxed);
             answered.fetch_add(count, Ordering::Relaxed);
         };

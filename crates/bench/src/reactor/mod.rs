@@ -185,7 +185,7 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
     );
     fs::write(&config, head + &situation.rules).context("write the configuration")?;
 
-    // Each situation has rules of its own, and therefore a pipeline.
+    // Each situation needs separate rules, and therefore a separate pipeline.
     let pipeline = Pipeline::new(&SaltMaster::read(&config), std::sync::Arc::new(NoSalt));
     let mut worker = Worker::new(pipeline.into());
 

@@ -144,7 +144,8 @@ fn send(
     Ok(())
 }
 
-/// Sends each event when it is due and in a write of its own, as Salt's publisher does, and returns how long each write took.
+/// Sends each event when it is due and in a separate write, as Salt's publisher does, and returns
+/// how long each write took.
 fn send_paced(
     mut peer: &UnixStream,
     generator: &EventGenerator,

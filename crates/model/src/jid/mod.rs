@@ -163,7 +163,7 @@ fn stamped(jid: &str) -> Option<JidKey> {
 
     let at = Micros::of_utc([year, month, day, hour, minute, second, field(14, 20)?])?;
 
-    // The key has no room for times before 1970, so such a jid counts as free text.
+    // The key cannot represent times before 1970, so such a jid counts as free text.
     if at.0 < 0 {
         return None;
     }

@@ -16,7 +16,7 @@ pub const EVENTS: &str = "events";
 /// The end of the name of a class's overflow, which holds entries of minions over their share.
 pub const OVERFLOW: &str = "-over";
 
-/// The class of the store's own settings. It has no entries, and no configuration.
+/// The class of the store's own settings. It contains no entries, and cannot be configured.
 pub const SETTINGS: &str = "settings";
 
 /// The share of a class, in percent, that one minion may have by default.

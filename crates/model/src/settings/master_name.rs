@@ -41,7 +41,7 @@ impl MasterName {
         })
     }
 
-    /// The name that has this token. `None` for a string that is no token of a name.
+    /// The name with this token. `None` for a string that is no token of a name.
     pub fn of_token(token: &str) -> Option<Self> {
         let mut bytes = Vec::with_capacity(token.len());
         let mut rest = token.as_bytes();

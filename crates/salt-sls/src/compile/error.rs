@@ -14,7 +14,7 @@ pub enum FileError {
     Shape(String),
 }
 
-/// The error of an event: it has no reactions.
+/// The error of an event, which then causes no reactions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Errors of the high data, as Salt reports them, with file and ID.

@@ -51,7 +51,7 @@ fn name_of(weight: Weight) -> &'static str {
         .map_or("", |(name, _)| name)
 }
 
-/// A chunk in the graph. The target of a `prereq` has two nodes.
+/// A chunk in the graph. The target of a `prereq` is two nodes.
 #[derive(Default)]
 struct Node {
     /// The last criterion of the order.

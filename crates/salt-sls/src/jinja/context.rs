@@ -32,8 +32,8 @@ impl Lazy {
 }
 
 impl Ambient {
-    /// The master's grains and options. `whole`: these are all grains that Salt has. Salt always
-    /// has more options.
+    /// The master's grains and options. `whole`: these are all grains that Salt knows. Salt always
+    /// knows more options.
     pub fn new(grains: Arc<Plain>, opts: Arc<Plain>, whole: bool) -> Self {
         let lazy = |from, access| Lazy {
             from,

@@ -385,7 +385,7 @@ impl Engine {
                 .unwrap_or(0);
 
             if error.kind() == ErrorKind::OutOfFuel {
-                // minijinja also counts steps, and its error has no detail.
+                // minijinja also counts steps, and its error contains no detail.
                 let error = if error.detail().is_none() {
                     budget::steps_spent(self.limits.steps)
                 } else {

@@ -271,7 +271,7 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
     }
 }
 
-/// One name or index of such a path. Jinja reads a part as a number if it has only digits
+/// One name or index of such a path. Jinja reads a part as a number if it consists of digits
 /// (`isdigit`); a sign makes it a name.
 fn attribute_part(part: &str) -> Res<Value> {
     if !part.is_ascii() {
@@ -562,7 +562,7 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
     })
 }
 
-/// Whether a pattern has only literals, dots, plain classes, groups and single quantifiers.
+/// Whether a pattern contains only literals, dots, plain classes, groups and single quantifiers.
 fn is_common(pattern: &str) -> bool {
     if ["[]", "[^]", "(?"]
         .iter()

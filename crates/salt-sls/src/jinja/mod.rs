@@ -23,8 +23,8 @@
 //! limited ([`limits`](crate::limits), `JINJA_*`). No template and no data can cause a panic,
 //! and data is never parsed as a template.
 
-// Evaluation goes upwards: `value`, then `ops`, `call`, `filters` and `engine`, of which each imports
-// those before it.
+// Evaluation goes upwards: `value`, then `ops`, `call`, `filters` and `engine`, each of which
+// imports the preceding modules.
 pub mod bounded;
 mod budget;
 mod call;

@@ -494,7 +494,7 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
                 }
                 out.push_str(": ");
 
-                // Salt prints such strings in a notation of its own.
+                // Salt prints such strings in a different notation.
                 if notation == Printed
                     && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t']))
                 {
@@ -551,5 +551,6 @@ fn json_text(text: &str, ascii: bool, out: &mut String) {
             c => out.push(c),
         }
     }
+
     out.push('"');
 }

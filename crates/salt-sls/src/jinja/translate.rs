@@ -18,7 +18,7 @@ use super::error::NotNative;
 use super::filters::{consumes, is_filter, is_lazy, is_test};
 use super::{lexical, ops};
 
-/// Variables of every template. Salt has more.
+/// Variables of every template. Salt defines more.
 const GIVEN: [&str; 6] = ["data", "grains", "opts", "pillar", "saltenv", "tag"];
 
 /// Further names that Salt or Jinja define.
@@ -282,7 +282,7 @@ impl<'s> Translator<'s, '_> {
                 }
 
                 let target = self.target(&set.target);
-                // In a scope of its own, which minijinja does not give it.
+                // In a separate scope, which minijinja does not create.
                 let body = vec![scoped(Vec::new(), self.body(&set.body), set.span())];
                 Stmt::SetBlock(Spanned::new(
                     ast::SetBlock {
@@ -341,8 +341,8 @@ impl<'s> Translator<'s, '_> {
             let condition = self.expr(filter);
             let used = std::mem::replace(&mut self.used, used);
 
-            // Jinja evaluates the condition in a function of its own, where the file's variables
-            // may have other values.
+            // Jinja evaluates the condition in a separate function, where the file's variables may
+            // have other values.
             let targets = names(&for_loop.target);
             if used
                 .iter()
@@ -369,7 +369,7 @@ impl<'s> Translator<'s, '_> {
             body.insert(0, emit(filter("__charge", size, Vec::new(), span), span));
         }
 
-        // In a scope of its own, as in Jinja.
+        // In a separate scope, as in Jinja.
         let else_body = if else_body.is_empty() {
             else_body
         } else {

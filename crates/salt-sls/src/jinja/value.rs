@@ -29,7 +29,7 @@ pub(crate) enum Access {
     Full,
     /// Reading: it outlives the rendering.
     Read,
-    /// Lookup of present keys: Salt has more.
+    /// Lookup of present keys: Salt knows more.
     Partial,
 }
 
@@ -247,7 +247,7 @@ impl Object for Obj {
     fn is_true(self: &Arc<Self>) -> bool {
         match &**self {
             Obj::Other(plain) => plain.truthy(),
-            // Grains and options have no known length, and are never empty in Salt.
+            // The length of grains and options is unknown here, and in Salt they are never empty.
             _ => self.len() != Some(0),
         }
     }

@@ -8,6 +8,6 @@ pub struct YamlError {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// PyYAML's message, where it has one.
+    /// PyYAML's message, if PyYAML reports one.
     pub message: String,
 }

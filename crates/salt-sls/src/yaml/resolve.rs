@@ -54,7 +54,7 @@ pub(super) fn resolve(text: &str) -> Option<Tag> {
     })
 }
 
-/// Dates and times are strings and need no check.
+/// Timestamps are strings and need no check.
 fn number(text: &str) -> Tag {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if is_int(unsigned) {

@@ -261,7 +261,7 @@ fn rendered_within(limits: RenderLimits, text: &str) -> Result<String, RenderErr
         .map(|rendered| rendered.text)
 }
 
-/// The template exceeds a limit or is not native; Salt's process has limits of its own.
+/// The template exceeds a limit or is not native; Salt's process has different limits.
 fn assert_bounded(text: &str) {
     let error = rendered_within(FEW, text).expect_err(text);
     assert!(

@@ -74,7 +74,8 @@ pub(crate) fn low_of(files: Vec<Map>) -> Result<Json, Refused> {
     compile::low(files).map(|low| low.iter().map(spell_map).collect())
 }
 
-/// The same table is read by the msgpack form of the daemon, and by both programs in Python that have this form.
+/// The same table is read by the msgpack form of the daemon, and by both Python programs that
+/// implement this form.
 #[test]
 fn the_shared_cases_survive_a_round_trip() {
     let mut checked = 0;

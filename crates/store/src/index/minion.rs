@@ -98,6 +98,7 @@ fn read_blocks(r: &mut FieldReader<'_>, mut take: impl FnMut(u32)) -> Option<()>
         }
         _ => return None,
     }
+
     Some(())
 }
 
@@ -233,6 +234,7 @@ fn select_record(
         is_selected |= selection.selects(Some(*number), &minion);
         *number += 1;
     }
+
     Some(first.filter(|_| is_selected))
 }
 
@@ -262,6 +264,7 @@ pub(crate) fn blocks_with(
             })?;
         }
     }
+
     Some(found)
 }
 

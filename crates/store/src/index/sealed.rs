@@ -291,6 +291,7 @@ impl SealedIndex {
                 left = after;
             }
         }
+
         Ok(found)
     }
 
@@ -345,6 +346,7 @@ impl SealedIndex {
                 );
             }
         }
+
         Ok(())
     }
 

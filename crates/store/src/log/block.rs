@@ -377,10 +377,12 @@ impl TagShape {
                 minions,
             };
         }
+
         for byte in template {
             jids += usize::from(*byte == JID_PLACEHOLDER);
             minions += usize::from(*byte == MINION_PLACEHOLDER);
         }
+
         let fixed = template.len() - jids - minions;
         Self {
             fixed,

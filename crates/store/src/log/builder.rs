@@ -422,6 +422,7 @@ impl BlockBuilder {
             bodies,
             raw_bytes: self.raw_bytes,
         };
+
         self.clear();
         Ok(built)
     }

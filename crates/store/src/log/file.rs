@@ -215,6 +215,7 @@ impl Header {
                 "the header belongs to the store {own}, FORMAT to {other}"
             ));
         }
+
         (self.class_name() != Some(class_name) || own.first_seq != id.first_seq).then(|| {
             format!(
                 "the header belongs to segment {}/{}",

@@ -173,6 +173,7 @@ impl AllowedBlocks {
                 roles: known.map(|known| known.roles.clone()).unwrap_or_default(),
             }
         };
+
         let of_block = size_of::<AllowedBlock>()
             + size_of::<Bits>()
             + size_of::<Roles>()
@@ -318,9 +319,11 @@ impl AllowedCache {
         if !known.is_of(segment) {
             return Ok(test());
         }
+
         if let Some(allowed) = known.rows(number, rows.len()) {
             return Ok(allowed);
         }
+
         let allowed = test();
         let ready = self.indexes.ready(segment)?;
         known.learn(number, rows, &allowed, ready.templates());

@@ -647,6 +647,7 @@ impl LogReader {
             jid: None,
             ..filter.clone()
         };
+
         with_same_numbers(|| {
             self.page_of(&filter, (&all, &limits), accepts, before, limit, bytes_max)
         })
@@ -781,6 +782,7 @@ impl LogReader {
                 totals,
             }
         };
+
         Ok(self.classes.all().map(of_class).collect())
     }
 }

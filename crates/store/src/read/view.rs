@@ -164,6 +164,7 @@ impl StoreView {
         if self.is_limited() {
             page.stats = ScanStats::default();
         }
+
         Ok(page)
     }
 

@@ -52,6 +52,7 @@ impl Catalogue {
         if let Err(error) = finish_discard(&**dir.fs(), &dir.path().join("state")) {
             tracing::warn!(%error, "cannot remove a discarded state database, the next start retries");
         }
+
         Ok(Self {
             slot: RwLock::new(Arc::new(state)),
             segments,

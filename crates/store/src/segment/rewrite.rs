@@ -321,10 +321,12 @@ fn misplaced(
     if !generation.has_log() {
         return Ok(None);
     }
+
     let id = LogId {
         store_id,
         first_seq: generation.first_seq,
     };
+
     let log = LogFile::bare(fs, &generation.dir.join("log"), id)?;
     Ok(log
         .header()?

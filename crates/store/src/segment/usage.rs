@@ -33,6 +33,7 @@ impl SegmentUsage {
                 ..times
             };
         }
+
         Self {
             entries: self.entries + other.entries,
             jobs: self.jobs + other.jobs,

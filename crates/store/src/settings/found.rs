@@ -186,12 +186,14 @@ impl Found {
         let [older, newer] = self.segments.as_slice() else {
             return false;
         };
+
         // The older one has also what is in the snapshot of the newer one: it alone must be enough.
         let has_all = |segment: &FoundSegment| {
             let from = segment.head().map_or(u64::MAX, |head| head.position);
             let positions = segment.changes().map(|(_, record)| record.position);
             positions.eq(from.saturating_add(1)..=self.position)
         };
+
         let is_whole = |segment: &FoundSegment| segment.is_whole && segment.complete().is_some();
         self.missing.is_none()
             && self.damage.is_empty()

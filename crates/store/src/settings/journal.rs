@@ -193,6 +193,7 @@ impl Journal {
         for segment in &mut segments {
             segment.append(&frames, sync)?;
         }
+
         // Only now: after an error the content of the files is unknown.
         self.segments = segments;
         Ok(())

@@ -85,6 +85,7 @@ pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreErro
             found.push((name, true));
         }
     }
+
     // One directory per bus.
     for bus in files::list(&dir.join(SPILL_DIR))? {
         if !bus.is_dir() {
@@ -96,6 +97,7 @@ pub(crate) fn irreplaceable(dir: &Path) -> Result<Vec<(String, bool)>, StoreErro
             found.extend(name.map(|name| (name.to_owned(), is_text)));
         }
     }
+
     Ok(found)
 }
 
@@ -340,6 +342,7 @@ pub(crate) fn settings_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreEr
     if let Some(newest) = segments.last_mut() {
         newest.is_newest = true;
     }
+
     Ok(segments)
 }
 
@@ -366,6 +369,7 @@ pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
             }
         }
     }
+
     Ok(found)
 }
 

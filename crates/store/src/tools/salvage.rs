@@ -377,6 +377,7 @@ fn copy_tree(from: &Path, to: &Path, faults: &mut Vec<FileFault>) -> Result<(), 
             files::copy(&file, &path, out, &target, len, |_| ())?;
         }
     }
+
     Ok(())
 }
 

@@ -358,6 +358,7 @@ impl Now {
                 self.faults.push((Fault::parse(act, value)?, 0));
             }
         }
+
         Some(())
     }
 

@@ -90,6 +90,7 @@ impl Intake {
                 done,
             )
         };
+
         self.try_share(Arc::new(batch), done)
             .map_err(|refused| match refused {
                 TrySendError::Full(back) => TrySendError::Full(own(back)),

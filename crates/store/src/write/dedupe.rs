@@ -439,6 +439,7 @@ impl Dedupe {
             };
             read ^ whole ^ asked
         });
+
         // The compiler must not leave out reads whose result nobody needs.
         std::hint::black_box(read);
     }

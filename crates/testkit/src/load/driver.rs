@@ -29,7 +29,7 @@ pub struct LoadSpec<'a> {
     pub first: u64,
     /// Number of events, over all connections.
     pub entries: u64,
-    /// Number of connections, each with a sender and a receiver of its own.
+    /// Number of connections, each with a separate sender and receiver.
     pub connections: u64,
     /// Batches of a connection that may wait for their responses.
     pub in_flight: usize,
@@ -153,7 +153,7 @@ impl LoadConnection<'_> {
             Encoding::Returner => {
                 w.array(3).uint(id).str("returner").map(1).str("load");
             }
-            // No envelope, only a number by which the baseline answers.
+            // No envelope, only a number that the baseline returns.
             Encoding::Bare | Encoding::Message => {
                 w.raw(&id.to_be_bytes());
             }
@@ -244,7 +244,7 @@ pub fn run_load(
     let start = Instant::now();
 
     let connect = |number| {
-        // Batches go to the connections in turn, so the first connections may have one more.
+        // Batches go to the connections in turn, so the first connections may get one more.
         let own = (batches + connections - 1).saturating_sub(number) / connections;
         let due = (0..own).map(|_| AtomicU64::new(0)).collect();
 
@@ -330,7 +330,7 @@ pub fn run_load(
             return Err(error);
         }
 
-        // Measured by the threads, because this one polls only from time to time.
+        // Measured by the threads, because this thread polls only from time to time.
         let last = connections
             .iter()
             .map(|(_, connection)| connection.last.load(Ordering::Relaxed))

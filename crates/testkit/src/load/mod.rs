@@ -1,8 +1,8 @@
 //! Loads: synthetic loads, generated from a seed, and recorded buses.
 //!
-//! `mix`: 80 % of 300 to 400 bytes, 18 % of 2 to 3 KB, 2 % of 20 to 40 KB, mean 1.3 KB; words of Salt's returns with random
-//! numbers between them, so that zstd level 1 compresses about 4.2 times. `small`: pings, publishes, beacons and tokens,
-//! median 180 bytes.
+//! `mix`: 80 % of 300 to 400 bytes, 18 % of 2 to 3 KB, 2 % of 20 to 40 KB, mean 1.3 KB; words of
+//! Salt's returns with random numbers between them, which zstd level 1 compresses about 4.2 times.
+//! `small`: pings, publishes, beacons and tokens, median 180 bytes.
 
 pub mod driver;
 mod examples;
@@ -23,7 +23,8 @@ use saltcellar_wire::{frame, salt_event};
 /// that a template never repeats within the window of a compressor.
 const TEMPLATES: u64 = 8_192;
 
-/// Larger recorded events are skipped: a recording of some minutes has one or two of a megabyte, which would dominate the replay.
+/// Larger recorded events are skipped: a recording of some minutes contains one or two of a
+/// megabyte, which would dominate the replay.
 const EVENT_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes of tag and data of a state run's return without its text.

@@ -2,9 +2,9 @@
 //!
 //! # Invariant
 //!
-//! The content of a slot is a pure function of the seed, the event's number and the hour of the start, and has the length of the
-//! bytes it replaces.
-//! Generating an event is one copy and a few small writes, so the generator is cheap compared with the daemon.
+//! The content of a slot is a pure function of the seed, the event's number and the hour of the
+//! start, and is as long as the bytes it replaces. Generating an event is one copy and a few small
+//! writes, so the generator is cheap compared with the daemon.
 
 use std::sync::LazyLock;
 

@@ -121,7 +121,8 @@ impl Compiler<'_> {
         self.node(expr).map(Box::new)
     }
 
-    /// The tree of an expression. It recurses along the source, so its own frame stays small: each construct has a function of its own.
+    /// The tree of an expression. It recurses along the source, so its own frame must stay small:
+    /// each construct is a separate function.
     fn node(&self, expr: &Expr<'_>) -> Result<Node, ConditionError> {
         match expr {
             Expr::Var(name) => self.name(expr, name.id),
@@ -198,7 +199,7 @@ impl Compiler<'_> {
         };
 
         let left = self.boxed(&op.left)?;
-        // The parser has two forms, for one comparison and for several. Here both are a chain.
+        // The parser knows two forms, for one comparison and for several. Here both are a chain.
         let right = self.nodes(std::slice::from_ref(&op.right))?;
         let rest = right.into_iter().map(|right| (comparison, right)).collect();
         Ok(Node::Compare(left, rest))

@@ -1,7 +1,8 @@
 //! Conditions: Jinja expressions over an event's tag and data, evaluated in place.
 //!
-//! minijinja parses the text ([`super::compile`]); the tree that it is compiled to is evaluated here. An expression has no loops, calls and
-//! arithmetic, so its work is bounded by its length times the event's bytes, and by [`FILTER_BYTES_MAX`](saltcellar_base::limits::FILTER_BYTES_MAX).
+//! minijinja parses the source ([`super::compile`]); the tree that it is compiled to is evaluated
+//! here. An expression has no loops, calls and arithmetic, so its work is bounded by its length
+//! times the event's bytes, and by [`FILTER_BYTES_MAX`](saltcellar_base::limits::FILTER_BYTES_MAX).
 //!
 //! # Invariant
 //!
@@ -78,7 +79,8 @@ struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// The value of an expression. It recurses along the tree, so its own frame stays small: constructs have functions of their own.
+    /// The value of an expression. It recurses along the tree, so its own frame must stay small:
+    /// constructs are separate functions.
     fn eval(&self, node: &'a Node) -> Result<Value<'a>, TooCostly> {
         match node {
             Node::Tag => Ok(Value::Text(String::from_utf8_lossy(self.tag))),

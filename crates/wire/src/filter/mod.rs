@@ -59,6 +59,7 @@ impl Entries {
             Kind::Event => has_jid,
             Kind::Gap | Kind::SeenOnBus | Kind::Register | Kind::Setting => false,
         };
+
         match self {
             Self::Events => flags.has(Flags::ON_BUS),
             Self::OwnJobs => is_own && is_of_job && fun != Self::QUESTION,

@@ -1,7 +1,8 @@
 //! Values of a condition: constants of the expression, and msgpack in place.
 //!
-//! Equality, order and truth are Python's, as the reactor's Jinja has them, except that values of different types have no order instead of
-//! raising an error, and that collections within the data are equal if their bytes are.
+//! Equality, order and truth are Python's, as in the reactor's Jinja, with two exceptions. Values
+//! of different types have no order instead of raising an error, and collections within the data
+//! are equal if their bytes are equal.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -35,7 +36,7 @@ pub(super) enum Value<'a> {
     Opaque(&'a [u8]),
 }
 
-/// Bytes of one event's data that lookups and tests have gone through.
+/// Bytes of one event's data that lookups and tests have traversed.
 #[derive(Debug, Default)]
 pub(super) struct Budget(Cell<usize>);
 
@@ -235,7 +236,7 @@ impl<'a> Value<'a> {
                     return Ok(Value::Undefined);
                 };
 
-                // Elements have no fixed length, so all before it are gone through.
+                // Elements have no fixed length, so all preceding elements are traversed.
                 for (n, element) in elements(bytes).enumerate() {
                     budget.charge(element.len())?;
                     if n == at {

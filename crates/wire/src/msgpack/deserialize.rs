@@ -1,4 +1,5 @@
-//! Decoding of msgpack into Rust types, without a tree in between: arguments in the daemon, answers in its clients.
+//! Decoding of msgpack into Rust types, without a tree in between: arguments in the daemon,
+//! responses in its clients.
 //!
 //! Text may be str or bin, as everywhere at the socket: old releases of msgpack for Python write text as bin.
 
@@ -244,7 +245,7 @@ impl<'de> MapAccess<'de> for &mut Items<'_, 'de> {
     }
 }
 
-/// A value that serde has no type for, as a map with one pair: its bytes under [`PACKED`].
+/// A value without a type in serde, as a map with one pair: its bytes under [`PACKED`].
 struct Wrapped<'de> {
     value: Option<&'de [u8]>,
     is_key_read: bool,

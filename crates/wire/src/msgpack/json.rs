@@ -156,7 +156,7 @@ fn check_plain(reader: &mut Reader<'_>, depth: usize) -> Option<()> {
             }
         }
         Head::Map(len) => check_plain_map(reader, len, depth)?,
-        // The forms of these have a tag.
+        // The forms of these carry a tag.
         Head::Float(_) | Head::Bin(_) | Head::Ext(..) => return None,
     }
 
@@ -399,7 +399,8 @@ mod tests {
         assert_eq!(as_python(to_json(&only)).to_string(), r#"{"$bin":"text"}"#);
     }
 
-    /// The same table is read by the form of Python's values, and by both programs in Python that have this form.
+    /// The same table is read by the form of Python's values, and by both Python programs that
+    /// implement this form.
     #[test]
     fn the_shared_cases_survive_a_round_trip() {
         let path = concat!(

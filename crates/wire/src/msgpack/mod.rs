@@ -137,7 +137,8 @@ impl<'a> Reader<'a> {
             0xcc => Head::Int(i64::from(u8::from_be_bytes(self.number()?))),
             0xcd => Head::Int(i64::from(u16::from_be_bytes(self.number()?))),
             0xce => Head::Int(i64::from(u32::from_be_bytes(self.number()?))),
-            // Most code has one case for integers, so only those that do not fit `i64` are apart.
+            // Most code handles integers as one case, so only integers that do not fit `i64` are
+            // separate.
             0xcf => {
                 let n = u64::from_be_bytes(self.number()?);
                 i64::try_from(n).map_or(Head::Big(n), Head::Int)

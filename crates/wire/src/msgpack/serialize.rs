@@ -20,7 +20,7 @@ use saltcellar_base::limits::RMPV_ANSWER_DEPTH_MAX;
 /// The name by which a type asks for the bytes of one value, see [`Stored`].
 pub(super) const PACKED: &str = "$packed";
 
-/// A value has no form in msgpack.
+/// A value cannot be represented in msgpack.
 #[derive(Debug, thiserror::Error)]
 #[error("no msgpack: {0}")]
 pub struct EncodeError(String);
@@ -184,7 +184,8 @@ impl<'de> Visitor<'de> for StoredVisitor {
     }
 }
 
-/// Encodes what another deserializer reads: serde keeps the fields of a flattened struct in values of its own.
+/// Encodes what another deserializer reads: serde keeps the fields of a flattened struct in its own
+/// values.
 struct Rewrite<'a>(&'a mut Writer);
 
 impl<'de> DeserializeSeed<'de> for Rewrite<'_> {
@@ -274,7 +275,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
             pairs.next_value_seed(Rewrite(&mut body))?;
             count += 1;
 
-            // A value that serde has no type for: its bytes are in the map's only pair.
+            // A value without a type in serde: its bytes are in the map's only pair.
             let at = |range| body.0.get(range).unwrap_or_default();
             if as_text(at(key..value)) == Some(PACKED) {
                 let packed = as_bytes(at(value..body.len())).unwrap_or(&[0xc0]);
@@ -701,7 +702,7 @@ mod tests {
         let iso = "1970-01-01T00:00:00.000005Z";
         let nulls = json!({ "time": iso, "name": null, "next": null, "value": null, "left": null });
         assert_eq!(json!(none), nulls);
-        // nan has no form in JSON but in msgpack.
+        // nan has a form in msgpack, but not in JSON.
         let value = Stored::of(Some(&[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0]));
         let more = More {
             next: Some((7, "a".to_owned())),

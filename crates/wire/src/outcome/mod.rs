@@ -484,7 +484,7 @@ mod tests {
             }
             check(fun, json!(["test=True"]), false);
             check(fun, json!(["mock=True", "saltenv=base"]), false);
-            // A schedule's keywords have no mark.
+            // A schedule's keywords carry no mark.
             check(fun, json!([{ "test": true }]), false);
             check(fun, json!([true]), false);
         }

@@ -56,7 +56,7 @@ pub(super) fn of_part<'a>(part: &Part<'a>, minion: &'a str, of_master: bool) -> 
 
     let of_states = runs_states(part.fun);
 
-    // The result of an orchestration has the states one level deeper, by master.
+    // The result of an orchestration contains the states one level deeper, by master.
     if !collect(&mut rows, minion, value, of_states) {
         let data = msgpack::get(value, "data").filter(|_| of_master);
         for (id, of_id) in msgpack::pairs(data.unwrap_or_default()) {

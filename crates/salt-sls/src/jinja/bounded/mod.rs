@@ -1,10 +1,10 @@
 //! Text that minijinja may parse: [`BoundedSource`], whose constructors bound the depth of the syntax tree.
 //!
 //! minijinja's parser, its code generator and the destructor of its tree recurse along the text and
-//! have no limit of their own for most constructs: 1,900 times `.a` or `-` overflow the stack of a
-//! thread, which ends the program. This type is the only way to minijinja's parser here, even for
-//! callers with their own templates (`clippy.toml` disallows minijinja's entry points elsewhere).
-//! It measures the tokens first, without recursion. Nor does minijinja's lexer overflow a column.
+//! set no limit for most constructs: 1,900 times `.a` or `-` overflow the stack of a thread, which
+//! ends the program. This type is the only way to minijinja's parser here, even for callers with
+//! their own templates (`clippy.toml` disallows minijinja's entry points elsewhere). It measures
+//! the tokens first, without recursion. Nor does minijinja's lexer overflow a column.
 //!
 //! The types of its interface are minijinja's, whose machinery has no semantic versions: a caller depends on the same release as this crate.
 //!
@@ -218,8 +218,8 @@ enum Tag {
     Other,
 }
 
-/// Whether an operand may begin behind a token. Where the parser's reading of a word depends on more, the answer is yes: then the words behind
-/// it end nothing, and the measure is larger.
+/// Whether an operand may begin behind a token. Where the parser's reading of a word depends on
+/// more, the result is true: then the words behind it end nothing, and the measure is larger.
 fn expects_after(token: &Token<'_>) -> bool {
     match token {
         Token::Ident(word) => ["and", "or", "not", "if", "else", "in", "is"].contains(word),

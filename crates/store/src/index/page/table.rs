@@ -188,6 +188,7 @@ impl Table {
         if offset.saturating_add(len as u64) > size {
             return Err(self.damaged("the file is truncated"));
         }
+
         let mut bytes = vec![0; len];
         match self.file.read_exact_at(&mut bytes, offset) {
             Ok(()) => Ok(bytes),

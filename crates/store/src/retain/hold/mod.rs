@@ -190,6 +190,7 @@ impl Holds {
             };
             latest.insert(found.name, release);
         }
+
         for hold in self.all() {
             let is_own = hold.origin.is_empty();
             let change = HoldChange {
@@ -203,6 +204,7 @@ impl Holds {
             };
             latest.insert(hold.jid, change);
         }
+
         latest
     }
 

@@ -585,6 +585,7 @@ fn dirs(tree: &Tree) -> Result<Vec<PathBuf>, StoreError> {
         }
         dirs.push(log);
     }
+
     Ok(dirs)
 }
 
