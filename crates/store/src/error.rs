@@ -39,7 +39,7 @@ pub enum StoreError {
         /// The version of this release.
         expected: u32,
     },
-    /// The file `FORMAT` is missing, or it is damaged and the logs do not tell the store id.
+    /// The file `FORMAT` is missing, or it is damaged and the logs do not determine the store id.
     #[error(
         "the state directory {} has format {found}, this release reads format {expected}: \
          restore the file from a backup, or, if this is no interrupted `restore` or `salvage`, create an empty file {}/FORMAT: \

@@ -299,9 +299,9 @@ pub(crate) fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     fs.sync_dir(path).map_err(io_at("sync the directory", path))
 }
 
-/// An exclusive lock on the state directory, held until all clones are dropped: on an open handle of
-/// `FORMAT`. Without that file there is no store, so nobody opens a second one while the holder runs if it is
-/// removed.
+/// An exclusive lock on the state directory: on an open handle of `FORMAT`, held until all clones
+/// are dropped. Without that file there is no store. If it is removed while the holder runs, nobody
+/// opens a second store.
 #[derive(Debug, Clone)]
 pub(crate) struct Lock {
     _file: Arc<File>,
@@ -504,7 +504,8 @@ fn store_id_line(store_id: u64) -> String {
     )
 }
 
-/// Why a file `FORMAT` tells no store id. The strings describe the format that was found.
+/// Why no store id can be read from a file `FORMAT`. The strings describe the format that was
+/// found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoStoreId {
     /// The file is damaged.

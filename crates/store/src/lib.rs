@@ -237,8 +237,8 @@ impl Opened {
     }
 }
 
-/// What a store can tell. No method of it changes what is stored; those are of [`Store`], which
-/// dereferences to it.
+/// The reading half of a store. Its methods change nothing; methods that change the store belong to
+/// [`Store`], which dereferences to it.
 ///
 /// Its fields own the state of the store. None of them knows this struct.
 #[derive(Debug)]

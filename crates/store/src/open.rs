@@ -153,7 +153,7 @@ impl Found {
         let count = changed.len() as u64;
         options.metrics.files_changed_while_stopped.add(count);
 
-        // Before any log: a number that was never reserved is not believed.
+        // Before any log, because frames with a number that was never reserved must not be trusted.
         let reserved = SequenceFile::read(&**fs, path)?.flatten();
 
         format::make_dir(&**fs, &path.join("log"))?;

@@ -125,7 +125,7 @@ impl Window {
             return;
         };
         total.add(amount);
-        // Counts for the window, but belongs to nobody.
+        // Counts for the window, but for no minion.
         if minion.is_empty() {
             return;
         }
@@ -238,7 +238,8 @@ impl Shares {
             return (share.overflow, true);
         }
         share.window.count(entry.minion, amount, limits);
-        // Only what stays counts: entries in the overflow evict nobody else.
+        // Only entries that stay in the class count: entries in the overflow evict no other
+        // minion's entries.
         (class, false)
     }
 }

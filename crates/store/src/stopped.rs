@@ -1,6 +1,6 @@
 //! The record of a clean stop: the ends of the active logs, and the files that cannot be rebuilt.
-//! Nothing else tells that the end of an active log, or such a file as a whole, is missing. It is a
-//! file, and not among the settings, because it has their end as well.
+//! Only this record shows that the end of an active log, or such a file as a whole, is missing. It
+//! is a file, and not among the settings, because it also contains the end of the settings.
 //!
 //! # Invariant
 //!

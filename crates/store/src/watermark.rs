@@ -65,8 +65,8 @@ impl Watermark {
         self.reserved_at_start.max(self.get())
     }
 
-    /// Called once the entries below `next` are durable and in the index: whoever waits for the
-    /// position finds its entries.
+    /// Called once the entries below `next` are durable and in the index: a reader that waits for
+    /// the position finds its entries.
     pub(crate) fn advance(&self, next: SeqNo) {
         let before = self.durable.swap(next.0, Ordering::AcqRel);
         assert!(before <= next.0, "the durable watermark never decreases");

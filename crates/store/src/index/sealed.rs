@@ -60,7 +60,7 @@ pub(crate) struct Layout {
     pub(crate) became: Vec<u32>,
 }
 
-/// What an index on disk tells the state database.
+/// What the state database takes from an index on disk.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) metadata: SegmentMetadata,

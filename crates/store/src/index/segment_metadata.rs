@@ -180,7 +180,7 @@ impl Jids {
 
     fn may_hold(&self, key: JidKey) -> bool {
         let Some(at) = key.time() else {
-            // A false positive costs a look at the segment.
+            // A false positive costs a read of the segment.
             let set = |bit: usize| {
                 self.filter
                     .get(bit / 8)

@@ -64,7 +64,7 @@ impl TagTemplates {
     }
 
     fn bit(number: u32) -> u64 {
-        // Rare templates share bits: a shared bit costs a look at blocks without the tag.
+        // Rare templates share bits: a shared bit costs reads of blocks without the tag.
         1 << if number < OWN_BITS {
             number
         } else {

@@ -283,7 +283,7 @@ mod tests {
             let at = at % bytes.len();
             bytes[at] = to;
             if bytes != block.bytes {
-                // Padding belongs to nobody.
+                // No checksum covers the padding.
                 if let Ok(views) = read(&bytes) {
                     let whole = read(&block.bytes).unwrap();
                     prop_assert_eq!(views.len(), 1);

@@ -13,7 +13,7 @@
 //! ([`Walked::finished`]). A range with an unreadable sector never does: its content may be
 //! acknowledged.
 //!
-//! A frame with a number that was never reserved ([`Bounds::below`]) is not believed. It bounds
+//! A frame with a number that was never reserved ([`Bounds::below`]) is not trusted. It bounds
 //! nothing, counts as damage, and is never truncated.
 //!
 //! # Invariant
@@ -90,10 +90,10 @@ pub struct Walked {
     pub(crate) synced: u64,
     /// Offset and version of the first frame written by another release.
     pub(crate) unknown_version: Option<(u64, u16)>,
-    /// Whether nothing may be written to the log: it has frames that were not believed, or its end
-    /// cannot be read.
+    /// Whether nothing may be written to the log, because it contains frames that were not trusted,
+    /// or its end cannot be read.
     pub(crate) is_closed: bool,
-    /// The greatest number of a frame that was not believed.
+    /// The greatest number of a frame that was not trusted.
     pub(crate) unbelieved: Option<SeqNo>,
 }
 
@@ -136,7 +136,7 @@ impl Bounds {
         }
     }
 
-    /// Only numbers below `seq` are believed.
+    /// Only numbers below `seq` are trusted.
     pub(crate) fn below(self, seq: SeqNo) -> Self {
         Self { below: seq, ..self }
     }
@@ -184,7 +184,7 @@ pub fn walk(
             // acknowledged.
             continue;
         }
-        // Its length is not believed either, so the search continues right behind the header.
+        // Its length is not trusted either, so the search continues right behind the header.
         if header.last_seq >= bounds.below {
             state.disbelieve(&header);
             at = header.offset + FRAME_HEADER_LEN as u64;
@@ -234,7 +234,7 @@ struct WalkState {
     /// overlaps.
     broken: Vec<(FrameHeader, &'static str)>,
     last: Option<FrameHeader>,
-    /// End of the frames that were not believed.
+    /// End of the frames that were not trusted.
     unbelieved_end: u64,
 }
 

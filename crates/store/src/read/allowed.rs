@@ -330,7 +330,7 @@ impl AllowedCache {
         Ok(allowed)
     }
 
-    /// What is known of a segment under limits; and the number of ids that were tested for it.
+    /// What is known of a segment under limits, and the number of ids that were tested for it.
     pub(crate) fn blocks(
         &self,
         segment: &Arc<Segment>,

@@ -49,8 +49,8 @@ impl BlockReader {
         number: u32,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
         work::check()?;
-        // Before the block is looked up: one of a later numbering is then cached under one that
-        // nobody asks for any more.
+        // Before the block is looked up: a block of a later numbering is then cached under a
+        // numbering that is no longer used.
         let id = (segment.numbering(), number);
         // Only whole blocks are cached, so a head alone is never returned here.
         if let Some(view) = self.cache.get(&id) {

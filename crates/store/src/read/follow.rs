@@ -70,7 +70,7 @@ impl<'a> Deref for Followed<'a> {
 
 /// What a walk along the log does with what it finds.
 pub(super) trait Visit {
-    /// Takes an entry; returns what it counts of the bytes that a walk may look at.
+    /// Takes an entry; returns how many bytes it counts of those that a walk may examine.
     fn row(&mut self, segment: &Arc<Segment>, rows: Rows<'_>, row: usize) -> usize;
 
     /// Takes all entries of a block, if no entry of another block lies between them. `None` if each
@@ -98,8 +98,8 @@ impl LogReader {
     }
 
     /// The events on a bus from `from` on and before `upto` that the filter selects: until there
-    /// are `events_max` of them or `bytes_max` bytes of them, and at most what one read looks at
-    /// ([`SCAN_BYTES_MAX`]).
+    /// are `events_max` events or `bytes_max` bytes of them, and at most as far as one read
+    /// examines ([`SCAN_BYTES_MAX`]).
     pub(crate) fn select(
         &self,
         filter: &EntryFilter,
@@ -113,7 +113,7 @@ impl LogReader {
     }
 
     /// As [`LogReader::select`], as if other entries than those that `limits` allow did not exist,
-    /// except in the amount that one read looks at.
+    /// except in the amount that one read examines.
     pub(super) fn select_allowed(
         &self,
         filter: (&EntryFilter, &ReadLimits),
@@ -150,7 +150,8 @@ impl LogReader {
         Ok(found)
     }
 
-    /// Counts the events that [`LogReader::select_allowed`] returns; at most what one read looks at.
+    /// Counts the events that [`LogReader::select_allowed`] returns; at most as far as one read
+    /// examines.
     pub(super) fn count_allowed(
         &self,
         filter: (&EntryFilter, &ReadLimits),
@@ -339,7 +340,7 @@ impl LogReader {
         self.wait_for_unless(seq, timeout, || false);
     }
 
-    /// As [`LogReader::wait_for`], until `is_over`: whoever makes that true calls
+    /// As [`LogReader::wait_for`], until `is_over`: the thread that makes it true calls
     /// [`LogReader::wake_waiting`] afterwards.
     pub fn wait_for_unless(&self, seq: SeqNo, timeout: Duration, is_over: impl Fn() -> bool) {
         self.watermark.wait(seq, timeout, is_over);
@@ -460,7 +461,8 @@ impl LogReader {
         self.walk_with(from..upto, bytes_max, keep, wanted, &mut visit)
     }
 
-    /// As [`LogReader::walk`] with all entries that one read looks at; blocks are also offered as a whole.
+    /// As [`LogReader::walk`] with all entries that one read examines; blocks are also offered as a
+    /// whole.
     pub(super) fn visit(
         &self,
         from: SeqNo,

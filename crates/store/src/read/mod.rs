@@ -682,7 +682,7 @@ impl LogReader {
 
         // A filter by fields can also narrow the search by columns.
         let narrowed = select.narrowed(filter);
-        // Not even by the time of a search can the reader tell whether there is such a minion.
+        // Even the duration of a search must not show the reader whether there is such a minion.
         if narrowed
             .only_minion()
             .is_some_and(|minion| !limits.allow_minion(&minion))
@@ -741,7 +741,7 @@ impl LogReader {
             let passes = match select.matches(&entry.as_entry(), &class_name) {
                 Ok(passes) => passes && accepts(&entry),
                 Err(error) => {
-                    // Reported once, for the last such event. The search goes on.
+                    // Reported once, for the last such event. The search continues.
                     page.too_costly = Some((entry.seq, error));
                     false
                 }

@@ -324,7 +324,7 @@ impl<'a> Search<'a> {
                 if template == FREE_JID {
                     free = bit;
                 }
-                // Whether the minion decides it tells in which blocks to look.
+                // Whether the minion decides it determines which blocks to read.
                 match &*condition {
                     TagCondition::Never => {}
                     TagCondition::AllOf(needs) if needs.iter().any(Need::is_of_minion) => {
@@ -344,7 +344,7 @@ impl<'a> Search<'a> {
         }
 
         // The index names the blocks of a minion whatever their function and tag. Under limits by
-        // those, it would tell of entries that the reader may not know.
+        // functions or tags, they would show the presence of entries that the reader may not know.
         let limits = self.limits.as_deref();
         let may_use_ids =
             limits.is_none_or(|limits| limits.functions.is_none() && limits.tags.is_none());

@@ -4,8 +4,8 @@
 //!
 //! A [`StoreView`] behaves as if the entries that its limits exclude had never been stored. The
 //! limits apply where entries are found: before a filter is evaluated, before anything is counted,
-//! and before a page ends. Other entries have an effect on sequence numbers only, and on how much
-//! one read looks at, by their number.
+//! and before a page ends. Hidden entries affect only sequence numbers and, by their number, how
+//! much one read examines.
 //!
 //! # Jobs under a limit by minions
 //!
@@ -195,7 +195,8 @@ impl StoreView {
             .select_allowed(filter, from, upto, events_max, bytes_max)
     }
 
-    /// The number of events that [`StoreView::select`] returns; at most what one read looks at.
+    /// The number of events that [`StoreView::select`] returns; at most as far as one read
+    /// examines.
     pub fn count(
         &self,
         filter: &EntryFilter,
@@ -285,8 +286,8 @@ impl StoreView {
         Ok(if exists { entries } else { Vec::new() })
     }
 
-    /// Where the entries of a job are that the reader may know; `None` without any, and then what was looked at is what is looked at for an
-    /// absent job.
+    /// Where the entries of a job are that the reader may know; `None` without any. The same data
+    /// is then examined as for an absent job.
     fn known_places(&self, jid: &str) -> Result<Option<Vec<EntriesIn>>, StoreError> {
         let key = JidKey::of(jid);
         let mut places = Vec::new();
@@ -825,7 +826,7 @@ impl StoreView {
         }
 
         found.next = before;
-        // Bounded by the jobs that were looked at, whoever they belong to.
+        // Bounded by the jobs that were examined, hidden jobs included.
         let mut at_once = limit.clamp(ALLOWED_JOBS_AT_ONCE, JOBS_READ_AT_ONCE);
         while found.rows.len() < limit && found.seen < LIST_JOBS_READ {
             let rows = self.log.jobs_before(found.next, at_once)?;
@@ -983,7 +984,7 @@ impl StoreView {
         wanted: Option<&BTreeSet<&str>>,
     ) -> Result<LastSeen, StoreError> {
         let mut seen = self.log.last_seen(entries_max, wanted)?;
-        // After the search, which looks at the same entries in any case.
+        // After the search, which examines the same entries in any case.
         if self.is_limited() {
             seen.minions
                 .retain(|minion, _| self.limits.allow_minion(minion));

@@ -91,7 +91,7 @@ impl AgeClock {
         let last_run = settings.get::<SavedTime>("").and_then(|found| found.value);
         let saved = last_run.map(|_| monotonic);
         let (last, left) = match last_run {
-            // A longer wait than this release makes is not believed.
+            // A longer wait than this release sets is not trusted.
             Some(SavedTime { at, wait }) => {
                 (at, wait.map(|s| Duration::from_secs(s).min(CLOCK_WAIT)))
             }
@@ -275,7 +275,7 @@ impl ClockState {
 
         // Downtime can only make the clock appear ahead, so it is tolerated in one direction.
         let agrees = ahead >= -tolerance && ahead <= tolerance.saturating_add(micros(self.stopped));
-        // After a day of running with it the clock is believed: after a long downtime the clock is
+        // After a day of running with it the clock is trusted: after a long downtime the clock is
         // correct, and nobody may be there to confirm it.
         if agrees || wait_is_over {
             self.reset(wall, monotonic);

@@ -1,4 +1,4 @@
-//! The arrival time of the newest entry of each segment, as far as clocks can be believed.
+//! The arrival time of the newest entry of each segment, as far as clocks can be trusted.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) fn arrivals(usages: &[(Arc<Segment>, SegmentUsage)], now: Micros) -> 
                 created_at?.0.saturating_add(micros(SEGMENT_AGE_MAX)),
             ))
         };
-        // A timestamp in the future is not believed, and without entries both timestamps are zero:
+        // A timestamp in the future is not trusted, and without entries both timestamps are zero:
         // see above for the bound that replaces them.
         let is_known = segment_usage.entries > 0 && segment_usage.at_max <= now;
 

@@ -179,7 +179,7 @@ mod tests {
             let keep = divided(keep, 50, is_overflow, other);
             (keep.bytes.unwrap(), keep.entries.unwrap())
         };
-        // The class has everything while nobody is over the share, and half of it for ever.
+        // The class may use everything while no minion is over its share, and always half of it.
         assert_eq!(divide(false, (0, 0)), (100, 1000));
         assert_eq!(divide(false, (30, 900)), (70, 500));
         // The overflow gets half, and what the class itself does not use.

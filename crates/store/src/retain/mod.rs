@@ -607,7 +607,7 @@ impl Retention {
         key: JidKey,
         jid: &str,
     ) -> Result<bool, StoreError> {
-        // Jids that the segment cannot hold need no look at its index.
+        // The index is not read for jids that the segment cannot contain.
         if segment
             .metadata()
             .is_some_and(|metadata| !metadata.may_hold(key))

@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! The oldest segments are dropped first, and no more of them than the limits need: a limit by
-//! bytes or entries counts what stays, and what is kept beyond it is made up for by newer segments.
-//! An active segment counts, and is never dropped.
+//! bytes or entries counts what stays, and if a segment beyond it must be kept, newer segments are
+//! dropped instead. An active segment counts, and is never dropped.
 
 use crate::segment::usage::SegmentUsage;
 use saltcellar_base::clock::Micros;
@@ -80,8 +80,9 @@ pub(super) struct Choice<'a, T> {
     pub(super) outcome: DropOutcome,
 }
 
-/// The segments of a class that exceed its limits, oldest first, of all of its segments, oldest first.
-/// `outcome_of` tells what would become of one that exceeds a limit.
+/// The segments of a class that exceed its limits, oldest first. `candidates` are all of its
+/// segments, oldest first. `outcome_of` returns what would become of a segment that exceeds a
+/// limit.
 pub(super) fn choose<T, E>(
     candidates: &[Candidate<T>],
     bounds: ClassBounds,

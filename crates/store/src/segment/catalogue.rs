@@ -138,8 +138,8 @@ impl Catalogue {
     }
 
     /// The metadata of a sealed segment: from the state database, or from its index, which is then
-    /// applied to the state database. `None` if the log must be scanned. Only numbers below `below` are
-    /// believed.
+    /// applied to the state database. `None` if the log must be scanned. Only numbers below `below`
+    /// are trusted.
     pub(crate) fn sealed_metadata(
         &self,
         segment: &Arc<Segment>,
@@ -407,8 +407,8 @@ mod tests {
         fs::create_dir(&state).unwrap();
         fs::write(state.join("evidence"), b"").unwrap();
 
-        // The mark cannot be written, so nothing is created. Another attempt, as of the next query,
-        // keeps what was put aside.
+        // The mark cannot be written, so nothing is created. Another attempt, such as the next
+        // query, keeps the renamed directory.
         let blocked = in_dir("state.new.tmp");
         fs::create_dir(&blocked).unwrap();
         for _ in 0..2 {

@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! The segments of a class are in the order of their numbers, oldest first, and each is listed
-//! once. A segment that retention has hidden is shown again only by whoever hid it: a rewritten
-//! form never takes the place of a dropped segment.
+//! once. Only retention itself shows a segment again that it has hidden: a rewritten form never
+//! takes the place of a dropped segment.
 //!
 //! A list is copied out, so a reader may still hold a segment that was dropped since. It finds no
 //! entries in it.

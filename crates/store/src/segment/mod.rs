@@ -45,7 +45,7 @@ use saltcellar_model::SeqNo;
 /// Name of a sealed segment's index.
 pub(crate) const INDEX: &str = "index";
 
-/// Name of an index that `store rebuild` has put aside until the new one is complete.
+/// Name under which `store rebuild` keeps an index until the new index is complete.
 pub(crate) const INDEX_ASIDE: &str = "index.old";
 
 /// Name of an index that was damaged, or made from another log, kept for diagnosis.
@@ -85,8 +85,8 @@ static RENUMBERED: AtomicU64 = AtomicU64::new(0);
 
 /// What `read` finds while the blocks of all segments keep their numbers: it restarts otherwise.
 ///
-/// A read takes the numbers of blocks from an index, and looks at the blocks later. An index that is
-/// rebuilt in between may number them differently, and the read would miss one or see one twice.
+/// A read takes the numbers of blocks from an index, and reads the blocks later. An index that is
+/// rebuilt in between may number them differently, and the read would miss a block or see it twice.
 /// Rebuilds are rare, and each segment has few, so this ends.
 pub(crate) fn with_same_numbers<T, E>(mut read: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     loop {
@@ -305,7 +305,7 @@ impl Segment {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Scans the log and builds the index in memory. Only numbers below `below` are believed.
+    /// Scans the log and builds the index in memory. Only numbers below `below` are trusted.
     pub(crate) fn walk(&self, below: SeqNo) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
         let mut noted = Ok(());
@@ -328,8 +328,8 @@ impl Segment {
         noted.map(|()| (index, walked))
     }
 
-    /// Reads the sealed index on disk. One that was not made from this log is
-    /// [`StoreError::Index`], as a damaged one. Only numbers below `below` are believed.
+    /// Reads the sealed index on disk. An index that was not made from this log is
+    /// [`StoreError::Index`], like a damaged index. Only numbers below `below` are trusted.
     pub(super) fn read_index(&self, below: SeqNo) -> Result<SealedIndex, StoreError> {
         let index = SealedIndex::open(&*self.fs, &self.index_path(), self.log.id())?;
         // The catalogue knows which index was written last.

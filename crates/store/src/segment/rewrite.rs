@@ -95,8 +95,9 @@ pub(crate) fn plan(
     Ok((merged_bytes * REWRITE_SHARE >= end).then_some(groups))
 }
 
-/// Writes the merged log and its index next to the segment, durably; [`commit`] makes it the segment.
-/// Returns the directory that it will have, and what its index tells. `None` if a block cannot be read.
+/// Writes the merged log and its index next to the segment, durably; [`commit`] makes it the
+/// segment. Returns its future directory, and what its index contains for the state database.
+/// `None` if a block cannot be read.
 pub(crate) fn write(
     segment: &Segment,
     index: &MemIndex,

@@ -4,8 +4,8 @@
 //! segments: each is in the two newest segments, so damage of one segment loses nothing. Positions
 //! have no gaps, so what is in neither is counted.
 //!
-//! A gap is no loss if a frame behind it says that it was not synced: a power loss can leave one
-//! among changes that nobody was told to be durable.
+//! A gap is no loss if a frame behind it says that it was not synced: a power loss can leave a gap
+//! among changes that were never acknowledged as durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -344,7 +344,7 @@ impl Found {
             self.missing = Some(missing.joined(self.missing));
         }
 
-        // Cut off, at a place where nothing else tells that something is missing.
+        // Cut off at a place where nothing else shows that records are missing.
         if let Some(end) = at_stop.filter(|end| *end > self.position) {
             let missing = Missing {
                 records: Some(end - self.position),

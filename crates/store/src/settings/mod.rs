@@ -3,7 +3,7 @@
 //!
 //! They are records, a key with a value or nil, in a separate log class and in the same frames as
 //! entries. The last record of a key counts. [`Settings`] keeps all latest values in memory, as a
-//! view of that log; whoever owns a kind of setting implements [`Setting`] for it.
+//! view of that log; the owner of a kind of setting implements [`Setting`] for it.
 //!
 //! # Invariants
 //!
@@ -144,7 +144,7 @@ pub(crate) struct Place<'a> {
 }
 
 impl Settings {
-    /// Reads the settings, and repairs what is damaged with what is not. What is lost becomes a
+    /// Reads the settings, and repairs damaged copies from intact copies. What is lost becomes a
     /// [`Loss`].
     pub(crate) fn open(
         fs: Arc<dyn Fs>,

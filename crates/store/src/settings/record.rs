@@ -116,7 +116,7 @@ impl Record {
     }
 }
 
-/// What the first record of a segment tells about the snapshot behind it.
+/// What the first record of a segment states about the snapshot behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
     /// The snapshot contains all changes up to this position.

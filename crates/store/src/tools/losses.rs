@@ -1,5 +1,5 @@
-//! The account of a store's entries: what its logs had to hold, what was found in them, and what is
-//! lost.
+//! The account of a store's entries: what its logs must contain, what was found in them, and what
+//! is lost.
 //!
 //! `verify` and `salvage` read the logs, each in its way. What a damaged place of a log has cost is
 //! worked out here, from everything that is known: headers of frames, the numbers around the place,
@@ -45,7 +45,7 @@ pub enum Cause {
     Damaged,
     /// The same in a log that is continued: a write that was never finished, and never acknowledged.
     Unfinished,
-    /// Nothing tells where the log ended, or it cannot be opened.
+    /// The end of the log is unknown, or it cannot be opened.
     UnknownEnd,
     /// The segment had more entries than were found, and more than its damaged ranges account for.
     Missing {
@@ -307,7 +307,7 @@ impl Account {
         losses
     }
 
-    /// Counts the entries of a place by itself.
+    /// Counts the entries of a single place.
     fn count(&self, loss: &mut Loss) {
         let range = &loss.range;
         (loss.entries, loss.basis) = match (range.entries, range.before) {

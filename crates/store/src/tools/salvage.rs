@@ -237,7 +237,7 @@ pub fn salvage(
         .unwrap_or_default()
         .next()
         .max(numbers.end);
-    // Without an entry nobody can remember a number.
+    // Without an entry no reader can remember a number.
     let since = work.newest.unwrap_or(now);
     let renumbering = Renumbering::new("salvage", used, since, now)?;
     renumbering.write(to, store_id, &numbers.skipped)?;
@@ -440,7 +440,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
             .filter_map(|part| part.to_str())
             .collect();
 
-        // The place tells how likely a file is whole: a segment, its next generation before the
+        // The place shows how likely a file is whole: a segment, its next generation before the
         // rename, anything else next to logs, anything else.
         let (rank, class) = match inside.as_slice() {
             ["log", class, segment, "log"] if format::generation_of(segment).is_some() => {
@@ -625,7 +625,7 @@ impl Salvager {
             self.report.foreign.push(source.path.clone());
             return Ok(());
         }
-        // Frames of another store are not recognized; the message tells why.
+        // Frames of another store are not recognized; the message says why.
         if let (Some(other), Some(range)) = (log.other_store, scanned.tail.as_mut()) {
             range.what = format!("belongs to the store {}", public_id(other));
         }

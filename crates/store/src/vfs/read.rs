@@ -158,7 +158,7 @@ pub fn read_whole(fs: &dyn Fs, path: &Path) -> io::Result<Option<Content>> {
         }
     }
 
-    // No process does that so often: the file system tells a wrong size.
+    // No process does that so often, so the file system reports a wrong size.
     Err(io::Error::new(
         io::ErrorKind::UnexpectedEof,
         "the file ends before the size that the file system tells",

@@ -105,7 +105,7 @@ impl Intake {
         done: Option<Done>,
     ) -> Result<(), TrySendError<Offer>> {
         let bytes = batch.bytes();
-        // Added before the comparison: two senders that look at the same time must not both find
+        // Added before the comparison: two senders that check at the same time must not both find
         // room.
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         // Alone in the queue, any batch is accepted, or one that is larger than the limit would

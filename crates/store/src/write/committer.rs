@@ -665,7 +665,7 @@ impl SegmentWriter {
                 Some(full) if full.dirty => self.broken.push(full),
                 Some(mut full) => {
                     full.trim();
-                    // The preallocated bytes are cut off before the sealer looks at the log.
+                    // The preallocated bytes are truncated before the sealer reads the log.
                     finish(&self.seals, full.segment);
                 }
                 None => {}

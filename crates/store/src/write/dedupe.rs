@@ -10,8 +10,8 @@
 //! and live deliveries count as different sources, because a spooled call may have been stored
 //! before.
 //!
-//! A call with the whole event, `save_load` or `returner`, is not counted that way: the map contains the stamp of its event, so the
-//! same bytes are the same return, whoever delivered them.
+//! A call with the whole event, `save_load` or `returner`, is not counted that way: the map
+//! contains the stamp of its event, so the same bytes are the same return, from any source.
 //!
 //! Any peer that may fire events can forge one under `salt/job/<jid>/ret/<id>`, and Salt trims
 //! large returns before it fires them. Therefore the first returner call for a return known only

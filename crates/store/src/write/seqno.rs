@@ -10,8 +10,8 @@
 //! assigned. Those in between are `skipped`: no entry of this store has them, and none was lost
 //! under them.
 //!
-//! The numbers are a file, and not among the settings: they are read before any log, because a frame
-//! with a number that was never reserved is not believed.
+//! The numbers are a file, and not among the settings: they are read before any log, because a
+//! frame with a number that was never reserved is not trusted.
 //!
 //! # On disk
 //!

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! No look at it delays a writer: the appender stores one number per loop, and the committer takes the
-//! lock only for a commit with a failed return.
+//! Reading it delays no writer: the appender stores one number per loop, and the committer takes
+//! the lock only for a commit with a failed return.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

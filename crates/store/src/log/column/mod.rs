@@ -85,7 +85,8 @@ impl ArchivedColumn {
         self.width <= 8 && count.checked_mul(usize::from(self.width)) == Some(self.data.len())
     }
 
-    /// Whether all values are this one, without a look at each. May be false for a column that no builder packs.
+    /// Whether all values equal this value, without checking each. May be false for a column that
+    /// no builder packs.
     pub(crate) fn is_all(&self, value: i64) -> bool {
         self.width == 0 && self.base.to_native() == value
     }

@@ -143,7 +143,8 @@ impl Holds {
         }
     }
 
-    /// Grows with each change. Whoever knows all changes of a version need not read them again; the version is read before them.
+    /// Grows with each change. A caller that knows all changes of a version need not reread them.
+    /// It must read the version before the changes.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }

@@ -132,8 +132,8 @@ pub fn backup(
         });
     }
 
-    // Without the file, the last numbers of finished logs are also read: they alone tell a later
-    // state of the store from an earlier one.
+    // Without the file, the last numbers of finished logs are also read: they alone distinguish a
+    // later state of the store from an earlier state.
     let has_numbers = SequenceFile::read(&Disk, from)?.flatten().is_some();
     let mut report = BackupReport::default();
     let sources = measure(from, store_id, !has_numbers, &mut report)?;
