@@ -1,6 +1,6 @@
 //! Small files of the state directory that could not be read, wholly or in part.
 //!
-//! Whoever reads such a file at the start logs what is wrong and keeps a [`FileFault`], which
+//! The reader of such a file logs at the start what is wrong, and keeps a [`FileFault`], which
 //! `status` and `doctor` report as long as it lasts. Nobody might see a log line alone.
 
 use std::path::{Path, PathBuf};

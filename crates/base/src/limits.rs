@@ -581,7 +581,7 @@ pub const MINION_CHANGE_DAYS: i64 = 7;
 pub const MINION_RESULTS_SHOWN: usize = 1_000;
 /// Changes of a minion in one response.
 pub const MINION_CHANGES_SHOWN: usize = 200;
-/// Characters of the line that tells what a state changed.
+/// Characters of the line that shows what a state changed.
 pub const CHANGE_SUMMARY_MAX: usize = 200;
 /// Causes in the view of a job.
 pub const PAGE_CAUSES: usize = 25;

@@ -66,7 +66,7 @@ impl TrustedPath {
 
         let path = std::path::absolute(path).map_err(unknown)?;
 
-        // Whoever can replace one step on the way replaces everything behind it.
+        // A user who can replace one step on the way replaces everything behind it.
         for (step, found) in steps(&path).map_err(unknown)? {
             if let Some(problem) = problem(&step, &found, uid) {
                 let user = if uid == 0 {
@@ -204,7 +204,7 @@ pub fn steps(path: &Path) -> io::Result<Vec<(PathBuf, Metadata)>> {
             here.clone_from(&next);
         }
 
-        // A link is a step as well: whoever replaces it decides where it leads.
+        // A link is a step as well: a user who replaces it decides where it leads.
         passed.push((next, found));
     }
 

@@ -123,7 +123,7 @@ fn group(line: &str) -> Option<(&str, u32, &str)> {
     Some((name, gid.parse().ok()?, members))
 }
 
-/// The text of a system file; empty if it is unreadable.
+/// The contents of a system file; empty if it is unreadable.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

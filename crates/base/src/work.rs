@@ -1,8 +1,8 @@
 //! The work of one request: whether anybody still waits for it, and how much processor time it may take.
 //!
-//! Whoever carries out a request runs it in a [`Work`]. Long loops far below, such as a search that
-//! goes through blocks, call [`check`], and end with its error. Threads outside of a [`Work`], such
-//! as those of writers and consumers, are never ended.
+//! Each request runs in a [`Work`]. Long loops in lower layers, such as a search through blocks,
+//! call [`check`], and end with its error. Threads outside of a [`Work`], such as writer and
+//! consumer threads, are never ended.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Work {
         }
     }
 
-    /// A guard for whoever waits for the result.
+    /// A guard for the thread that waits for the result.
     pub fn abandon_on_drop(&self) -> AbandonOnDrop {
         AbandonOnDrop(self.clone())
     }
@@ -149,7 +149,7 @@ thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How often this thread called [`check`]: how many blocks and indexes its searches looked at. For
+/// How often this thread called [`check`]: how many blocks and indexes its searches examined. For
 /// tests; a package above compiles this package without its `cfg(test)`.
 pub fn steps() -> u64 {
     STEPS.get()

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
 
-    // Before the socket exists, because whoever connects may already stop this process.
+    // Before the socket exists, because a client that connects may already stop this process.
     let mut stop = runtime.block_on(async { signal(SignalKind::terminate()) })?;
 
     let listener = UnixListener::bind(&args.listen).context("listen")?;

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value as Json;
 
-/// The text that a benchmark prints with `--output json`.
+/// The output of a benchmark with `--output json`.
 fn run(args: &[&str]) -> String {
     let bench = Path::new(env!("CARGO_BIN_EXE_saltcellar-bench"));
     let daemon = bench.with_file_name("saltcellar");
@@ -93,7 +93,7 @@ fn ingest_runs_and_its_json_keeps_its_keys() {
     check_keys(&document, "load saltcellar");
 }
 
-/// A line of the daemon's log would fail it, as of an event whose stamp is wrong.
+/// A line in the daemon's log would fail it, for example about an event whose stamp is wrong.
 #[test]
 fn a_recorded_bus_is_replayed() {
     let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/3008.3.sbus");

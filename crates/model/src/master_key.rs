@@ -30,7 +30,7 @@ pub fn is_manage_tag(tag: &[u8]) -> bool {
 
 /// Compares a given key with the right one in constant time.
 pub fn same_key(given: &[u8], right: &[u8]) -> bool {
-    // No early return: the time must not tell where the first difference is.
+    // No early return: the duration must not reveal where the first difference is.
     let mut difference = u8::from(given.len() != right.len());
     for (one, other) in given.iter().zip(right) {
         difference |= black_box(one ^ other);

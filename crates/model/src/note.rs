@@ -52,7 +52,7 @@ pub struct Location {
     pub file: String,
     /// The line, from 1, if known.
     pub line: Option<u32>,
-    /// The line counts in the rendered text instead of the file.
+    /// The line is counted in the rendered output instead of the file.
     pub rendered: bool,
 }
 

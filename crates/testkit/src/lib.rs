@@ -89,7 +89,7 @@ pub fn forbidden(what: &str) {
     skip(what, false, stage_log.as_deref());
 }
 
-/// The Python of this machine: of the system, or else as a shell finds it.
+/// The Python of this host: the system's Python, or else the first in `PATH`.
 pub fn python3() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::iter::once(PathBuf::from("/usr/bin"))

@@ -291,7 +291,8 @@ pub fn id_text(value: &[u8]) -> Option<String> {
     }
 }
 
-/// A name among arguments: text of at most 16 KiB, or an integer from 0, which becomes its digits.
+/// A name among arguments: a string of at most 16 KiB, or an integer from 0, which becomes its
+/// digits.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(transparent)]
 pub struct Id(pub String);

@@ -135,7 +135,7 @@ impl FrameSplitter {
     }
 
     /// Room for this many bytes from the socket, which avoids another copy. [`FrameSplitter::fed`]
-    /// tells how many came.
+    /// reports how many were received.
     pub fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.read > 0 {
             self.buffer.copy_within(self.read..self.end, 0);
@@ -184,7 +184,7 @@ impl FrameSplitter {
             self.framing = Framing::of(rest, max)?;
         }
         let Some(framing) = self.framing else {
-            // Fewer than five bytes do not tell.
+            // Fewer than five bytes do not show the framing.
             return Ok(None);
         };
 
@@ -411,7 +411,7 @@ mod tests {
             );
         }
 
-        // Its header does not tell where it ends.
+        // Its header does not determine where it ends.
         let mut w = msgpack::Writer::new();
         w.map(2).str("body").bin(&[0; 200]).str("head").map(0);
         let frame = w.into_bytes();

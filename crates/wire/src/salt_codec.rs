@@ -265,8 +265,8 @@ impl Sink for Replace {
     }
 }
 
-/// Python's text of a key that it cannot hash, as the extension writes it; `None` for a long one. Different keys stay different. Salt
-/// packs tuples, which Python can hash, as arrays.
+/// Python's string for a key that it cannot hash, as the extension writes it; `None` for a long
+/// string. Different keys stay different. Salt packs tuples, which Python can hash, as arrays.
 fn key_text(key: &[u8]) -> Option<String> {
     fn with_tuples(value: Value) -> Value {
         match value {

@@ -40,7 +40,8 @@ pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
 }
 
-/// Prefix of the text that replaces a value that is too large. The extension writes the same text.
+/// Prefix of the string that replaces a value that is too large. The extension writes the same
+/// string.
 const TOO_LARGE: &str = "saltcellar: this value was too large to be stored";
 
 /// Whether a value stands in the place of one that was too large.
@@ -57,7 +58,7 @@ pub fn without_value(body: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
 
-    // The other fields stay: they tell who has returned, and how the run ended.
+    // The other fields stay: they show which minion has returned, and how the run ended.
     let mut w = Writer::new();
     w.map(pairs.len());
     for (key, value) in pairs {
@@ -236,7 +237,7 @@ impl<'a> Peeked<'a> {
         !self.answer[0].is_empty()
     }
 
-    /// The text of `_stamp`, which is added when an event is fired.
+    /// The value of `_stamp`, which is added when an event is fired.
     pub fn stamp(&self) -> Option<&'a [u8]> {
         (!self.stamp.is_empty()).then(|| text_bytes(self.stamp))
     }
@@ -486,7 +487,7 @@ pub struct SaltEvent<'a> {
     body: Option<Vec<u8>>,
     /// The fingerprints of the entry to store.
     pub fingerprints: Fingerprints,
-    /// The text of its `_stamp`.
+    /// The value of its `_stamp`.
     pub stamp: Option<&'a [u8]>,
     /// The mark of a peer that its data keep, because it does not count.
     pub ignored_peer: Option<&'a str>,

@@ -50,7 +50,7 @@ pub enum SocketError {
     /// The path is a file of another kind, which is kept.
     #[error("{} exists and is not a socket: move it away, or set a different {key}", path.display())]
     NotASocket { path: PathBuf, key: &'static str },
-    /// The operating system refused a step.
+    /// The operating system rejected a step.
     #[error("{action} {}: {why}", path.display())]
     Io {
         action: &'static str,

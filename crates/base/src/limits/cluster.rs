@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Bytes of entries that are received together, and unpacked while the previous entries are stored.
 pub const CLUSTER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// For so long entries are gathered before they are published, unless there are many already: a message costs the servers a sync each,
-/// whatever its size.
+/// Time for which entries are gathered before they are published, unless there are many already:
+/// each message costs the servers a sync, whatever its size.
 pub const CLUSTER_GATHER: Duration = Duration::from_millis(20);
 
 /// Bytes of entries that are published together, which takes two round trips.
@@ -25,7 +25,8 @@ pub const CLUSTER_MESSAGES_AHEAD: usize = 64;
 /// Interval of heartbeats.
 pub const CLUSTER_BEAT: Duration = Duration::from_secs(2);
 
-/// A master counts as away if it was not heard of for this time: of five heartbeats one may be late.
+/// A master counts as away if nothing was heard from it for this time: one of five heartbeats may
+/// be late.
 pub const CLUSTER_AWAY: Duration = Duration::from_secs(10);
 
 /// Another node with this daemon's name or slot counts as stopped after this time.
@@ -80,11 +81,13 @@ pub const ELECTION_RENEWAL: Duration = Duration::from_secs(2);
 /// long.
 pub const ELECTION_EXPIRY_MAX: Duration = Duration::from_secs(300);
 
-/// Time in which an event comes to all masters that its minion tells. Measured: milliseconds to 8 s.
+/// Time in which an event reaches all masters to which its minion sends it. Measured: milliseconds
+/// to 8 s.
 pub const TWINS_WINDOW: Duration = Duration::from_secs(10);
 
 /// Events of one tag and minion whose copies are known. A minion that sends more in a minute may have a copy handled twice, and costs no more.
 pub const TWINS_PER_NAME_MAX: usize = 1000;
 
-/// Time after which equal data are another event. A minion tries for 60 s to tell a master that is down (`_fire_master` in Salt's `minion.py`).
+/// Time after which equal data are another event. A minion tries for 60 s to reach a master that is
+/// down (`_fire_master` in Salt's `minion.py`).
 pub const TWINS_WINDOW_EQUAL: Duration = Duration::from_secs(70);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes of the text of a condition (`where`).
+/// Bytes of the source of a condition (`where`).
 pub const FILTER_TEXT_BYTES_MAX: usize = 4 * 1024;
 
 /// Items of `match` in a filter.
@@ -39,10 +39,11 @@ pub const CONSUMER_BATCH_EVENTS: usize = 500;
 /// Bytes of events after which a batch ends.
 pub const CONSUMER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes of entries that one read looks at before it returns, with or without a match: about 100
+/// Bytes of entries that one read examines before it returns, with or without a match: about 100
 /// ms.
 pub const SCAN_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bytes that count for an entry which the reader may not know, whatever its size, among those that one read looks at.
+/// Bytes that an entry which the reader may not know counts for, whatever its size, in the limit of
+/// one read.
 pub const HIDDEN_ENTRY_COST: usize = 64;
 
 /// Time for which a holder keeps a consumer after its last call, by default.

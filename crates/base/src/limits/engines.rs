@@ -42,7 +42,7 @@ pub const SINK_ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Longest pause that a destination may request (`Retry-After`).
 pub const SINK_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// Wait of a sink for new events, after which it looks after idle connections and files.
+/// Wait of a sink for new events, after which it maintains idle connections and files.
 pub const SINK_IDLE: Duration = Duration::from_secs(1);
 
 /// Interval at which the lag of each sink is noted.

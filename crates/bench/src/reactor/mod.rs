@@ -189,7 +189,7 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
     let pipeline = Pipeline::new(&SaltMaster::read(&config), std::sync::Arc::new(NoSalt));
     let mut worker = Worker::new(pipeline.into());
 
-    // A fixed time: no rule looks at it.
+    // A fixed time: no rule uses it.
     let stamp = "2030-01-01T00:00:00";
     let body =
         packed(&json!({ "id": situation.id, "act": "accept", "result": true, "_stamp": stamp }));

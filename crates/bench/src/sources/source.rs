@@ -128,7 +128,7 @@ pub(super) fn wait_for_status(
             "wait for the daemon: no progress after {now} of {end}"
         );
 
-        // Seldom, because each look costs the daemon as much as dozens of events.
+        // Seldom, because each check costs the daemon as much as dozens of events.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

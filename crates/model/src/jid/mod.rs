@@ -27,7 +27,7 @@ pub struct JidKey(pub u128);
 const ODD: u128 = 1 << 127;
 
 impl JidKey {
-    /// The key of any text: of the time in it, or else of its hash.
+    /// The key of any string: made from the time in it, or else from its hash.
     pub fn of(jid: &str) -> Self {
         stamped(jid).unwrap_or_else(|| Self(ODD | (xxh3_128(jid.as_bytes()) >> 1)))
     }

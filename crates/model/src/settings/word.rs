@@ -40,7 +40,7 @@ pub trait Word: Sized {
     /// Parses the text.
     fn parse(text: &str) -> Option<Self>;
 
-    /// The text that parses to this value; `None` for an absent value.
+    /// The string that parses to this value; `None` for an absent value.
     fn show(&self) -> Option<String>;
 
     /// The reason for rejecting `text`, and the accepted strings.
@@ -115,7 +115,8 @@ impl<T: Word> Word for Option<T> {
     }
 }
 
-/// A number times its unit. `None` if the text is malformed, has an unknown unit, or is out of range.
+/// A number times its unit. `None` if the string is malformed, contains an unknown unit, or is out
+/// of range.
 fn times_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits_end = text
         .find(|c: char| !c.is_ascii_digit())

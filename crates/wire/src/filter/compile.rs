@@ -1,4 +1,4 @@
-//! From the text of a condition to its tree. minijinja parses it.
+//! Compiles the source of a condition to its tree. minijinja parses it.
 
 use std::borrow::Cow;
 
@@ -52,8 +52,8 @@ fn detail(error: &minijinja::Error) -> String {
         .map_or_else(|| error.kind().to_string(), str::to_owned)
 }
 
-/// minijinja reports the line only. The offending token is the last one of the shortest beginning of the text that has another error than
-/// an early end.
+/// minijinja reports the line only. The offending token is the last token of the shortest prefix of
+/// the source that fails with an error other than an early end.
 fn syntax_error(source: &BoundedSource<'_>, error: &minijinja::Error) -> ConditionError {
     let text = source.text();
     let mut end = 0;

@@ -89,7 +89,7 @@ pub struct EntryFilter {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub scopes: Vec<Scope>,
-    /// Text in the body; upper and lower case differ.
+    /// A string in the body; upper and lower case differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<String>,
     /// The expression.

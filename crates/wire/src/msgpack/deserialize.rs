@@ -225,7 +225,7 @@ impl<'de> SeqAccess<'de> for &mut Items<'_, 'de> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        // Each element has at least one byte: another number is not believed.
+        // Each element is at least one byte long, so a greater number cannot be true.
         Some(self.left.min(self.decoder.reader.rest().len()))
     }
 }

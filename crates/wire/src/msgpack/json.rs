@@ -12,7 +12,7 @@
 //!
 //! # Invariant
 //!
-//! [`parse`](crate::json::parse) reads every text that [`to_json`] leads to.
+//! [`parse`](crate::json::parse) reads every string that results from [`to_json`].
 //!
 //! [`from_json`] reverses [`to_json`], except for differences that msgpack itself ignores (the width of integers and floats), repeated
 //! keys, of which the last value counts, as in Python, and keys that are or contain maps, which Salt's codec cannot read.
@@ -57,8 +57,8 @@ pub fn to_json(value: &Value) -> Json {
     }
 }
 
-/// Appends the text of the JSON form of one msgpack value to `out`, without a tree in between. Returns whether it could, see [`Plain`]; if not, `out`
-/// is as before.
+/// Appends the JSON form of one msgpack value to `out` as a string, without a tree in between.
+/// Returns false if the value is not [`Plain`]; `out` is then unchanged.
 pub fn append_plain(bytes: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let is_written =

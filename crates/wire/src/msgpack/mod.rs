@@ -43,7 +43,7 @@ pub enum Head {
     Big(u64),
     /// A float of either width.
     Float(f64),
-    /// Text of this many bytes.
+    /// A string of this many bytes.
     Str(usize),
     /// Binary of this many bytes.
     Bin(usize),
@@ -366,7 +366,7 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
         }
     }
 
-    // Lengths are added without a look at the bytes, so the end is checked here.
+    // Lengths are added without reading the bytes, so the end is checked here.
     if at > bytes.len() {
         Err(DecodeError::Short)
     } else {
@@ -533,7 +533,7 @@ impl Writer {
         self.str_bytes(s.as_bytes())
     }
 
-    /// Text that may not be UTF-8, as Salt's codec can write it.
+    /// A string that may not be UTF-8, because Salt's codec can write such strings.
     pub fn str_bytes(&mut self, s: &[u8]) -> &mut Self {
         match s.len() {
             n @ 0..0x20 => self.raw(&[0xa0 | u8::try_from(n).expect("five bits")]),

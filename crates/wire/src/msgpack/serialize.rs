@@ -303,7 +303,7 @@ impl JsonSchema for Stored {
     }
 }
 
-/// A time in a response: microseconds since 1970 UTC in msgpack, ISO text in JSON.
+/// A timestamp in a response: microseconds since 1970 UTC in msgpack, an ISO string in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Micros);
 

@@ -58,7 +58,7 @@ impl<'a> Outcome<'a> {
     #[must_use]
     pub fn resolved(self, jid: &str) -> Self {
         let seen = self;
-        // Most are not: the value of a minion's return, which can be long, is not looked at.
+        // Most are not: the value of a minion's return, which can be long, is not read.
         if !seen.fun.and_then(as_text).is_some_and(is_of_master) {
             return seen;
         }
@@ -152,7 +152,8 @@ impl<'a> Outcome<'a> {
         unsuccessful || nonzero || self.has_failed_states()
     }
 
-    /// Whether a state of a function without a retcode failed. Where Salt gives a retcode, it has looked at the states.
+    /// Whether a state of a function without a retcode failed. If Salt returns a retcode, it has
+    /// evaluated the states.
     fn has_failed_states(&self) -> bool {
         if self.retcode.is_some_and(|code| as_int(code).is_some()) {
             return false;
@@ -361,7 +362,7 @@ mod tests {
         check(&ran(Some(false), Json::Null), true, Some(1));
         check(&ran(Some(true), Json::Null), false, None);
         check(&ran(None, Json::Null), false, None);
-        // Salt has looked at the states.
+        // Salt has evaluated the states.
         check(&ran(Some(false), json!(0)), false, Some(0));
         let none = json!({ "fun": "state.sls", "return": ["Rendering SLS failed"] });
         check(&none, true, Some(1));

@@ -260,7 +260,7 @@ pub fn frames(payload: &[u8]) -> impl Iterator<Item = Result<&[u8], CutFrame>> {
             rest = after;
             Ok(frame)
         } else {
-            // Nothing tells where a next frame would begin.
+            // Nothing shows where a next frame would begin.
             rest = &[];
             Err(CutFrame)
         })
