@@ -190,7 +190,7 @@ impl Classes {
     }
 
     /// The order in which retention empties classes when the disk is nearly full: classes that
-    /// exist only on disk, then those of the configuration.
+    /// exist only on disk, then configured classes.
     pub(crate) fn drop_order(&self) -> impl Iterator<Item = Class> + use<> {
         let found = self.all().skip(self.configured).collect::<Vec<_>>();
         found.into_iter().chain(self.order.clone())

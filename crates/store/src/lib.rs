@@ -333,8 +333,8 @@ impl Store {
         self.0.retention.release(jid)
     }
 
-    /// Takes changes of holds from elsewhere that are later than the local ones. Durable on return.
-    /// `own` is the name of this daemon's master.
+    /// Takes changes of holds from other masters that are later than the local changes. Durable on
+    /// return. `own` is the name of this daemon's master.
     pub fn merge_holds(&self, own: &str, changes: Vec<HoldChange>) -> Result<Merged, StoreError> {
         self.0.retention.merge_holds(own, changes)
     }

@@ -48,12 +48,12 @@ impl Rates {
         self.samples.add(self.clock.monotonic(), self.counts());
     }
 
-    /// Entries per second over the last minutes by class, then returns, and failed ones.
+    /// Entries per second over the last minutes: by class, then returns, then failed returns.
     pub(crate) fn per_second(&self) -> Vec<f64> {
         self.samples.rates(self.clock.monotonic(), &self.counts())
     }
 
-    /// Written entries by class, then returns, and failed ones.
+    /// Written entries: by class, then returns, then failed returns.
     fn counts(&self) -> Vec<u64> {
         let by_class = self.written.iter().map(|n| n.load(Ordering::Relaxed));
         by_class

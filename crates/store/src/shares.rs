@@ -2,7 +2,7 @@
 //!
 //! Retention drops whole segments, the oldest first. One minion that sends much would therefore
 //! evict everybody's entries. A minion that has written more than half its share of such a class
-//! continues in the class's overflow, a chain of its own, which is bounded by the other half, or by
+//! continues in the class's overflow, a separate chain, which is bounded by the other half, or by
 //! what other minions leave of the class. From there only entries of such minions are dropped for
 //! its later ones.
 //!

@@ -57,7 +57,8 @@ pub const SINK_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Recursion of loops in a sink's template.
 pub const SINK_TEMPLATE_RECURSION_MAX: usize = 64;
 
-/// Operations in all `set` tags of a sink's template together: each may nest a value once more.
+/// Operations in all `set` tags of a sink's template together: each may nest a value one level
+/// deeper.
 pub const SINK_TEMPLATE_ASSIGNED_MAX: usize = 300;
 
 /// Instructions of a sink's template for one event.

@@ -4,9 +4,9 @@
 //! The reactor reads only durable events, so each row of `--wire` includes the latency of a bare
 //! `fdatasync`, measured before it.
 //!
-//! For `--isolation`, one event in ten matches the measured rule, the others match another rule
-//! that is throttled, slow or failing; both have the same minions. With `--check` the command fails
-//! if the other rule increases the 99th percentile by more than [`DELAY_MS`].
+//! For `--isolation`, one event in ten matches the measured rule, the rest match another rule that
+//! is throttled, slow or failing; both have the same minions. With `--check` the command fails if
+//! the other rule increases the 99th percentile by more than [`DELAY_MS`].
 
 use std::fs::File;
 use std::io::Write as _;

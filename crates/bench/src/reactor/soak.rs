@@ -1,6 +1,6 @@
 //! `saltcellar-bench reactor --soak`: memory of the reactor over many events.
 //!
-//! Every event contains a unique tag and minion. Most events match no rule, the others match rules
+//! Every event contains a unique tag and minion. Most events match no rule, the rest match rules
 //! without options, with `once_per`, `debounce` or `budget`. The first quarter fills bounded
 //! caches, the log and thread pools. From the second to the last quarter, median memory may grow by
 //! [`GROWTH_MB`]; single samples vary with the sealing of segments.

@@ -162,7 +162,7 @@ impl Lists<'_> {
                 let Some(Value::List(items)) = body.get_mut(key.as_str()) else {
                     continue;
                 };
-                // Padding has appended its function, which is also among those of the list.
+                // Padding has appended its function, which is also in the list.
                 if self.own.iter().any(|(id, kind)| *id == at && kind == key) {
                     items.pop();
                 }

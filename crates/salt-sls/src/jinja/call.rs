@@ -38,7 +38,7 @@ impl<'a> Args<'a> {
             return not_native("a call");
         };
         let count = count.as_usize().unwrap_or(0);
-        // The translation never makes such a call; it is refused rather than trusted.
+        // The translation never makes such a call; it is rejected rather than trusted.
         let (Some(pos), Some(named)) = (rest.get(..count), rest.get(count..)) else {
             return not_native("a call");
         };

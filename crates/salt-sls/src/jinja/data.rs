@@ -38,8 +38,9 @@ fn plain(value: &Value) -> Option<Plain> {
 
 /// A value of an event's data under construction.
 ///
-/// For decoders, which need no [`Value`](crate::Value) in between: with `From<Item>` the outermost one becomes the [`Data`]. A decoder
-/// refuses data that nests deeper than [`JINJA_DATA_DEPTH_MAX`](crate::limits::JINJA_DATA_DEPTH_MAX).
+/// For decoders, which need no [`Value`](crate::Value) in between: with `From<Item>` the outermost
+/// one becomes the [`Data`]. A decoder rejects data that nests deeper than
+/// [`JINJA_DATA_DEPTH_MAX`](crate::limits::JINJA_DATA_DEPTH_MAX).
 pub struct Item(Value);
 
 impl Item {

@@ -80,7 +80,7 @@ pub(super) fn check<'s>(
             .trim_start_matches(['-', '+'])
             .trim_start();
 
-        // Longer words are also refused, which is safe.
+        // Longer words are also rejected, which is safe.
         let is_raw = word.starts_with("raw") || word.starts_with("endraw");
         let plain = (tag.starts_with("{% raw %}") || tag.starts_with("{% endraw %}"))
             && !syntax.trim_blocks()

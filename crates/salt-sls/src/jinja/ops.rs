@@ -476,7 +476,7 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
             let pairs = dict.all()?.clone();
             let mut pairs: Vec<_> = pairs.iter().collect();
             if notation == Json {
-                // Keys that are not strings are refused below.
+                // Keys that are not strings are rejected below.
                 pairs.sort_by(|(a, _), (b, _)| a.as_str().cmp(&b.as_str()));
             }
 

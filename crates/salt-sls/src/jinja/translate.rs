@@ -4,7 +4,7 @@
 //! minijinja keeps lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output. Every
 //! operator, lookup, call and literal of a list or dict becomes a filter of [`super::engine`].
 //!
-//! [`lexical`] refuses spellings before that minijinja and Jinja read differently.
+//! Before that, [`lexical`] rejects spellings that minijinja and Jinja read differently.
 
 use std::collections::HashSet;
 

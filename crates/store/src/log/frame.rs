@@ -188,7 +188,7 @@ pub(crate) fn write_frame(
 ) -> Result<(u32, u32), StoreError> {
     let head = block.head.as_slice();
     let bodies = block.bodies;
-    // Readers refuse a larger part, so it must never be acknowledged.
+    // Readers reject a larger part, so it must never be acknowledged.
     if head.len().max(bodies.len()) > PAYLOAD_BYTES_MAX {
         return Err(StoreError::Broken(
             "a part of a block exceeds PAYLOAD_BYTES_MAX",

@@ -427,7 +427,8 @@ impl LogReader {
             {
                 continue;
             }
-            // Each segment has a summary of its own; the merged one does not depend on their order.
+            // Each segment has a separate summary; the merged summary does not depend on their
+            // order.
             if let Some(row) = self.blocks.indexes().query(
                 &segment,
                 |index| index.row(key),

@@ -903,7 +903,7 @@ impl StoreView {
 
             let mut is_cached = row.is_cached_by_salt();
             // An allowed load decides it, and limits add no entry: most jobs need not be read. But
-            // an excluded one may hide others.
+            // an excluded load may hide other loads.
             let is_decided =
                 self.allows_load_of(&row) && is_cached == (row.rank == rank(Kind::Load));
             if self.hides_jobs() && !is_decided {

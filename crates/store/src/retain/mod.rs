@@ -1,6 +1,7 @@
 //! Retention: drops whole finished segments, oldest first, when a limit of their class is exceeded.
 //!
-//! `segment::removal` describes how. If a segment cannot be dropped, newer ones of its class wait.
+//! `segment::removal` describes how. If a segment cannot be dropped, newer segments of its class
+//! wait.
 //!
 //! # Criteria
 //!
@@ -180,7 +181,7 @@ pub(crate) struct Retention {
 }
 
 impl Retention {
-    /// Runs one round over all classes; returns the drops, including the failed ones.
+    /// Runs one round over all classes; returns the drops, including failed drops.
     pub(crate) fn run_round(&self) -> Vec<PlannedDrop> {
         // Before the lock: samples change nothing that a round decides on.
         self.rates.sample();

@@ -155,9 +155,9 @@ impl Segment {
         })
     }
 
-    /// Identifies the numbers of its blocks: unique in this process, also among successive versions
-    /// of one segment, and new with each index that is rebuilt, which may lack a block that has
-    /// become unreadable. Whatever is remembered by the number of a block is remembered under this.
+    /// Identifies the numbering of its blocks: unique in this process, even among successive
+    /// versions of one segment, and new with each rebuilt index, which may lack a block that has
+    /// become unreadable. Everything that is cached by block number is cached under this value.
     ///
     /// What was found between two equal results is of one numbering.
     pub(crate) fn numbering(&self) -> u64 {

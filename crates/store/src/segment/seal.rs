@@ -56,7 +56,7 @@ impl Sealer {
             // Rebuilt indexes are written by the same thread: two writers of one directory would
             // disturb each other.
             self.backlog.extend(self.indexes.take_damaged());
-            // Segments that failed wait for SEAL_RETRY unless new ones arrive.
+            // Segments that failed wait for SEAL_RETRY unless new segments arrive.
             if self.backlog.is_empty()
                 || (self.backlog.len() == known && tried.elapsed() < SEAL_RETRY)
             {

@@ -92,7 +92,7 @@ fn a_return_repeated_on_a_bus_is_indexed_once() {
 fn the_latest_job_has_the_newest_jid_for_any_order_of_storing() {
     for limits in [Limits::default(), SMALL] {
         let (dir, rig) = Rig::new(limits);
-        // Imported jobs are stored after those of today.
+        // Imported jobs are stored after today's jobs.
         let stored = [
             "b 9",
             "a 800",
@@ -246,7 +246,7 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones(
     drop(segment);
 }
 
-/// The sequence numbers of the segment lie within those of a segment that remains.
+/// The sequence numbers of the segment lie within the range of a segment that remains.
 #[test]
 fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
     for is_dropped in [true, false] {

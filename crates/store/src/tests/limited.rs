@@ -23,7 +23,7 @@ fn put_event(rig: &Rig, tag: &str, minion: &str, fun: &str) {
     .unwrap();
 }
 
-/// Events of web and other minions in turn. `name` is in everything of the others.
+/// Events of web and other minions in turn. `name` is in every entry of the other minions.
 fn filled(name: &str, fun: &str, limits: Limits) -> (tempfile::TempDir, Rig) {
     let (dir, rig) = Rig::new(limits);
     for n in 0..120 {
@@ -191,7 +191,7 @@ fn the_work_of_a_limited_search_does_not_depend_on_what_others_entries_contain()
 
 #[test]
 fn the_work_in_sealed_segments_does_not_depend_on_what_others_entries_contain() {
-    // Also ids that sort before those of the reader and behind them.
+    // Ids that sort before and behind the reader's ids as well.
     for other in ["dz", "zz"] {
         let [(_one, one), (_two, two)] = [sealed("db", "secret.fun"), sealed(other, "public.fun")];
         same_work(&one, &two);
@@ -242,14 +242,15 @@ fn by_job(jid: &str) -> EventFilter {
     }
 }
 
-/// A store with a job of another minion, and jobs before and after it, so that a jid of its form and time is nothing special.
+/// A store with a job of another minion, and jobs before and after it: a jid of its form and time
+/// must be nothing special.
 fn with_hidden(
     job: &str,
     beside: [&str; 2],
     make: fn(&str, &str) -> (tempfile::TempDir, Rig),
 ) -> (tempfile::TempDir, Rig) {
     let (dir, rig) = make("db", "secret.fun");
-    // The last ones fill segments, so that the job is in a sealed one.
+    // The last jobs fill segments, because the job must be in a sealed segment.
     let jobs = beside.into_iter().chain([job]);
     for job in jobs.chain((0..60).map(|n| beside[n % 2])) {
         put_event(
@@ -264,8 +265,9 @@ fn with_hidden(
     (dir, rig.reopened())
 }
 
-/// Compares stores with a hidden job under each of these limits, by `check`: the first store is asked for the hidden job, the second
-/// for an absent one. They are equal, so that nothing is known of their blocks before the first search under a limit.
+/// Compares stores with a hidden job under each of these limits, by `check`: the first store is
+/// asked for the hidden job, the second for an absent one. They are equal, and nothing is known of
+/// their blocks before the first search under a limit.
 fn each_hidden_job(all: &[&str], check: impl Fn([(&Rig, &str); 2], &ReadLimits)) {
     let of_time = ["20260601000000000000", "20260701000000000000"];
     let before_and_after = ["20260101000000000000", "20271231000000000000"];
@@ -483,7 +485,7 @@ fn of_many_blocks() -> (tempfile::TempDir, Rig, Arc<segment::Segment>) {
         segment_bytes_max: 1 << 20,
         ..SMALL
     });
-    // Most of the segment, so that it is not worth merging the small blocks behind it.
+    // Most of the segment: merging the small blocks behind it is not worth it then.
     let large = noise(0, 900_000);
     let fill = |n| put(&rig, Kind::Load, &jid(n), ("", ""), 9, &large);
     fill(900);
@@ -542,7 +544,7 @@ fn nothing_that_is_known_of_a_block_is_believed_of_the_one_that_gets_its_number(
     };
     check(99);
 
-    // The load of job 4, after which every other block is that of another minion. It becomes
+    // The load of job 4, after which every other block belongs to another minion. It becomes
     // unreadable, and the index is rebuilt.
     let metas = rig.metas(&segment);
     let file = fs::OpenOptions::new()

@@ -187,7 +187,7 @@ pub(super) fn jid(n: u64) -> String {
     format!("20261121030955{n:06}")
 }
 
-/// Event `n`: every third belongs to no job, the others are returns, ten per job.
+/// Event `n`: every third belongs to no job, the rest are returns, ten per job.
 pub(super) fn event(n: u64) -> (String, Vec<u8>) {
     let tag = if n.is_multiple_of(3) {
         format!("salt/beacon/web{}/load/", n % 5)
@@ -239,7 +239,7 @@ fn register(text: &str) -> Batch {
     ))
 }
 
-/// Incompressible bytes, so that a body appears verbatim in the log.
+/// Incompressible bytes, because a body must appear verbatim in the log.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let word = |n: u64| {
         (n + 1 + seed * 1_000_003)

@@ -329,7 +329,7 @@ fn a_segment_in_a_foreign_place_is_named_left_alone_and_read_around() {
         assert!(foreign.is_file());
     }
 
-    // Their names are not used: numbers and directories of new segments are others.
+    // Their names are not used: new segments have different numbers and directories.
     let rig = Rig::open(dir.path(), SMALL);
     rig.put_each(100..130);
     check_all(&rig, 0..130);

@@ -2,9 +2,9 @@
 //!
 //! Every file is searched for frames, regardless of its name. Good frames are copied with content
 //! and sequence numbers unchanged. Of duplicate entries, such as in a segment and in its
-//! interrupted replacement, the first one found is kept. A block is rebuilt if some of its entries
-//! are duplicates, or if its sequence numbers overlap those of another block. New entries get
-//! numbers far behind (`renumber`), because the numbers of lost entries are unknown.
+//! interrupted replacement, the first found is kept. A block is rebuilt if some of its entries are
+//! duplicates, or if its sequence numbers overlap those of another block. New entries get numbers
+//! far behind (`renumber`), because the numbers of lost entries are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

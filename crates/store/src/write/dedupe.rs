@@ -840,8 +840,8 @@ mod tests {
             assert!(!put(&mut dedupe, Source::Bus, n), "{n}");
         }
         assert!(put(&mut dedupe, Source::EventReturn, remembered + 4));
-        // The others are counted with the list, and those that had left it are new. The first
-        // return of the job takes a place of a generation as well.
+        // The other events are counted with the list, and events that had left it are new. The
+        // first return of the job takes a place of a generation as well.
         let known = (0..=remembered + 3).rev();
         let known = known.take_while(|n| put(&mut dedupe, Source::EventReturn, *n));
         assert_eq!(known.count(), 6);

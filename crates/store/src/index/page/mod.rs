@@ -108,7 +108,7 @@ impl PageWriter {
     }
 
     fn pack(&mut self, raw: &[u8]) -> io::Result<Vec<u8>> {
-        // Readers refuse to unpack a longer page.
+        // Readers do not unpack a longer page.
         let len = u32::try_from(raw.len())
             .ok()
             .filter(|_| raw.len() <= PAGE_BYTES_MAX);

@@ -402,7 +402,7 @@ impl Consumers {
         let mut state = self.state.lock();
         let consumer = state.of(name)?;
 
-        // Batches that are out are refused from now on, even if saving fails.
+        // Outstanding batches are rejected from now on, even if saving fails.
         consumer.moved = true;
         consumer.clear = None;
         consumer.lost_reported = false;

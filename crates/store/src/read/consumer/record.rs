@@ -120,7 +120,7 @@ pub(super) struct Consumer {
     /// The cursor on disk.
     pub(super) saved: SeqNo,
     pub(super) lease: Option<Lease>,
-    /// After a seek: acknowledgements of earlier batches are refused until the next batch.
+    /// After a seek: acknowledgements of earlier batches are rejected until the next batch.
     pub(super) moved: bool,
     /// After the last event of a batch, up to this position, no event matches.
     pub(super) clear: Option<(SeqNo, SeqNo)>,

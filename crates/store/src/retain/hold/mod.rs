@@ -232,7 +232,7 @@ impl Holds {
             ));
         }
 
-        // A reason is text for people, so it is adjusted instead of refused.
+        // A reason is a string for people, so it is adjusted instead of rejected.
         let reason: String = reason
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })

@@ -232,7 +232,7 @@ fn an_index_that_is_being_sealed_again_delays_no_reader_of_another() {
         panic!("it is sealed");
     };
     assert!(damaged.replace_index(&index, SeqNo(u64::MAX)).unwrap());
-    // All others are used later.
+    // All other segments are used later.
     for segment in rig.store.segments.all() {
         segment.touch(u64::from(!Arc::ptr_eq(&segment, &damaged)));
     }

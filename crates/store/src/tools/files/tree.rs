@@ -64,7 +64,7 @@ impl Tree {
                 return Err(io::ErrorKind::InvalidInput.into());
             };
 
-            // A directory that exists is opened below, and refused there if it is a link.
+            // A directory that exists is opened below, and rejected there if it is a link.
             if create {
                 match rustix::fs::mkdirat(&at.directory, part, Mode::from_raw_mode(0o777)) {
                     Ok(()) | Err(rustix::io::Errno::EXIST) => {}

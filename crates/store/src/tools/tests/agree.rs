@@ -59,7 +59,7 @@ fn a_log_that_ends_early_is_a_loss_even_if_nothing_of_it_is_damaged() {
 #[test]
 fn an_end_that_nothing_bounds_is_no_exact_number() {
     let (_dir, state) = a_store();
-    // The newest log of its class, without its header, and no file tells which numbers were assigned.
+    // The newest log of its class, without its header, and no file shows which numbers were assigned.
     let (verified, salvaged, entries) = judged(&state, &|hurt| {
         let segment = segment(hurt, |segment| segment.grows());
         fs::remove_file(hurt.join("SEQUENCE")).unwrap();

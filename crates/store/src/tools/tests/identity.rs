@@ -71,7 +71,7 @@ fn a_backup_of_an_earlier_state_of_the_store_is_refused() {
             "an earlier state",
         ],
     );
-    // Without the file the logs tell.
+    // Without the file, the logs show it.
     fs::remove_file(old.join("SEQUENCE")).unwrap();
     refused(&old, &to, &["an earlier state"]);
     fs::remove_file(state.join("SEQUENCE")).unwrap();

@@ -105,8 +105,8 @@ impl DatabaseCopy {
     /// A new directory in `parent`.
     fn empty(parent: &Path) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // The directory may be left from a process with the same number, in a directory that others
-        // can write to: never use an existing one.
+        // The directory may be left from a process with the same number, in a directory that other
+        // users can write to: never use an existing directory.
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = parent.join(format!("saltcellar-{}-{number}", std::process::id()));
