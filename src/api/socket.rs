@@ -369,7 +369,7 @@ impl Peer {
             // A peer waits here when too many of its calls are in flight; other peers do not.
             let permit = self.permit().await?;
             self.server.ctx.archive.metrics.calls.add(1);
-            // Awaited, so that the next frame of this peer cannot overtake it.
+            // Awaited, because the next frame of this peer must not overtake it.
             start_call(self, payload, bytes, permit)
                 .await
                 .map_err(CloseReason::Error)?;
@@ -437,7 +437,7 @@ impl Lanes {
         from: &mut Incoming,
         len: usize,
     ) -> Result<(Vec<u8>, OwnedSemaphorePermit), CloseReason> {
-        // A large frame waits for memory before it is read, so that unread bytes stay with the
+        // A large frame waits for memory before it is read. Until then its bytes stay with the
         // peer.
         if len > TINY_FRAME_BYTES {
             let bytes = self.reserve(len).await?;
@@ -547,7 +547,7 @@ async fn start_call(
                 by_worker.send(outcome);
             };
 
-            // A task, so that the next frame of this peer is read while the call runs.
+            // In a task, because the next frame of this peer is read while the call runs.
             tokio::spawn(async move {
                 // A change is made even if nobody waits for its response.
                 let carried_out = if is_search {
@@ -582,7 +582,7 @@ async fn start_call(
             Err(error) => reply.send(Err(error)),
         },
         CallHandler::Save(save) => {
-            // On this task and not on a thread, so that entries of a peer enter the queue in the
+            // On this task and not on a thread, because entries of a peer enter the queue in the
             // order of its frames.
             let mut batch = FrameBatch::within(&payload);
             let result = save(ctx, &peer.caller, &request.args, &mut batch);

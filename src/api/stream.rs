@@ -84,7 +84,8 @@ impl Incoming {
     async fn more(&mut self) -> io::Result<()> {
         let Self { from, ahead } = self;
         poll_fn(|cx| {
-            // The buffer is on the stack and not in the task, so that idle peers hold none.
+            // The buffer is on the stack and not in the task, because idle peers must not hold a
+            // buffer.
             let mut piece = [0; PEER_READ_BYTES];
             let mut read = ReadBuf::new(&mut piece);
             ready!(Pin::new(&mut *from).poll_read(cx, &mut read))?;
@@ -181,8 +182,7 @@ impl<H> AnswerWriter<H> {
 
             let outcome = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
             if outcome.is_err() {
-                // Under the lock, so that no later answer is queued, where it would keep its
-                // permits.
+                // Under the lock, because a response that is queued later would keep its permits.
                 let mut queue = self.queue.lock();
 
                 queue.closed = true;
@@ -209,7 +209,7 @@ impl<H> AnswerWriter<H> {
             if socket.ready(Interest::WRITABLE).await?.is_write_closed() {
                 return Ok(());
             }
-            // Cleared, so that the next wait ends only when the readiness changes again.
+            // Cleared, because the next wait must end only when the readiness changes again.
             let not_now = || Err::<(), _>(ErrorKind::WouldBlock.into());
             let _ = socket.try_io(Interest::WRITABLE, not_now);
         }
@@ -222,7 +222,8 @@ impl<H> AnswerWriter<H> {
             queue.busy = false;
             return None;
         };
-        // Set until the queue is empty, so that no thread writes between two parts of a frame.
+        // Set until the queue is empty, because no other thread may write between two parts of a
+        // frame.
         queue.busy = true;
 
         let mut frames = first.frame;

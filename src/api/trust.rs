@@ -23,8 +23,7 @@ use crate::base::users::User;
 
 /// The reason not to trust the user that serves `path`; `None` if the user is trusted.
 pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option<String>> {
-    // The kernel notes the credentials of `listen(2)`: the daemon's, or those of systemd, which is
-    // root.
+    // The kernel notes who called `listen(2)`: the daemon, or systemd, which is root.
     let uid = socket_peercred(connection)?.uid.as_raw();
     if uid == 0 || uid == geteuid().as_raw() || directory_owner(path) == Some(uid) {
         return Ok(None);

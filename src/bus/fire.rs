@@ -178,7 +178,8 @@ impl Firer {
         self.stop.stop();
     }
 
-    /// How long to wait for a master. One that hung a moment ago gets no time, so that its events do not delay other work.
+    /// How long to wait for a master. A master that hung a moment ago gets no time, because its
+    /// events must not delay other work.
     fn patience(&self, path: &Path) -> Patience<'_> {
         let hung = self.hung.lock().get(path).copied();
         let waits = hung.is_none_or(|at| at.elapsed() >= FIRE_HUNG_PAUSE);
@@ -192,10 +193,10 @@ impl Firer {
 
     /// Notes whether the master hangs.
     fn note<T>(&self, target: &Target, outcome: Result<T, FireError>) -> Result<T, FireError> {
-        // Held for the whole update, so that of two timeouts only one begins the pause.
+        // Held for the whole update, because only one of two timeouts may begin the pause.
         let mut hung = self.hung.lock();
         match &outcome {
-            // The pause begins with the first timeout, not anew with each attempt within it.
+            // The pause begins with the first timeout. Attempts within it do not restart it.
             Err(FireError::Hung { .. }) => {
                 let at = hung.entry(target.path.clone()).or_insert_with(Instant::now);
                 if at.elapsed() >= FIRE_HUNG_PAUSE {

@@ -323,7 +323,7 @@ fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize>
         std::mem::swap(&mut now, &mut next);
     }
 
-    // The longest spelling, so that no part of the value is left.
+    // The longest spelling, because no part of the value may be left.
     now.last().copied()
 }
 

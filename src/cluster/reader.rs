@@ -40,7 +40,7 @@ impl Cluster {
                 },
                 ack_policy: AckPolicy::None,
                 inactive_threshold: 6 * CLUSTER_AWAY,
-                // Made anew after any failure, so one server has it in memory.
+                // It is recreated after any failure, therefore one server keeps it in memory.
                 num_replicas: 1,
                 memory_storage: true,
                 ..pull::Config::default()

@@ -85,7 +85,7 @@ struct Daemon {
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
-    /// HTTP has its own threads, so that network traffic does not delay the master.
+    /// HTTP has separate threads, because network traffic must not delay the master.
     http: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
     zeromq: zeromq::ZmqSockets,
@@ -595,8 +595,8 @@ fn start_http(
         return Ok(None);
     }
 
-    // One blocking thread for every admitted call, so that no kind of call occupies the threads of
-    // another.
+    // One blocking thread for every admitted call, because no kind of call may occupy the threads
+    // of another.
     let runtime = runtime(
         "sc-http",
         HTTP_CALLS_MAX + METRICS_CALLS_MAX + HOOK_CALLS_MAX + HTTPS_ASKING_MAX,

@@ -22,8 +22,8 @@ impl<T> Default for PerName<T> {
 }
 
 impl<T> PerName<T> {
-    /// The value of a name. It is made if nobody uses one; `make` runs under the lock, so that two
-    /// callers never make two.
+    /// The value of a name. It is made if nobody uses one; `make` runs under the lock, because two
+    /// callers must never make two.
     pub(super) fn get<E>(
         &self,
         name: &str,

@@ -50,8 +50,8 @@ pub(super) fn start(
     let (program, arguments) = command.split_first().ok_or("no command")?;
 
     let mut command = Command::new(program);
-    // The environment is empty, because the daemon's own may have secrets. A process group, so that
-    // its children end with it.
+    // The environment is empty, because the daemon's environment may contain secrets. In a process
+    // group of its own, because its children must end with it.
     command
         .args(arguments)
         .env_clear()

@@ -598,8 +598,7 @@ struct Output {
 
 /// The next line; `None` at the end.
 fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
-    // One byte more than allowed, so that a longer line is recognised without being read as a
-    // whole.
+    // One byte more than allowed: a longer line is recognised without being read as a whole.
     let most = FIRE_BYTES_MAX as u64 + 1;
 
     let mut line = Vec::new();

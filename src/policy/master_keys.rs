@@ -127,7 +127,7 @@ impl MasterKeys {
             ..Self::none()
         };
 
-        // Before any source starts, so that no entry passes without the keys.
+        // Before any source starts, because no entry may pass without the keys.
         keys.refresh();
         keys
     }
@@ -176,7 +176,7 @@ impl MasterKeys {
 
     /// Reloads changed files.
     pub(crate) fn refresh(&self) {
-        // Held until the end, so that of two refreshes the later one wins. Locks are taken in the
+        // Held until the end, because the later of two refreshes must win. Locks are taken in the
         // order `masters`, `read`, `known`.
         let mut masters = self.masters.lock();
         for master in &mut *masters {
@@ -206,8 +206,7 @@ impl MasterKeys {
 
         read.retain(|path, _| files.contains(path));
         for path in files {
-            // Before the content is read, so that a change in between is noticed by the next
-            // refresh.
+            // Before the content is read: the next refresh then notices a change in between.
             let now = identity(&path);
             if read.get(&path).is_none_or(|(known, _)| *known != now) {
                 let text = read_key(&path).map_err(|error| format!("{}: {error}", path.display()));

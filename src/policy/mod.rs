@@ -429,8 +429,7 @@ impl Policy {
             return Some(accepted);
         }
 
-        // They are those of the stored form, so that the same event from another source is
-        // recognised.
+        // Computed from the stored form, by which the same event from another source is recognised.
         accepted.fingerprints = fingerprints.map(|_| fingerprints_of(&accepted.entry()));
         Some(accepted)
     }

@@ -343,7 +343,7 @@ impl Redactor {
 
         let odd = own.into_iter().filter(|(_, text, is_kind)| !is_kind(text));
 
-        // As a map, so that rules select them like the fields of an event.
+        // As a map, because rules select them like the fields of an event.
         let mut fields = Writer::new();
         fields.map(odd.clone().count());
         for (field, text, _) in odd {

@@ -2,10 +2,10 @@
 //!
 //! A client is a token, or a user of this machine. Its budget has connections, event streams,
 //! threads that carry out requests, and bytes of responses that are not read. Each is reserved before
-//! the work or the memory is spent, from the client's share first and then from the whole, so that
-//! a client whose share is used up waits without holding anything that others need. A reservation
-//! is released when the *work* ends, even if the connection ended before; a search whose client is
-//! gone ends at its next block ([`work`](crate::base::work)).
+//! the work or the memory is spent, from the client's share first and then from the whole.
+//! Therefore a client whose share is used up waits without holding anything that other clients
+//! need. A reservation is released when the *work* ends, even if the connection ended before; a
+//! search whose client is gone ends at its next block ([`work`](crate::base::work)).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -112,8 +112,8 @@ impl Budgets {
             return known.clone();
         }
         // A reservation outlives the request: a response that is not read, a connection between two
-        // requests. Clients without a reservation are forgotten when a new one comes, so that old
-        // names do not stay.
+        // requests. Clients without a reservation are forgotten when a new client comes. Otherwise
+        // old names would stay.
         clients.retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.is_unused());
 
         let pool = |own: usize, all: &Arc<Semaphore>| Pool {

@@ -245,7 +245,7 @@ impl Backwards {
     fn reserve_for(&mut self, pairs: u64) {
         let each = self.bytes.len() as u64 / self.pairs.max(1) as u64 + 1;
         let bytes = pairs
-            // A sixteenth more, because later jobs may be longer than the first ones.
+            // A sixteenth more, because later jobs may be longer than the first jobs.
             .saturating_mul(each + each / 16)
             .min(WIRE_ANSWER_BYTES_MAX as u64);
 
@@ -258,7 +258,7 @@ impl Backwards {
     fn into_bytes(mut self) -> Vec<u8> {
         let mut head = Writer::new();
         head.map(self.pairs);
-        // Room for the head of the map, and for that of the frame, which the socket puts in front.
+        // Room for the map header, and for the frame header, which the socket puts in front.
         self.bytes.reserve(5 + ANSWER_HEAD_BYTES_MAX);
 
         self.bytes.extend(head.into_bytes().iter().rev());

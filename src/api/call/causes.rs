@@ -253,7 +253,7 @@ impl Groups {
             group.count += 1;
             group.minions.insert(minion.to_owned());
             let (first, last) = group.times.unwrap_or((at, at));
-            // The latest example, and of equal times always the same.
+            // The latest example; if times are equal, always the same example.
             let known = (last, group.example.minion.as_str());
             if group.times.is_none() || (at, minion) > known {
                 group.example = CauseExample {

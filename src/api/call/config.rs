@@ -43,7 +43,7 @@ impl Call for Show {
 impl Run for Show {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<ShownConfig, CallError> {
         let mut shown = ShownConfig::of(&ctx.config());
-        // By name, so that a new section is shown unless it is named here.
+        // Hidden sections are listed by name: a new section is shown unless it is added here.
         if let Some(sections) = shown.config.as_object_mut() {
             sections.retain(|name, _| !matches!(name.as_str(), "sinks" | "scripts"));
         }

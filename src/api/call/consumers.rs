@@ -247,8 +247,8 @@ impl Wait for Next {
             bound,
         } = args;
 
-        // With `bound` the lease ends with the process, so that a killed consumer does not keep the
-        // next one waiting.
+        // With `bound` the lease ends with the process. A killed consumer then does not keep its
+        // successor waiting.
         let process = ctx
             .caller
             .pid

@@ -62,7 +62,7 @@ pub(crate) enum Raised {
     Never,
     /// `import`, if it is set.
     ByImport,
-    /// `name`, if it is that of the consumer of a sink.
+    /// `name`, if it names the consumer of a sink.
     ByConsumer,
 }
 
@@ -94,7 +94,7 @@ impl Raised {
     }
 }
 
-/// Whether a consumer is, or was, that of a sink: the sink's position, filter and switch.
+/// Whether a consumer belongs, or belonged, to a sink: the sink's position, filter and switch.
 fn of_sink(ctx: &Ctx, name: &str) -> bool {
     // A sink may be new and have no consumer yet, or be removed and have left one.
     ctx.engines.has(name) || ctx.archive.store.consumers().is_of_sink(name)
@@ -127,8 +127,8 @@ pub(crate) trait Wait: Call {
     fn start(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Poll<Self::Answer>, CallError>;
 }
 
-/// A call that stores entries. Its [`Call::ARGS_BYTES_MAX`] is that of a frame, because entries have
-/// a limit of their own, which counts those beyond it.
+/// A call that stores entries. Its [`Call::ARGS_BYTES_MAX`] is the maximum of a frame, because
+/// entries have a separate limit, and entries beyond it are counted.
 pub(crate) trait Save: Call {
     /// Adds entries to a batch. The response is sent once they are durable.
     fn save(
@@ -211,8 +211,8 @@ pub struct CallEntry {
     pub(in crate::api) raised: Raised,
     /// The limits of callers that it applies; a caller with another limit is rejected.
     pub applies: &'static [Limit],
-    /// It changes nothing, so that it may end when nobody waits for its response any more. A call of
-    /// another kind is carried out in any case.
+    /// The call changes nothing and may end when nobody waits for its response. A call of another
+    /// kind is carried out in any case.
     pub(in crate::api) only_reads: bool,
     /// [`Call::WALKS_LAST_ARGUMENT`]
     pub(in crate::api) walks_last_argument: bool,

@@ -249,8 +249,8 @@ pub(crate) struct FilterArgs {
 impl FilterArgs {
     /// The filter at the daemon of this master.
     pub(in crate::api) fn filter(&self, master: &OwnMaster) -> Result<EntryFilter, CallError> {
-        // Through serde, so that the message names the argument and the place in it. Absent
-        // arguments are left out: they would be values of the wrong type.
+        // Through serde, because its error names the argument and the place in it. Absent arguments
+        // are left out: they would be values of the wrong type.
         let filter =
             serde_json::to_value(self).map_err(|error| CallError::Internal(error.to_string()))?;
         let filter: EntryFilter = serde_path_to_error::deserialize(filter).map_err(|error| {
@@ -400,7 +400,7 @@ impl Run for List {
             next,
         } = EventRows::of(page, limit);
 
-        // The page is that of the newest events in either case; only its rows are turned.
+        // The page contains the newest events in either case; only the order of its rows differs.
         if args.newest_first == Some(false) {
             events.reverse();
         }
@@ -654,7 +654,7 @@ impl Run for Count {
         };
 
         let from = ctx.store.position(start).map_err(failed)?;
-        // The times are also compared below: the entries of an import are in no order.
+        // Timestamps are compared again below, because imported entries are in no order.
         let upto = match until {
             Some(until) => ctx.store.end_before(until).map_err(failed)?,
             None => ctx.store.durable(),
@@ -740,7 +740,7 @@ impl Call for Entries {
 impl Run for Entries {
     fn run(ctx: &In<'_, Self>, args: EntriesArgs) -> Result<EntriesPage, CallError> {
         let durable = ctx.store.durable();
-        // Entries beyond the durable position may be numbered anew after a crash.
+        // After a crash, numbers beyond the durable position may be given to other entries.
         let from = args.from.map_or(SeqNo(1), SeqNo);
         let until = args.until.map_or(durable, SeqNo).min(durable);
 

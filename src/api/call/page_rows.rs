@@ -19,8 +19,8 @@ impl<T> PageRows<T> {
         }
     }
 
-    /// Whether the page ends here. Asked before a row is read and not after it, so that a page has
-    /// at least one row, however large, and the list advances.
+    /// Whether the page ends here. Called before a row is read and not after it: a page then
+    /// contains at least one row, however large, and the list advances.
     pub(super) fn is_full(&self) -> bool {
         self.rows.len() >= self.rows_max || self.bytes >= LIST_BYTES_MAX
     }

@@ -1,4 +1,4 @@
-//! The parts of the daemon that calls reach. Each call names the one that it needs, and gets no
+//! The parts of the daemon that calls reach. Each call names the part that it needs, and gets no
 //! other.
 
 use std::path::PathBuf;

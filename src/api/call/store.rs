@@ -249,7 +249,7 @@ impl Run for Prune {
             dry_run,
         } = args;
 
-        // Without a limit of its own a prune applies those of the configuration.
+        // Without a limit in the call, a prune applies the configured limits.
         let keep = (age_s.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
             age: age_s.map_or(Age::Forever, |s| Age::For(Duration::from_secs(s))),
             bytes,

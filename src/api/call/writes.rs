@@ -557,7 +557,8 @@ fn keep_return(
         body: load,
         ..made
     };
-    // A return that is too large is shortened, so that the job shows that the minion returned.
+    // A return that is too large is shortened and not dropped: the job must show that the minion
+    // returned.
     let accepted = if entry.raw_len() > ctx.entry_bytes_max {
         match ctx.policy.within_limit(&entry) {
             Some(body) => ctx.policy.pass_instead(&entry, body),
@@ -675,7 +676,8 @@ impl Save for EventReturn {
         let mut unfit = 0;
         let mut events = fired(events);
         for event in events.by_ref() {
-            // Spooled events are deduplicated by time, so equal events of one batch get different ones.
+            // Spooled events are deduplicated by time, therefore equal events of one batch get
+            // different times.
             let at = if source == Source::SpooledEventReturn {
                 Micros(at.0.saturating_add_unsigned(total))
             } else {

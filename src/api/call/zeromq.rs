@@ -55,7 +55,7 @@ impl Save for Events {
                 continue;
             }
 
-            // The policy counts and logs rejected events; senders treat dropped ones as stored.
+            // The policy counts and logs rejected events; senders treat dropped events as stored.
             if let Ok(Some(accepted)) = ctx.policy.event(tag, data, Source::Zeromq, at) {
                 to.push(&accepted.entry(), accepted.fingerprints);
                 taken += 1;

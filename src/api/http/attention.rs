@@ -67,8 +67,9 @@ impl Attended {
     }
 }
 
-/// The latest reading for each right and limits. Views that need the same one wait for the view that reads
-/// it; no view waits for that of other limits. Lock order: no other lock is taken under it.
+/// The latest reading for each right and limits. Views that need the same reading wait for the view
+/// that makes it, and never for a reading with other limits. Lock order: no other lock is taken
+/// under it.
 #[derive(Debug, Default)]
 pub(super) struct Attention(parking_lot::Mutex<VecDeque<(Reader, Slot)>>);
 
@@ -79,8 +80,8 @@ struct Reader {
     limits: Arc<ReadLimits>,
 }
 
-/// Locked while the list is read. Lock order: before those of the store; never taken under the lock
-/// of all lists.
+/// Locked while the list is read. Lock order: before the locks of the store; never taken under the
+/// lock of all lists.
 type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
 
 #[derive(Debug)]

@@ -173,7 +173,7 @@ pub fn reference() -> String {
     page
 }
 
-/// The counters, those of one family together.
+/// The counters, grouped by family.
 fn grouped() -> impl Iterator<Item = &'static [CounterDefinition]> {
     let name = |counter: &CounterDefinition| counter.family().map(|(family, _)| family.name);
     Metrics::COUNTERS.chunk_by(move |a, b| name(a) == name(b))
@@ -302,8 +302,8 @@ impl Collector for Snapshot {
     }
 }
 
-/// The last highstate of each minion, by the return's sequence number, so that a scrape reads new
-/// returns only. Lock order: before those of the store, because returns are read under it.
+/// The last highstate of each minion, with the return's sequence number, from which a scrape reads
+/// only new returns. Lock order: before the locks of the store, because returns are read under it.
 #[derive(Default)]
 pub(super) struct Highstates(Mutex<HashMap<String, Highstate>>);
 
@@ -328,8 +328,8 @@ impl Highstates {
             }
         }
 
-        // Held while new returns are read, so that two scrapes at the same time read each return
-        // once.
+        // Held while new returns are read, because two simultaneous scrapes must read each return
+        // only once.
         let mut known = self.0.lock();
         // A minion whose returns have expired loses its series.
         known.retain(|minion, _| latest.contains_key(minion));

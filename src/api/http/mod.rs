@@ -1,9 +1,9 @@
 //! HTTP: health, metrics, hooks, the API and the page, and the requests of minions (docs/HTTP.md,
 //! docs/MINIONS.md).
 //!
-//! One server ([`listener`]) serves every address. That of `http.listen` and the unix socket have
-//! all routes but those of minions, which `http.minions` adds; that of `https.listen` has the
-//! routes of minions alone.
+//! One server ([`listener`]) serves every address. `http.listen` and the unix socket have all
+//! routes except the minion routes, which `http.minions` adds. `https.listen` has only the minion
+//! routes.
 //!
 //! # Limits
 //!
@@ -13,8 +13,8 @@
 //!
 //! # Invariant
 //!
-//! A request is checked in this order: site, token, right, parameters; that of a minion by its
-//! signature instead. Nothing of a rejected request is carried out.
+//! A request is checked in this order: site, token, right, parameters. A request of a minion is
+//! checked by its signature instead. No part of a rejected request is carried out.
 
 mod access;
 mod answer;
@@ -87,8 +87,8 @@ pub async fn serve(
             );
         }
 
-        // The configuration allows one of `http.minions` and `https.listen`, so that the limit of
-        // connections of one minion has one count.
+        // The configuration allows only one of `http.minions` and `https.listen`, because the
+        // connections of one minion have a single count.
         let routes = match &minions {
             Some(minions) if http.minions => routes
                 .clone()

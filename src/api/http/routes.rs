@@ -32,7 +32,7 @@ enum Checked {
     Arrival,
 }
 
-/// The routes, except those of minions.
+/// All routes except the routes for minions.
 pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
     Router::new()
         .route("/healthz", get(health))
@@ -121,7 +121,7 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
         .map(|access| (access.name.clone(), access.right.name()));
     request.extensions_mut().insert(access);
 
-    // A handler puts its rejection into the extensions of its response, so that all rejections are
+    // A handler puts its rejection into the extensions of its response, and all rejections are
     // counted here.
     let answer = next.run(request).await;
 
@@ -159,7 +159,7 @@ fn without_secrets(line: &str) -> Cow<'_, str> {
         let mut masked = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let rest = part
-                // All characters that base64 can have, so that no part of a secret is left.
+                // All base64 characters, because no part of a secret may be left.
                 .trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_');
             masked.push_str(start);
             masked.push_str("***");
@@ -267,7 +267,7 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         None => Client::Nobody,
     };
 
-    // Room is reserved before the work, so that no page is made that could not be kept.
+    // Room is reserved before the work. Otherwise a page could be made and then not be kept.
     let budget = server.metrics.of(client);
     let room = match budget.room(HTTP_ANSWER_RESERVE).await {
         Ok(room) => room,

@@ -194,8 +194,8 @@ async fn run(
             };
             let answer = one(&jobs, chunk).await?;
 
-            // Text at once: the values of a chunk take several times its bytes, and so those of
-            // several chunks are never in memory together.
+            // Each chunk becomes text immediately. Its values take several times its bytes,
+            // therefore the values of several chunks must not be in memory together.
             if n > 0 {
                 body.push(b',');
             }
@@ -225,7 +225,7 @@ fn with_exact_integers(json: &str) -> String {
     while let Some(next) = rest.chars().next() {
         let len = match next {
             '"' => string_len(rest),
-            // Fraction and exponent belong to the number, so that their digits do not count as an
+            // Fraction and exponent belong to the number. Otherwise their digits would count as an
             // integer.
             '0'..='9' | '-' | '+' => {
                 let is_number = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -743,7 +743,8 @@ impl Jobs<'_> {
             return Ok(json!({}));
         };
 
-        // The outputter belongs to the function, so that of the first return is that of all.
+        // The outputter belongs to the function, therefore all returns have the outputter of the
+        // first.
         let outputter = job.returns.first().and_then(|row| row.out.as_str());
         let outputter = outputter.filter(|name| !name.is_empty()).map(str::to_owned);
 

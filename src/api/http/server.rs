@@ -1,4 +1,4 @@
-//! What all requests share: budgets, bodies, pieces of streams, and the count of rejected ones.
+//! What all requests share: budgets, bodies, pieces of streams, and the count of rejected requests.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ impl HttpServer {
             budgets: Budgets::new(BUDGET),
             metrics: Budgets::new(BudgetLimits {
                 workers: (METRICS_CALLS_OF_ONE, METRICS_CALLS_MAX),
-                // Half of the room, so that a scraper that does not read its responses leaves room
-                // for another one.
+                // Half of the room: a scraper that does not read its responses leaves room for
+                // another scraper.
                 bytes: (METRICS_ANSWER_BYTES / 2, METRICS_ANSWER_BYTES),
                 ..BUDGET
             }),
@@ -148,8 +148,8 @@ impl HttpServer {
         };
         counter.add(1);
 
-        // The counter has every rejection. The log contains one of each kind per interval, so that a
-        // flood of bad requests does not fill the journal.
+        // The counter counts every rejection. The log contains one of each kind per interval,
+        // because a flood of bad requests must not fill the journal.
         if self
             .logged
             .is_due(error.code, self.ctx.archive.clock.monotonic())

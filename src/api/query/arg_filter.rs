@@ -39,7 +39,8 @@ impl ArgFilter {
         // A list of what is left instead of recursion: senders choose how deep arguments are.
         let mut left = vec![(value, 0)];
         while let Some((value, depth)) = left.pop() {
-            // Each level is walked to find its end, so deeper ones would cost the square of the length.
+            // Each level is walked to find its end, therefore deep nesting would cost the square of
+            // the length.
             if depth > DEPTH_MAX {
                 continue;
             }

@@ -136,7 +136,7 @@ impl Job {
     /// through the extension.
     pub(super) fn of_part(mut entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let jid = entries.first()?.jid.clone();
-        // Mostly sorted already: entries arrive in the order of their times.
+        // Mostly sorted already, because entries arrive in the order of their timestamps.
         entries.sort_by(|one, other| order(one).cmp(&order(other)));
 
         let mut job = Self {
@@ -189,7 +189,8 @@ impl Job {
             return;
         }
 
-        // Both are sorted already, so that each is built at once. A job may have tens of thousands of returns.
+        // Both are sorted already, and each can be built in one pass. A job may have tens of
+        // thousands of returns.
         let (bus_only, confirmed): (Vec<_>, Vec<_>) = std::mem::take(&mut self.answers)
             .into_iter()
             .partition(|(_, answer)| is_no_answer(answer));
@@ -500,7 +501,7 @@ fn is_same_job(one: &StoredEntry, other: &StoredEntry) -> bool {
             || user(one_load) == user(other_load))
 }
 
-/// The values that identify a job; empty ones are missing.
+/// The values that identify a job, without empty values.
 fn identity(load: &[u8]) -> [&[u8]; 4] {
     ["fun", "arg", "tgt", "tgt_type"].map(|key| msgpack::get(load, key).unwrap_or_default())
 }

@@ -425,7 +425,7 @@ pub(crate) fn each_job_before(
 
             seen += 1;
 
-            // Of different jobs under one id any may be the one that is looked for.
+            // If an id stands for different jobs, the caller may look for any of them.
             let all: Vec<&JobSummary> = std::iter::once(&listed.row).chain(&others).collect();
             let is_allowed = |row: &&JobSummary| filter.allows(row, listed.at);
             let mut passes = listed.row.rank > 0 && all.iter().any(is_allowed);
@@ -465,8 +465,7 @@ pub(crate) fn each_job_before(
                 taken += 1;
                 take(listed)?;
             }
-            // The page ends early, so that the work of one call is bounded even if hardly a job
-            // passes.
+            // The page ends early to bound the work of one call even if hardly a job passes.
             if seen >= limits.seen || (read >= limits.read && !store.is_limited()) {
                 page.more = true;
                 return Ok(page);
@@ -556,7 +555,7 @@ pub(crate) fn last_jobs(
     confirmed_only: bool,
 ) -> Result<BTreeMap<String, String>, StoreError> {
     let mut latest = store.latest_of(fun)?;
-    // Both have rows of their own, so that a forged return hides no confirmed one.
+    // Each has a separate row, because a forged return must not hide a confirmed return.
     if !confirmed_only {
         for (minion, seen) in store.latest_on_bus_only(fun)? {
             let is_newer = latest

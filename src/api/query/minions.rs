@@ -146,7 +146,7 @@ impl NotRead {
 pub(crate) enum MinionsSort {
     #[default]
     Id,
-    /// The latest first, unknown ones last.
+    /// The latest first, unknown times last.
     LastSeen,
     /// Those whose last highstate failed first.
     Failed,
@@ -298,7 +298,7 @@ pub(super) fn missing_returns(
     found.skipped.jobs_skipped = newest.next.is_some();
 
     for (n, (key, row)) in newest.rows.iter().enumerate() {
-        // A job with many minions counts by them, so that the work is bounded by entries too.
+        // A job counts by its number of minions, because the work must be bounded by entries.
         if n >= MINIONS_JOBS_CHECKED || entries > MINIONS_ENTRIES_CHECKED {
             found.skipped.jobs_skipped = true;
             break;
@@ -345,7 +345,7 @@ fn read_states(
 
     let (mut bytes, mut unread) = (0, 0);
     for (jid, of_job) in by_jid {
-        // A part at a time, so that the returns of a large job are not all in memory.
+        // One part at a time, because the returns of a large job may not fit in memory together.
         for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
             let ids: BTreeSet<&str> = part
                 .iter()
@@ -458,8 +458,8 @@ pub(crate) fn minions_list(
 
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
     let mut events = LastSeen::default();
-    // With `attention` few minions are left, so the failed ones are found first and only theirs is
-    // read.
+    // With `attention` few minions are left. Therefore failed minions are found first, and only
+    // their runs are read.
     let runs = if filter.attention {
         known.append(&mut failed_highstates(store, wanted)?);
         runs(store, |_, id| known.contains(id))?
@@ -486,7 +486,7 @@ pub(crate) fn minions_list(
     }
     match filter.sort {
         MinionsSort::Id => {}
-        // A stable sort: equal ones stay in the order of their ids.
+        // The sort is stable: equal rows stay in the order of their ids.
         MinionsSort::LastSeen => ids.sort_by_cached_key(|id| {
             let last = runs.get(id).and_then(newest);
             let last = last.map(|(fun, run)| last_run(fun, run));

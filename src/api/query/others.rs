@@ -14,7 +14,8 @@ use crate::base::limits::{CLUSTER_SKEW_MAX, MINIONS_ENTRIES_SEEN};
 use crate::cluster::peers::PeerView;
 use crate::store::{Seen, StoreError, StoreView};
 
-/// The other masters. Clones share it, so that a call looks each thing up once.
+/// The other masters. Clones share the result of a lookup, therefore a call looks each thing up
+/// only once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Others(Option<Arc<Known>>);
 

@@ -92,7 +92,7 @@ pub(crate) fn job_changes(
         }
     }
 
-    // A `.../ret` without a minion is that of a runner or wheel.
+    // A `.../ret` without a minion belongs to a runner or wheel.
     found.ended |= runs;
     found.job = Job::of_part(of_job, cached);
     Ok(found)

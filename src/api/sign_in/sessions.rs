@@ -95,7 +95,7 @@ impl Sessions {
             .filter(|session| session.holder == holder)
             .count();
 
-        // At its own limit a holder ends a session of its own, so that nobody can sign others out.
+        // A holder at its limit ends one of its own sessions, because nobody may sign others out.
         let unused = if of_holder >= HTTP_SESSIONS_OF_ONE {
             let own = sessions
                 .iter()

@@ -245,7 +245,7 @@ impl Tokens {
                 )));
             }
 
-            // Its rights would be those of whichever is found.
+            // Its rights would depend on which token is found first.
             if let Some(same) = tokens.iter().find(|one| one.hash == token.hash) {
                 return Err(CallError::Refused(format!(
                     "this token exists, as {:?}",
@@ -263,7 +263,7 @@ impl Tokens {
         })
     }
 
-    /// Ends a token, also one that is rejected.
+    /// Ends a token, even if it is rejected.
     pub(in crate::api) fn revoke(&self, name: &str) -> Result<(), CallError> {
         if self.revoke_rejected(name)? {
             return Ok(());

@@ -2,8 +2,8 @@
 //!
 //! The crate `zeromq` trusts the lengths that a peer announces, and keeps everything that it sends:
 //! a hostile peer can end the process that uses it. Here that is a child, which holds no data of
-//! its own. The daemon binds the sockets and keeps them open, so that a restart of a child refuses
-//! no connection.
+//! its own. The daemon binds the sockets and keeps them open. No connection is rejected while a
+//! child restarts.
 //!
 //! # Invariant
 //!
@@ -306,7 +306,7 @@ impl ChildProcess {
         ended
     }
 
-    /// Makes a process known, so that it can be stopped.
+    /// Makes a process known to the code that stops it.
     fn watch(&self, child: &Child) -> std::io::Result<()> {
         // The kernel does not reuse the number before `wait`, so the descriptor refers to this
         // child.

@@ -143,7 +143,7 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
             () = sleep(ZMQ_QUIET), if stopping => return Ok(()),
         }
 
-        // Adds what has arrived meanwhile, so that a commit has many events.
+        // Adds what has arrived meanwhile, because a commit of many events is cheaper for each.
         while batch.packed.len() < ZMQ_BATCH_BYTES && batch.events < ZMQ_BATCH_EVENTS {
             // Polls the socket once.
             let Ok(received) = timeout(Duration::ZERO, socket.recv()).await else {

@@ -1,7 +1,7 @@
 //! The encoder `states`: one flat record per state of a return of `state.apply` and its kin, with a
 //! fixed set of fields.
 //!
-//! `changes` is JSON in a string, so that the number of a log store's fields does not grow with the
+//! `changes` is JSON in a string. Otherwise the number of a log store's fields would grow with the
 //! states. Other events contain no items.
 
 use serde::Deserialize;

@@ -301,7 +301,8 @@ impl Member {
         read: impl Fn(Range<SeqNo>, BatchLimits) -> Result<Option<Piece>, E>,
     ) -> Result<(), E> {
         let moved = |to| self.group.shelf.lock().moved(self.id, Some(to));
-        // Before it is looked at, so that a piece that another sink reads meanwhile is kept.
+        // Called before the piece is examined, because a piece that another sink reads meanwhile
+        // must be kept.
         moved(taken.next);
 
         while taken.next < upto && !taken.is_full(limits) {
@@ -355,7 +356,7 @@ impl Member {
         let later = found.kept.range(from..).next();
         let end = later.map_or(range.end, |(begin, _)| range.end.min(*begin));
         found.reading.push(from);
-        // Not held while the log is read, so that a sink with another position need not wait.
+        // Not held while the log is read, because a sink with another position must not wait.
         drop(found);
         let reading = Reading {
             group: &self.group,

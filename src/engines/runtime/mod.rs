@@ -387,7 +387,7 @@ impl Engines {
                 items.truncate(settings.limits.count);
                 count = items.len();
                 let around = transport::Dependencies::new(&self.deps.clock, &self.deps.fs);
-                // A connection of its own, so that a test disturbs no delivery.
+                // A separate connection, because a test must not disturb a delivery.
                 let mut transport = transport::open(&*settings.transport.1, &around);
                 let result = transport.deliver(&items, Some(&mut transcript));
 

@@ -13,8 +13,8 @@ pub(super) struct Shared {
     /// held meanwhile; never taken under another lock.
     pub(super) turn: Mutex<()>,
     pub(super) dead_letters: DeadLetters,
-    /// Ids of the dead letters to deliver again. Here and not with the thread's state, so that a
-    /// reload forgets none. Lock order: no other lock is taken under it.
+    /// Ids of the dead letters to redeliver. Kept here and not with the thread's state, because a
+    /// reload must not forget them. Lock order: no other lock is taken under it.
     retries: Mutex<HashSet<String>>,
 }
 

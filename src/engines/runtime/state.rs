@@ -60,7 +60,7 @@ pub(crate) struct SinkCounters {
 impl SinkCounters {
     /// The present values.
     pub(crate) fn get(&self) -> SinkCounts {
-        // By name of each field, so that a counter that is not in the response does not compile.
+        // Every field is named: a counter that is missing in the response then fails to compile.
         let Self {
             delivered,
             items,

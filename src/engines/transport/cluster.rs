@@ -117,7 +117,7 @@ impl Transport for OutboxTransport {
             )));
         }
 
-        // After a failure the connection is made anew.
+        // After a failure a new connection is made.
         let mut open = match self.open.take() {
             Some(open) => open,
             None => match self.connect().map_err(DeliverError::retry)? {
@@ -228,7 +228,7 @@ impl OutboxTransport {
                     continue;
                 }
             };
-            // Published once more, from an earlier place on.
+            // Republished from an earlier position.
             let before = own.published.min(block.first.0.saturating_sub(1));
             own.published = own.published.max(block.last.0);
             bytes += block.len() as u64;

@@ -187,7 +187,7 @@ impl Program {
         )?;
         // One batch at a time is written; more would only wait in memory.
         let (input, batches) = bounded(1);
-        // Bounded, so that a program that writes without end waits instead of filling memory.
+        // Bounded: a program that writes without end waits instead of filling memory.
         let (lines, output) = bounded(1_000);
 
         let (stdin, stdout, stderr) =

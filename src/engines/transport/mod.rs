@@ -22,7 +22,7 @@ use super::Kind;
 use crate::client::secret::Revealed;
 
 /// Opens a destination. Nothing that it reports has a secret of its settings: reasons, transcripts
-/// and findings are scrubbed here, and reasons then shortened, so that no transport can forget it.
+/// and findings are scrubbed here, and reasons then shortened, because a transport could forget it.
 pub(crate) fn open(destination: &dyn Destination, deps: &Dependencies) -> Box<dyn Transport> {
     // One list per open transport: a reopened one reads its secrets again, and old values stay
     // hidden.

@@ -159,7 +159,7 @@ impl Transport for NatsTransport {
         items: &[Item],
         transcript: Option<&mut Transcript>,
     ) -> Result<Vec<Rejected>, DeliverError> {
-        // After a failure the connection is made anew.
+        // After a failure a new connection is made.
         let open = match self.connection.take() {
             Some(open) => open,
             None => Open::connect(&self.settings, &self.secrets).map_err(DeliverError::retry)?,

@@ -195,7 +195,7 @@ impl Transport for PostgresTransport {
         let rows = Rows::of(items.iter().map(|item| &*item.event), &self.settings.tables)
             .map_err(|error| DeliverError::Refused { reason: error })?;
 
-        // After a failure the connection is made anew.
+        // After a failure a new connection is made.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(&self.settings, &self.secrets).map_err(DeliverError::retry)?,
@@ -591,7 +591,7 @@ fn text(column: &Vec<String>) -> (Column<'_>, Type) {
 /// Salt stamps each event with the microsecond at which it fires it, so equal data are the same event. Other programs may fire equal
 /// events. Of a thousand million events, two different ones have the same hash with a probability of 5 %.
 fn row_id(event: &Event) -> i64 {
-    // Negative, so that it cannot collide with the table's sequence.
+    // Negative, because it must not collide with the table's sequence.
     let negative = |bits: u64| (1 << 63 | bits).cast_signed();
 
     if stamp_of(&event.body).is_some() {

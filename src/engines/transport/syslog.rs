@@ -9,8 +9,8 @@
 //! The host is the minion, or the master for events without one. 32473 is the enterprise number for
 //! examples (RFC 5612).
 //!
-//! Before each batch the connection is tested, so that messages are not written to one that the
-//! receiver has closed.
+//! Before each batch the connection is tested, because the receiver may have closed it, and
+//! messages written to it would be lost.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -275,7 +275,7 @@ impl Socket {
                     ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
 
                 let mut stream = connect_tcp(place, timeout)?;
-                // Now and not with the first message, so that an error of TLS is reported as such.
+                // Now and not with the first message, because a TLS error must be reported as such.
                 while tls.is_handshaking() {
                     tls.complete_io(&mut stream)?;
                 }

@@ -187,8 +187,8 @@ impl OpenFile {
         };
 
         while chunk.batch.bytes() < SPILL_READ_BYTES {
-            // Before the next frame is looked for, so that a loss behind the last event is noticed
-            // as well.
+            // Before the next frame is looked for, because a loss behind the last event must be
+            // noticed as well.
             self.pass_damage(progress);
             let Some(meta) = self.scan.blocks.front().copied() else {
                 return chunk.or(Reading::End);

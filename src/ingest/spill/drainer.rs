@@ -218,7 +218,8 @@ impl SpillDrainer {
 
             let pause = match () {
                 () if moved || spilled => continue,
-                // A fraction of the shortest pause between retries, so that none is missed by much.
+                // A fraction of the shortest pause between retries, because no retry may be much
+                // too late.
                 () if state.offered.is_held() => REFUSED_PAUSE_MIN / 4,
                 // The intake is full, and nothing tells when it has room again.
                 () if !empty => Duration::from_millis(1),
@@ -454,8 +455,7 @@ impl SpillDrainer {
                 let store_is_behind =
                     || state.offered.is_held() || state.memory.waits_longer_than(SPILL_AFTER);
 
-                // Once begun, memory is emptied, so that spilling does not restart with each
-                // batch.
+                // Once begun, memory is emptied. Otherwise spilling would restart with each batch.
                 emptying |= state.memory.bytes() > SPILL_ABOVE_BYTES && store_is_behind();
                 if !emptying || state.memory.is_empty() {
                     return wrote;
@@ -532,7 +532,7 @@ impl SpillDrainer {
     /// Writes all events that the store did not accept before shutdown to disk.
     fn spill_all(&mut self) {
         let (old, new) = {
-            // Taken together, so that no response comes in between.
+            // Taken under one lock, because no response may come in between.
             let mut state = self.shared.state.lock();
             (state.offered.take_all(), state.memory.take_all())
         };
@@ -548,8 +548,8 @@ impl SpillDrainer {
         let mut kept = old.iter().map(|(batch, _)| batch.len() as u64).sum::<u64>();
         let mut lost = 0;
 
-        // Older events go before the existing files, newer ones behind them, so numbers stay in
-        // order.
+        // Older events go before the existing files, newer events behind them. Numbers therefore
+        // stay in order.
         let prepended = if self.bytes_max == 0 {
             Err(StoreError::Refused("no spill is allowed".to_owned()))
         } else {

@@ -261,7 +261,7 @@ impl DiskQueue {
         }
     }
 
-    /// Renames a foreign file, so that it is neither in the way nor lost.
+    /// Renames a foreign file, which is then neither in the way nor lost.
     fn quarantine(
         &self,
         path: &Path,
@@ -313,7 +313,7 @@ impl DiskQueue {
                 tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later: check the disk and the permissions of the file");
                 found.failed += 1;
 
-                // It keeps its place in the queue, so that the order holds once it can be read.
+                // It keeps its place in the queue, because the order must hold once it can be read.
                 let size = std::fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
                 self.bytes += size;
                 self.files.push_back(File {

@@ -44,8 +44,8 @@ impl Memory {
             .is_some_and(|pending_batch| pending_batch.since.elapsed() > limit)
     }
 
-    /// Whether there is room. After a loss more room is required, so that a loss is one gap and not
-    /// one between any two events.
+    /// Whether there is room. After a loss more room is required. Otherwise there could be a gap
+    /// between any two events instead of a single gap.
     pub(super) fn fits(&self, bytes: usize, after_loss: bool) -> bool {
         let room = BUS_MEMORY_BYTES - if after_loss { BUS_RESUME_BYTES } else { 0 };
         self.batches.is_empty() || self.bytes + bytes <= room

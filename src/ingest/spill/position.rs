@@ -19,7 +19,7 @@ impl Position {
         first
     }
 
-    /// The text of a position: its length is constant, so that one can be written over another.
+    /// The text of a position. Its length is constant, because a position is written over the last.
     pub(super) fn line(until: Micros, number: u64) -> String {
         format!("{:>20} {number:>20}\n", until.0)
     }

@@ -2,8 +2,8 @@
 //! and runs `caller` reactions.
 //!
 //! The work is done by processes ([`process`]). If all are busy another one is started, up to
-//! [`limits::REACTOR_HELPERS`], so that a slow file does not delay others. Functions of `caller`
-//! share one process, so they run one after the other, as in Salt.
+//! [`limits::REACTOR_HELPERS`], because a slow file must not delay other files. Functions of
+//! `caller` share one process, therefore they run one after the other, as in Salt.
 //!
 //! # A process that dies
 //!
@@ -208,8 +208,8 @@ impl Helper {
             pool.count -= 1;
         }
 
-        // Counted now, so that the maximum holds while it starts. The start takes too long to hold
-        // the lock.
+        // Counted before the start, which takes too long to hold the lock. The maximum therefore
+        // also holds while processes start.
         pool.count += 1;
         drop(pool);
         self.start().inspect_err(|_| {

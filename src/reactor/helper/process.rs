@@ -4,8 +4,8 @@
 //! anonymous file in memory. Python is isolated from its environment: the current directory is `/`,
 //! no `PYTHON*` variable of the daemon reaches it, and neither the current directory nor
 //! `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that
-//! `-I` would ignore: sets have the same order in each process, so that a template renders to the
-//! same calls when it is rerendered.
+//! `-I` would ignore: sets then have the same order in each process, and rerendering a template
+//! gives the same calls.
 //!
 //! Requests and responses are lines of JSON, over a socket that is the program's standard output.
 //! Values have the form of conformance cases.
@@ -151,7 +151,8 @@ impl Process {
                 None => Ok((self, answer)),
             },
             Err(fault) => {
-                // The end of the process first, so that all of its last words are there.
+                // Wait for the end of the process first. Otherwise its last output may be
+                // incomplete.
                 let status = self.end();
                 let words = last_words(stderr);
                 Err(match fault {

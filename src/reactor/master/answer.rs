@@ -166,7 +166,7 @@ fn refusal(error: &[u8], place: String, key: &Path) -> MasterError {
         },
         // The master's job cache was unreachable, so nothing was published.
         _ if why.contains("allocate a jid") => MasterError::Retry { place, why },
-        // The master's host lacked memory or processes, so that a runner was not started.
+        // The master's host lacked memory or processes, and the runner was not started.
         "BlockingIOError" | "MemoryError" | "OSError" => MasterError::Retry { place, why },
         _ => MasterError::Refused { place, why },
     }

@@ -32,7 +32,7 @@ pub enum MasterError {
 }
 
 impl MasterError {
-    /// True if the request certainly had no effect, so that a repetition is safe.
+    /// True if the request certainly had no effect. A repetition is then safe.
     pub(crate) fn was_not_done(&self) -> bool {
         !matches!(self, Self::NoAnswer { .. })
     }

@@ -35,7 +35,7 @@ impl MasterKeyFile {
         &self.path
     }
 
-    /// The key; reread if the file has changed, or if `anew`.
+    /// The key. The file is reread if it has changed, or if `anew` is true.
     pub(super) fn text(&self, anew: bool) -> Result<String, MasterError> {
         let failed = |why: String| MasterError::Unauthenticated {
             place: self.place.clone(),

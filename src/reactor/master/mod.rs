@@ -89,7 +89,7 @@ impl Master {
         let until = Instant::now() + timeout;
 
         // With the key of root or salt, runners and wheels may be called under any user name
-        // (`authenticate_key` in `salt/auth`). Their events carry that name, so that reactors skip
+        // (`authenticate_key` in `salt/auth`). Their events carry that name, by which reactors skip
         // them.
         let may_be_reactor =
             call.client.is_of_master() && matches!(self.place.user.as_str(), "root" | "salt");

@@ -392,7 +392,7 @@ fn restore_once(
             ..EventFilter::default()
         };
 
-        // Backwards from the end, and bounded, so that a large log does not delay the start.
+        // Backwards from the end, and bounded, because a large log must not delay the start.
         let (mut before, mut bytes) = (log.durable(), 0);
         while bytes < REACTOR_SEARCH_BYTES {
             let rows =

@@ -87,7 +87,7 @@ impl Default for Opened {
 }
 
 impl Follower {
-    /// Follows the log. Open events before `live` are those of a former run.
+    /// Follows the log. Open events before `live` belong to a former run.
     pub(super) fn run(&self, live: SeqNo) {
         let drain = &self.drain;
 
@@ -129,7 +129,7 @@ impl Follower {
                 return;
             }
 
-            // Open events that could not be read are retried, without delaying new ones.
+            // Open events that could not be read are retried, without delaying new events.
             if !opened.unread.is_empty() && opened.read.elapsed() >= READ_RETRY_PAUSE {
                 let unread = std::mem::take(&mut opened.unread);
                 opened.unread = self.resume(unread, &opened.depths, |from| self.open_events(from));
@@ -268,7 +268,8 @@ impl Follower {
     /// Reads a part of the log. With `fold` it ends there, and its events are not queued. Returns
     /// the new cursor.
     fn read_part(&self, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
-        // Before the log is read, so that the entries of a time that counts as over are in it.
+        // The clock is read before the log. All entries of a time that counts as over are then in
+        // the log.
         let began = self.clock.now();
         let from = self.keeper.cursor();
         let snapshot = self.in_use.snapshot();
@@ -391,7 +392,7 @@ impl Follower {
             return;
         }
 
-        // Checked after the rules, so that only affected events count, as below.
+        // Checked after the rules, because only affected events are counted, as below.
         if snapshot.settings.is_of_peer(row.origin) {
             self.metrics.reactor_events_ignored_other_master.add(1);
             return;

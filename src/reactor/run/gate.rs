@@ -112,7 +112,7 @@ impl CallGate {
 
     pub(super) fn report(&self, report: &EngineReport<'_>) -> Reported {
         let now = self.clock.monotonic();
-        // Under one lock, so that the changes are those that this report made.
+        // Under one lock, because only changes made by this report may be returned.
         let mut lease = self.lease.lock();
         let (acted, ran) = (lease.fallback_acts(), lease.salts_reactor());
         lease.report(report, now);

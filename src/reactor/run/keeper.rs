@@ -112,7 +112,7 @@ impl Keeper {
 
     /// Saves the changes of the checkpoint since the last call.
     pub(super) fn save(&self) {
-        // The checkpoint is free again before the write, so that the follower does not wait for the
+        // The checkpoint is unlocked before the write, because the follower must not wait for the
         // disk.
         let mut saved = self.saved.lock();
         let settings = self.log.settings();

@@ -11,8 +11,8 @@
 //!
 //! An event is synced to the log before any rule is looked up, and its outcome is written to the
 //! same log. The pending work is therefore a fold over the log ([`checkpoint`]): matched events
-//! without a record. A small file holds that fold up to a position, so that a start does not read
-//! the whole log.
+//! without a record. A small file contains that fold up to a position. Therefore a start does not
+//! read the whole log.
 //!
 //! # Invariant
 //!

@@ -160,7 +160,7 @@ impl Traces {
         let mut at = from;
         while at < end && !drain.is_stopping() {
             at = log.follow(is_of_interest, at, REACTOR_WAVE_BYTES, |row| {
-                // Locked per entry, so that workers do not wait for the disk.
+                // Locked per entry, because workers must not wait for the disk.
                 let mut starts = self.starts.lock();
                 if row.kind == Kind::Reaction {
                     record::jids(row.body).for_each(|jid| starts.claim(jid));

@@ -27,8 +27,8 @@ pub(super) struct Built {
     pub(super) sock_dir: PathBuf,
 }
 
-/// What was said about the configuration in effect, so that a reload repeats nothing: it would hide
-/// what is new.
+/// What was logged about the configuration in effect. A reload must not repeat it, because
+/// repetitions would hide what is new.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// About the configuration in effect.
@@ -121,7 +121,7 @@ pub(super) fn build(
 
     let pipeline = Pipeline::new(master, salt);
 
-    // The daemon's own rules replace those of the master.
+    // The daemon's rules replace the master's rules.
     if let Some(rules) = &config.rules() {
         pipeline.set_rules(rules);
     }

@@ -311,7 +311,8 @@ impl Current {
         // Invalid files are also watched, because the correction will be made there.
         let master = SaltMaster::read_watched(path, *role, &mut self.files);
 
-        // Sources know of a `cluster_id` before the reactor does, so that it takes no event of a peer for one of this master.
+        // Sources learn of a `cluster_id` before the reactor does. Otherwise it could take an event
+        // of a peer for an event of this master.
         self.keys.refresh();
 
         let said = &mut self.said;
@@ -319,12 +320,12 @@ impl Current {
             .and_then(|config| Ok((build(&master, path, key, &config, metrics, said)?, config)))
         {
             Ok((built, config)) => {
-                // First the changes by `salt-run`, so that no event sees the new rules without
-                // them.
+                // The changes by `salt-run` come first, because no event may see the new rules
+                // without them.
                 built.pipeline.take_over(&self.pipeline);
                 self.executor.apply(&built);
 
-                // The buses themselves are those of the start, so that the new one may be missing.
+                // The buses are fixed at the start, therefore the new bus may be missing.
                 let (buses, sock_dir) = &mut self.buses;
                 if *sock_dir != built.sock_dir {
                     check_buses(buses, &built.sock_dir);

@@ -162,7 +162,7 @@ impl Run for List {
 
 fn job_row(ctx: &ReadCtx<'_>, listed: &ListedJob, job: &Job) -> Result<JobRow, CallError> {
     let mut row = row_load(&ctx.store, &listed.row).map_err(failed)?;
-    // A summary knows of no other publish behind that of this master.
+    // A summary does not record other publishes behind this master's publish.
     if job.has_conflict() {
         row.to_mut().take_load(&job.load, usize::MAX);
     }
@@ -1009,7 +1009,7 @@ fn update_of(found: JobChanges) -> JobUpdate {
     let known = found.job.is_some();
     let job = found.job.unwrap_or_default();
     let fun = msgpack::get(&job.load, "fun");
-    // A target without a function is that of a stand-in for a load.
+    // A target without a function belongs to a placeholder for a load.
     let tgt = msgpack::get(&job.load, "tgt").filter(|_| fun.is_some());
 
     let answer = |answer: &Answer| NewReturn {

@@ -554,7 +554,7 @@ fn reaction(row: &StoredEntry) -> ReactionRow {
 fn find(store: &StoreReader, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let filter = reactions_to("*");
     let latest = store.events_before(&filter, seq.next(), 1, usize::MAX)?;
-    // The number is that of a record.
+    // The number belongs to a record.
     if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
         return Ok(Some(record));
     }
@@ -565,7 +565,7 @@ fn find(store: &StoreReader, seq: SeqNo) -> Result<Option<StoredEntry>, StoreErr
     let mut found = None;
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
-        // A few steps, so that a record close to the event ends the search.
+        // In a few steps, because a record close to the event ends the search early.
         let after = store.follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
             searched += row.body.len();
             // The number in another master's record is one of its own log.
@@ -831,7 +831,7 @@ impl Run for ReplayCalls {
         let refused = |error: ReplayError| CallError::Refused(error.to_string());
         // `render` starts from the event, which may have no record.
         let (replayed, number) = if render {
-            // A number of a record leads to its event; another number is that of the event.
+            // The number of a record leads to its event; any other number is the event itself.
             let event = match find(&ctx.archive.store, SeqNo(seq)).map_err(failed)? {
                 Some(record) => {
                     own(&record)?;

@@ -63,7 +63,8 @@ impl Run for Shadow {
             (None, None) => SeqNo(1),
         };
 
-        // Before the end of the log, so that the entries of a time that counts as over are in it.
+        // The clock is read before the end of the log. All entries of a time that counts as over
+        // are then before that end.
         let now = ctx.archive.clock.now();
         let durable = ctx.archive.store.durable();
         let mut items = Vec::new();
@@ -74,7 +75,8 @@ impl Run for Shadow {
         while from < durable && bytes < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
             // A step may exceed the limits by its own bytes; that is cheaper than ending within it.
             let take = |row: crate::store::Followed<'_>| {
-                // The time of a spooled entry is not that of the log at this point.
+                // The time of a spooled entry may differ from the time of its neighbours in the
+                // log.
                 if is_timely(row.source) {
                     seen = seen.max(Some(row.at));
                 }

@@ -128,7 +128,7 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
     let unpublished = outbox(&status.sinks)
         .filter(|_| row.name_twin.is_none())
         .and_then(|sink| Some((sink, unpublished(sink)?)));
-    // The lag is that of a master which is alive, or was.
+    // The lag of a master that is alive, or was.
     let overdue = |lag_s: u64| {
         if lag_s > LAG_S_MAX { Problem } else { Warning }
     };

@@ -26,8 +26,8 @@ pub struct LossCounter {
 }
 
 /// The counters that are a reason against "all is well", the severest first: present problems, past
-/// losses, other warnings. Each counter declares in its definition what it means, so that none can be
-/// missing here, and `status` and `doctor` say the same of it.
+/// losses, other warnings. Each counter declares its meaning in its definition. Therefore none can
+/// be missing here, and `status` and `doctor` agree.
 pub fn loss_counters() -> Vec<LossCounter> {
     let of = |counter: &CounterDefinition| {
         let (rank, level, meaning) = match counter.severity {
@@ -779,7 +779,7 @@ mod tests {
             &https(0),
             &[(Problem, "https a:1", "the certificate has expired")],
         );
-        // As that of the HTTP listener.
+        // Same as for the HTTP listener.
         let http = Status {
             http: https(0).https,
             ..https(15)

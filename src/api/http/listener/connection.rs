@@ -116,7 +116,7 @@ impl Connection {
         let Some(permit) = access.budget.connection() else {
             return false;
         };
-        // Requests of a connection are sequential, so that it has no claim yet.
+        // A connection cannot have a claim yet, because its requests are sequential.
         let claim = Claim {
             token: access.token.clone(),
             _permit: permit,

@@ -1,4 +1,4 @@
-//! What a network address has of its own: its limits and its counters.
+//! The limits and counters of one network address.
 
 use super::permits::Times;
 use crate::base::limits::{

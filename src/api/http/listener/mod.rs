@@ -1,6 +1,6 @@
 //! The server of every network address: it binds, accepts, loads the certificate, limits
-//! connections and stops. Its [`ListenerKind`] is what an address has of its own; its routes are
-//! given.
+//! connections and stops. [`ListenerKind`] contains what differs between addresses; the caller
+//! passes the routes.
 //!
 //! # Invariant
 //!
@@ -191,7 +191,7 @@ impl NetworkListener {
         let digest = certificate.as_ref().map(|certificate| certificate.digest);
         let connection = Arc::new(Connection::new(peer, Some(permit), digest));
 
-        // A task of its own, so that a slow handshake delays no other peer.
+        // A separate task, because a slow handshake must not delay another peer.
         tokio::spawn(
             self.server
                 .clone()

@@ -6,8 +6,8 @@
 //! is closed; without any, the minion's one idle for longest. A signer has at most
 //! [`HTTPS_PEERS_OF_ONE`] connections; one more closes its own one idle for longest. A minion's
 //! connection is idle between batches with a valid signature, regardless of other requests. One
-//! with a token is kept, but for the last [`HTTP_PEERS_RESERVED`]: beyond that, connections with a
-//! token make room like those without, so that peers without one, such as health checks, always
+//! with a token is kept, but for the last [`HTTP_PEERS_RESERVED`]: beyond that, a connection with a
+//! token makes room like any other. Therefore peers without a token, such as health checks, always
 //! get in.
 //!
 //! # Invariant
@@ -226,7 +226,8 @@ impl Permit {
     }
 
     /// Keeps an authenticated connection from eviction, unless so many are kept that only the
-    /// reserve is left. Asked with each request, so that one of the reserve is kept later.
+    /// reserve is left. Called with each request, because a connection of the reserve can be kept
+    /// later.
     pub(in crate::api::http) fn keep(&self) {
         let mut queues = self.permits.queues.lock();
         let is_kept = matches!(self.state(), PermitState::Kept);
@@ -286,7 +287,7 @@ impl Drop for BatchInFlight<'_> {
             ..
         } = self.permit;
 
-        // A new number puts the connection at the end of the queue: it is now the one that was idle
+        // A new number puts the connection at the end of the queue, because it has now been idle
         // for the shortest time.
         let mut queues = permits.queues.lock();
         let number = queues.number();

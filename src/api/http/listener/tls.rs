@@ -61,7 +61,7 @@ impl Files {
         if self.seen == Some(now) {
             return CertificateChange::Same;
         }
-        // Noted even if loading fails, so that bad files are reported once per change.
+        // Noted even if loading fails, because bad files are reported only once per change.
         self.seen = Some(now);
         load(&self.certificate, &self.key)
             .map_or_else(CertificateChange::Bad, CertificateChange::New)
@@ -81,7 +81,7 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
         .first()
         .ok_or_else(|| cannot(certificate, &"no certificate in PEM (BEGIN CERTIFICATE)"))?;
 
-    // The digest is that of the server's own certificate, not of its chain: minions sign what they
+    // The digest covers the server's certificate and not its chain, because minions sign what they
     // see in the handshake.
     let digest = sha256(first);
     let not_after = der::not_after(first);

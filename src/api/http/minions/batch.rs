@@ -159,8 +159,8 @@ impl Minions {
             )
         };
 
-        // The minion's own permits first, so that one minion waits for itself without holding
-        // memory that others wait for.
+        // The minion's own permits come first: while a minion waits for itself, it must not hold
+        // memory that other minions wait for.
         let of_minion = take(batches, permits).await.ok()?.ok()?;
         Some([
             of_minion,
@@ -239,8 +239,8 @@ impl SignedRequest<'_> {
                 )
             })?;
 
-        // The time for the payload grows with its size, so that a slow line can send a large
-        // return, and a stalled one still ends.
+        // The time for the payload grows with its size. A slow line can then send a large return,
+        // and a stalled line still ends.
         let slow = Duration::from_secs((len / HTTPS_BYTES_PER_S_MIN) as u64);
         let until = Instant::now() + PEER_TIMEOUT + slow;
         let mut payload = Vec::new();
@@ -285,7 +285,7 @@ impl SignedRequest<'_> {
         let id = envelope.id;
         let metrics: &Metrics = &ctx.archive.metrics;
 
-        // The file of the key is the cheapest check, and the one that most strangers fail.
+        // Looking for the key file is the cheapest check, and most strangers fail it.
         let key = self
             .server
             .keys
@@ -307,7 +307,7 @@ impl SignedRequest<'_> {
                 }
             })?;
 
-        // The clock is checked because entries carry the minion's times.
+        // The clock is checked because entries carry the minion's timestamps.
         let theirs = envelope.time;
         let ours = ctx.archive.clock.now();
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
@@ -407,8 +407,8 @@ impl SignedRequest<'_> {
                 }
             };
 
-            // Calls that only read wait until the returns are stored, so that a minion reads its
-            // own writes.
+            // Calls that only read wait until the returns are stored, because a minion must read
+            // its own writes.
             if request.call == "returner" {
                 match signed_return(
                     &self.server.ctx.acceptor,
@@ -500,8 +500,7 @@ impl SignedRequest<'_> {
     async fn look_up(&self, signer: &str, read: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let server = self.server.clone();
         let signer = signer.to_owned();
-        // Few at a time, so that minions leave threads for one another; the semaphore is never
-        // closed.
+        // Few at a time, which leaves threads for other minions. The semaphore is never closed.
         let permit = self.server.asking.clone().acquire_owned().await;
 
         // Its thread stays reserved until the work ends, even if the minion is gone before.

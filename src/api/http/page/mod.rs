@@ -217,7 +217,7 @@ async fn replay(
                 .map(|(_, seq)| seq.as_str())
                 .unwrap_or_default();
 
-            // A redirect, so that reloading the page does not repeat the replay.
+            // Redirect, because reloading the page must not repeat the replay.
             see_other(&LocalPath::or_root(&format!(
                 "/reactor/reactions/{seq}?replayed={}",
                 answer.count
@@ -305,7 +305,7 @@ async fn change_letters(
         }
     };
     match changed.await {
-        // A redirect, as of a replay.
+        // Redirect, for the same reason as after a replay.
         Ok(answer) => see_other(&LocalPath::or_root(&format!(
             "/sinks/{}?{change}={}",
             encoded(&name),

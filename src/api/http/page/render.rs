@@ -40,8 +40,8 @@ static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::Html);
     env.set_undefined_behavior(UndefinedBehavior::Chainable);
-    // In every value, so that no template has to remember it. Only the filters below make output
-    // that is marked as safe.
+    // Applied to every value, because a template could forget it. Only the filters below make
+    // output that is marked as safe.
     env.set_formatter(|out, state, value| {
         if value.is_none() {
             return Ok(());
@@ -294,7 +294,7 @@ fn ago(state: &State, value: &Value) -> Value {
         .zip(now.and_then(|now| now.as_i64()))
         .and_then(|(Micros(at), now)| u64::try_from(now.checked_sub(at)? / 1_000_000).ok());
 
-    // A time in the future is that of another clock.
+    // A time in the future comes from another clock.
     let Some(passed) = passed else {
         return exact;
     };

@@ -6,8 +6,8 @@ use crate::base::limits::PAGE_TITLE_PART_MAX;
 use crate::base::units::cut;
 use crate::base::visible::plain;
 
-/// A title of these parts, without the empty ones. Each may be text from outside: it is cut, and
-/// what a reader would not see is spelled out.
+/// A title made of the parts that are not empty. A part may come from outside, therefore it is cut,
+/// and invisible characters are spelled out.
 pub(super) fn title(parts: &[&str]) -> String {
     let shown = |part: &&str| cut(&plain(part), PAGE_TITLE_PART_MAX).into_owned();
 

@@ -109,8 +109,8 @@ impl Format {
         }
     }
 
-    /// The message about skipped events; `id` is that of the last position among them. Without a
-    /// reason they were more than `max_rate`.
+    /// The message about skipped events; `id` is the last position among them. Without a reason the
+    /// events exceeded `max_rate`.
     pub(in crate::api::http) fn skipped(
         self,
         count: u64,

@@ -51,8 +51,7 @@ pub(in crate::api::http) fn until_next_second(now: Duration) -> Duration {
 pub(in crate::api::http) struct Marks(Mutex<(u64, SeqNo)>);
 
 impl Marks {
-    /// The position of this second: that of the first stream that asks, which is at the end of the
-    /// log.
+    /// The position of this second. The first stream that asks sets it to the end of the log.
     pub(in crate::api::http) fn at(&self, now: Duration, durable: SeqNo) -> SeqNo {
         let mut latest = self.0.lock();
         if now.as_secs() > latest.0 || latest.1 == SeqNo::default() {

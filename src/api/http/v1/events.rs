@@ -135,7 +135,7 @@ impl Stream {
             ));
         }
 
-        // Streams have a limit of their own, so that they leave connections for other requests.
+        // A separate limit for streams leaves connections for other requests.
         let permit = access.budget.stream().ok_or_else(|| {
             HttpError::new(
                 StatusCode::SERVICE_UNAVAILABLE,

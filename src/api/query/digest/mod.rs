@@ -42,7 +42,7 @@ pub(crate) const DAY_US: i64 = 86_400_000_000;
 /// The digest of a store. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Digest {
-    /// Held while the digest is brought up to date and looked at. Lock order: before those of the store.
+    /// Held while the digest is updated and read. Lock order: before the locks of the store.
     state: Arc<Mutex<State>>,
 }
 

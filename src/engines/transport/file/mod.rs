@@ -160,8 +160,8 @@ impl Transport for FileTransport {
     ) -> Result<Vec<Rejected>, DeliverError> {
         let path = self.settings.path.display().to_string();
         let written = self.append(items).map_err(|why| {
-            // After a failed sync the kernel may have dropped the data, so the file is opened anew
-            // and its end is found again.
+            // After a failed sync the kernel may have dropped the data. Therefore the file is
+            // reopened, and its end is searched for.
             self.open = None;
             DeliverError::retry(format_args!("cannot write {path}: {why}"))
         })?;

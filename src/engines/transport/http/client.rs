@@ -96,8 +96,8 @@ impl Client {
     }
 
     /// Sends a request and reads the response. An error is a failed connection, or a response that is
-    /// not HTTP. Events that have passed through hooks are marked with `hops`, so that a loop back
-    /// to a hook ends.
+    /// not HTTP. Events that have passed through hooks are marked with `hops`, which ends a loop
+    /// back to a hook.
     pub(super) fn send(
         &self,
         settings: &HttpSettings,
@@ -106,7 +106,7 @@ impl Client {
         now: Micros,
         transcript: Option<&mut Transcript>,
     ) -> Result<Answer, String> {
-        // Declared here, so that it lives as long as the borrowed body.
+        // Declared here, because it must live as long as the borrowed body.
         let compressed;
         let sent = if settings.compress == RequestCompression::Gzip {
             compressed = gzip(body).map_err(|error| error.to_string())?;

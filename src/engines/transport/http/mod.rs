@@ -119,7 +119,7 @@ impl Transport for HttpTransport {
         };
 
         let body = self.settings.body.frame(items);
-        // The most of them, so that a batch is stopped if one of its events is in a loop.
+        // The maximum, because a batch must be stopped if one of its events is in a loop.
         let hops = items
             .iter()
             .map(|item| item.event.hops())

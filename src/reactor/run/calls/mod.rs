@@ -107,7 +107,8 @@ impl Calls {
     ) -> TryResult {
         let sent = self.clock.now();
 
-        // In shadow the call stays as rendered, so that it can equal the call of Salt's reactor.
+        // In shadow the call stays as rendered, because it is compared with the call of Salt's
+        // reactor.
         if !permission.only_watches {
             name_orchestration(&mut planned, || own_jid(task, progress, self.jid_slot));
         }
@@ -191,7 +192,7 @@ impl Calls {
             progress.since = self.log.durable();
         }
 
-        // The slot is taken last, so that none is held by a call that cannot be made.
+        // The slot is taken last, because a call that cannot be made must not hold one.
         let Call { client, fun, .. } = &made.call;
         let runner = client.is_of_master().then(|| fun.clone());
         if runner.is_some() && !self.slots.take(rules, task.options.concurrency) {
@@ -423,8 +424,8 @@ fn was_started(task: &Task, progress: &TaskProgress, key: u64) -> bool {
             > times(&mut progress.made.iter().map(|made| call_key(&made.call)))
 }
 
-/// The jid of a job, from the event's time and number, so that each try has the same jid. Empty for
-/// calls whose jid the master chooses.
+/// The jid of a job. It is derived from the event's time and number, because each try must have the
+/// same jid. Empty for calls whose jid the master chooses.
 fn jid(task: &Task, progress: &TaskProgress, call: &Call, slot: Option<Slot>) -> String {
     if call.client == Client::Local {
         own_jid(task, progress, slot)

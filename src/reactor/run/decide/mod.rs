@@ -12,7 +12,7 @@ use crate::reactor::stored::SkipReason;
 
 /// Why an event on its arrival gets no reaction.
 pub(super) fn at_arrival(depth: u32, depth_max: u32) -> Option<SkipReason> {
-    // Recorded like any skipped reaction, so that `doctor` finds the loop.
+    // Recorded like any skipped reaction, because `doctor` finds the loop by these records.
     (depth > depth_max).then_some(SkipReason::Depth)
 }
 
@@ -139,7 +139,8 @@ impl Attempt {
         if self.is_held {
             return Next::Hold;
         }
-        // Also in shadow, so that the record shows the result that the call would have.
+        // This applies in shadow as well, because the record shows the result that the call would
+        // have.
         if self.is_refused {
             return Next::Refuse;
         }

@@ -89,7 +89,7 @@ impl JobDepths {
                 let Some(start) = announced::of_run(row.body) else {
                     return;
                 };
-                // Also if the depth is known, so that the announcement is used up.
+                // Taken even if the depth is known, because the announcement must be used up.
                 if let Some(announced) = self.announced.take(start.new, row.at) {
                     // The event that it sends was announced with it.
                     self.set(tag.jid, announced.max(depth));

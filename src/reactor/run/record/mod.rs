@@ -168,7 +168,7 @@ impl Record {
         }
 
         w.str("files").array(self.plan.files.len());
-        // One limit for all files together, so that a record stays small.
+        // One limit for all files together keeps a record small.
         let mut room = REACTOR_TEXT_BYTES_MAX;
         for (file, text) in &self.plan.files {
             let (text, whole) = cut(text, room);

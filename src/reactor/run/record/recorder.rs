@@ -13,8 +13,8 @@ use crate::policy::master_keys::MasterKeys;
 use crate::store::Intake;
 
 pub(crate) struct Recorder {
-    /// `None` once the daemon stops, so that the store can stop. Lock order: no other lock is taken
-    /// under it.
+    /// `None` once the daemon stops, because the store stops when all senders are gone. Lock order:
+    /// no other lock is taken under it.
     intake: Mutex<Option<Intake>>,
     /// Rejected or failed records. Lock order: after the scheduler; no other lock is taken under it.
     waiting: Arc<Mutex<Vec<Arc<Batch>>>>,

@@ -1,9 +1,10 @@
 //! The scheduler: decides which pending event a worker handles next.
 //!
 //! Each set of rules that is rendered together has its own queues ([`queues`]), and the sets take
-//! turns, so that a backlog or a pause of one does not delay the others. Events of one minion, and
-//! those without a minion, are in order within a set; the option `order` changes that. A set has at
-//! most `concurrency` reactions in progress, so that slow rules leave workers to the others.
+//! turns, because a backlog or a pause of one must not delay the others. Within a set, events of
+//! one minion are in order, and so are events without a minion; the option `order` changes that. At
+//! most `concurrency` reactions of a set are in progress, which leaves workers for other sets if
+//! rules are slow.
 //!
 //! A pending event is reduced to its sequence number if memory is short, so the follower never
 //! waits for a rule.
@@ -120,7 +121,7 @@ impl Scheduler {
     ) -> Option<(RuleSet, QueueItem, SkipReason)> {
         let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
 
-        // By the event's time, so that the result does not depend on when the event is handled, for
+        // By the event's time, because the result must not depend on when the event is handled, for
         // example after a restart.
         if task.replay.is_none()
             && !self

@@ -46,7 +46,7 @@ const NOT_ACCEPTED: [(&str, &str); 3] = [
 /// An `RSAPublicKey` in DER.
 pub(super) type PublicKey = Arc<[u8]>;
 
-/// The directory of keys, with a cache of recently used ones.
+/// The key directory, with a cache of recently used keys.
 pub(super) struct Keys {
     dir: PathBuf,
     known: Cache<String, (FileIdentity, PublicKey)>,
@@ -94,7 +94,7 @@ impl Keys {
             why: format!("{}: {why}", path.display()),
         };
 
-        // For each lookup, so that a changed driver takes effect without a restart.
+        // Read for each lookup, because a changed driver takes effect without a restart.
         if let Some(why) = self.not_files() {
             return Err(NoKey::Unreadable {
                 id: id.to_owned(),
@@ -105,8 +105,8 @@ impl Keys {
         let identity = match FileIdentity::of(&path) {
             Ok(identity) => identity,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // A deleted key is forgotten, so that the cache does not keep ids that the master
-                // no longer knows.
+                // The cache forgets a deleted key. Otherwise it would keep ids that the master no
+                // longer knows.
                 self.known.remove(id);
                 return Err(NoKey::NotAccepted {
                     id: id.to_owned(),

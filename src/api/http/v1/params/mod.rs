@@ -167,7 +167,7 @@ pub(super) fn arguments(
         }
     }
 
-    // Last, so that no parameter replaces a part of the path.
+    // The path comes last, because no parameter may replace a part of it.
     for (name, value) in path {
         let value = if name == "seq" {
             let seq: Option<u64> = value.parse().ok();

@@ -98,7 +98,7 @@ impl Throttles {
             return Admission::At(at);
         }
 
-        // Last, so that a delayed reaction uses up no budget.
+        // Checked last, because a delayed reaction must not use up the budget.
         match options
             .budget
             .map(|budget| throttle.budget.take(budget, now))
