@@ -207,6 +207,8 @@ impl Election {
             let Err(problem) = runtime.block_on(candidate.take_part(drain)) else {
                 break;
             };
+
+            // Each round fails while NATS is unreachable. The journal needs the reason only rarely.
             if log.is_due("election", self.clock.monotonic()) {
                 tracing::warn!(
                     error = problem,
@@ -305,7 +307,7 @@ struct Candidate<'a> {
 
 /// Why a lease was not written.
 enum NotWritten {
-    /// Another one was faster.
+    /// Another candidate was faster.
     Lost,
     Failed(String),
 }
@@ -317,6 +319,7 @@ impl Candidate<'_> {
             .connect("election", &Revealed::default())
             .await?;
         let bucket = self.cluster.leases(&connection).await?;
+
         while !drain.is_stopping() {
             let step = self.step(&connection, &bucket);
             let step = tokio::time::timeout(ELECTION_VALID, step).await;
@@ -325,7 +328,7 @@ impl Candidate<'_> {
                 .map_err(|why| connection.last_error().unwrap_or(why))?;
             drain_for(drain, ELECTION_RENEWAL).await;
         }
-        // The others need not wait for the end of it.
+        // Other candidates need not wait until the lease expires.
         self.give_up(&connection).await
     }
 
@@ -452,6 +455,9 @@ impl Candidate<'_> {
     ) -> Result<u64, NotWritten> {
         let failed = |error: &dyn fmt::Display| NotWritten::Failed(format!("lease: {error}"));
         let payload = serde_json::to_vec(lease).map_err(|error| failed(&error))?;
+
+        // The server stores the lease only if its last message is still `last`. Of several
+        // candidates one succeeds.
         let message = PublishMessage::build()
             .payload(payload.into())
             .expected_last_subject_sequence(last);
@@ -460,6 +466,7 @@ impl Candidate<'_> {
             .send_publish(self.subject(), message)
             .await
             .map_err(|error| failed(&error))?;
+
         match sent.await {
             Ok(stored) => Ok(stored.sequence),
             Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {

@@ -221,7 +221,7 @@ impl Mark {
 }
 
 impl Peers {
-    /// Those that the settings of the store know.
+    /// Starts with the peers whose marks the store has saved.
     pub(crate) fn new(
         own: MasterName,
         slot: Option<String>,
@@ -286,6 +286,7 @@ impl Peers {
         changes: &mut Changes,
     ) -> Result<(), StoreError> {
         changes.put(&Mark::name_of(origin, epoch), &mark)?;
+
         let mut state = self.state.lock();
         let peer = state.peers.entry(origin.to_owned()).or_default();
         peer.entries += entries;
@@ -352,7 +353,9 @@ impl Peers {
 
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
         let mut state = self.state.lock();
+
         let is_own = *sender == self.own;
+        // A daemon hears its own heartbeats as well.
         if is_own && beat.instance == self.instance {
             return Vec::new();
         }
@@ -371,6 +374,7 @@ impl Peers {
             state.links.slot_twin = Some(beat.name.clone());
             state.slot_twin_heard = Some(now);
         }
+
         let peer = state.peers.entry(beat.name.clone()).or_default();
         peer.skew_us = wall.0.saturating_sub(beat.at);
         peer.beat = Some((beat, now));
@@ -408,6 +412,8 @@ impl Peers {
     pub(crate) fn twin(&self) -> Option<String> {
         let mut state = self.state.lock();
         let now = self.clock.monotonic();
+
+        // A twin that was not heard lately has stopped, or now uses another name or slot.
         if state
             .twin_heard
             .is_none_or(|heard| now > heard + CLUSTER_TWIN)
@@ -420,6 +426,7 @@ impl Peers {
         {
             state.links.slot_twin = None;
         }
+
         state.links.twin.clone()
     }
 

@@ -58,7 +58,7 @@ impl Rights {
     }
 }
 
-/// What a user has, as a server says.
+/// The rights of a user, as reported by a server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Granted {
@@ -73,7 +73,7 @@ struct Permissions {
     subscribe: Patterns,
 }
 
-/// Without allowed patterns everything is, but for the denied ones.
+/// Without allowed patterns everything is allowed, except what is denied.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Patterns {
@@ -91,7 +91,7 @@ impl Patterns {
 
     /// The allowed subjects that `pattern` includes, with a made-up token for each wildcard.
     fn within<'a>(&'a self, pattern: &'a str) -> impl Iterator<Item = String> {
-        // Such a name of a master is nobody's.
+        // No master has such a name.
         let example = |text: &str| {
             let tokens = text.split('.').map(|token| match token {
                 "*" | ">" => "saltcellar-doctor",

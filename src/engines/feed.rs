@@ -116,6 +116,7 @@ impl Feed {
             last,
             next,
         };
+
         Ok(self
             .store
             .consumers()

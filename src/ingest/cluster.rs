@@ -359,6 +359,7 @@ impl Inbox {
         if self.stored.is_empty() {
             return;
         }
+
         let peers = &self.parts.peers;
         let is_over = if self.place.is_refilled {
             // Whatever was in the stream then, each master publishes its entries again.
@@ -366,6 +367,7 @@ impl Inbox {
         } else {
             self.place.message >= last
         };
+
         if is_over {
             self.stored = Stored::default();
             self.place.is_refilled = false;
@@ -386,6 +388,9 @@ impl Inbox {
             if taken.batch.bytes() >= CLUSTER_BATCH_BYTES {
                 break;
             }
+
+            // Without waiting: a single message is stored immediately, and a backlog in large
+            // batches.
             match reader.next().now_or_never() {
                 Some(more) => (number, message) = more?,
                 None => break,
@@ -597,6 +602,7 @@ impl Inbox {
         w.str("first").uint(known + 1);
         w.str("last").uint(header.before);
         let body = w.into_bytes();
+
         let gap = Entry {
             origin: &header.origin,
             number: header.before,
@@ -604,9 +610,11 @@ impl Inbox {
             tag: GAP_TAG,
             ..Entry::new(Kind::Gap, Source::Bus, self.parts.clock.now(), &body)
         };
+
         taken.batch.push(&gap, None);
         let count = header.before - known;
         taken.missed.push((header.origin.clone(), count));
+
         tracing::warn!(
             master = header.origin,
             first = known + 1,
@@ -667,6 +675,7 @@ impl Inbox {
             self.is_saved = false;
         }
         self.is_unmarked = false;
+
         for (origin, count) in missed {
             self.parts.metrics.cluster_entries_missed.add(count);
             self.parts.peers.missed(&origin, count);
@@ -676,8 +685,12 @@ impl Inbox {
             self.is_saved = false;
             self.parts.peers.has_stored(message);
         }
+
         if !self.is_saved {
             self.count_upto_end();
+
+            // Marks and place are saved in one commit, because after a crash they must describe the
+            // same entries.
             changes.put("", &self.place).map_err(failed)?;
             self.parts
                 .store
@@ -842,6 +855,7 @@ async fn hear_holds(parts: &InboxParts, sender: MasterName, told: Vec<SharedHold
     // Off this thread: it waits for the disk, and for a round of retention.
     let heard =
         tokio::task::spawn_blocking(move || holds::hear(&store, &peers, &sender, told)).await;
+
     let why = match heard {
         Ok(Ok(())) => return,
         Ok(Err(why)) => why.to_string(),

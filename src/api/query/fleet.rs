@@ -143,9 +143,12 @@ impl Highstates {
 
     fn days(&self) -> Vec<FleetDay> {
         let mut days: BTreeMap<i64, FleetDay> = BTreeMap::new();
+
+        // All days come first, because a day without runs is a row of zeros.
         for day in self.days.clone() {
             days.entry(day).or_default().day = Time(Micros(day.saturating_mul(DAY_US)));
         }
+
         for run in &self.runs {
             let Some(day) = days.get_mut(&run.at.0.div_euclid(DAY_US)) else {
                 continue;
@@ -156,6 +159,7 @@ impl Highstates {
                 _ => &mut day.ok,
             } += 1;
         }
+
         days.into_values().collect()
     }
 }

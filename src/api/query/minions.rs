@@ -566,10 +566,12 @@ fn changes_of(
         if changes.len() >= MINION_CHANGES_SHOWN {
             break;
         }
+
         let job = Job::read_of(store, &run.jid, |minion| minion == id)?;
         let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
             continue;
         };
+
         for state in answer.states().iter().filter(|state| state.changed()) {
             changes.push(MinionChange {
                 jid: run.jid.to_string(),
@@ -581,6 +583,8 @@ fn changes_of(
             });
         }
     }
+
+    // One run can change many states and exceed the limit.
     changes.truncate(MINION_CHANGES_SHOWN);
     Ok(changes)
 }

@@ -84,6 +84,7 @@ pub(crate) fn missing_lately(
             newest.insert(id.as_str(), run.jid.as_str());
         }
     }
+
     grouped(store, newest)
 }
 

@@ -137,6 +137,7 @@ fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
         master: None,
         behind_s: None,
     });
+
     let unknown = job.unknown.iter().map(|one| NoReturnOf {
         jid,
         result: ReturnResult::Unknown.name(),
@@ -144,6 +145,7 @@ fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
         master: Some(&one.master),
         behind_s: Some(one.behind_s),
     });
+
     missing.chain(unknown).collect()
 }
 

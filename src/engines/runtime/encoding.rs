@@ -108,6 +108,7 @@ fn encoded_block(block: Travelling) -> EncodedEvent {
         raw_bytes,
     };
     let event = Arc::new(Event::of_block(packed, last, last_at));
+
     EncodedEvent {
         items: Ok(vec![Item::new(event.clone(), None, bytes)]),
         event,

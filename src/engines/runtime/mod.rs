@@ -144,6 +144,7 @@ impl Engines {
             groups: PerName::default(),
             room: Arc::default(),
         };
+
         engines.apply(settings);
         engines
     }

@@ -38,10 +38,12 @@ impl Spool {
         let Some((file, len)) = open(&dir.join("spool"))? else {
             return Ok(None);
         };
+
         let offset = handed_over(dir)?
             .filter(|offset| *offset <= len)
             .unwrap_or(0);
         let waiting_bytes = len - offset;
+
         Ok(Some(Self {
             dir: dir.to_owned(),
             waiting_bytes,

@@ -158,6 +158,7 @@ impl Replays {
         let settings = self.0.in_use.settings();
         let options = settings.options_of(&rules).clone();
         let task = Task::new(event, rules, rule_count, options);
+
         self.0.offer(Task {
             replay: Some(record),
             already_made,

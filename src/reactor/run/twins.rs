@@ -266,6 +266,7 @@ impl Twins {
                 .find(|group| group.open == Some(event));
             if let Some(group) = open {
                 group.is_settled = true;
+
                 due.push((event, depth));
             }
         }

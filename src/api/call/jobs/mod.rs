@@ -908,6 +908,7 @@ fn diff_totals(
                 .each_ref()
                 .map(|job| job.as_ref().and_then(|job| job.answers.get(*minion)));
             let [a, b] = answers;
+
             let count = match (a.map(Answer::failed), b.map(Answer::failed)) {
                 (None, _) => &mut totals.added,
                 (_, None) => &mut totals.removed,

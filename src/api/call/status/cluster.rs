@@ -181,6 +181,7 @@ pub(crate) fn explains_outbox(status: &Status) -> bool {
 /// Why this master's part is not published; `None` while it is.
 fn unpublished(sink: &SinkRow) -> Option<String> {
     let error = || sink.error.as_deref().unwrap_or("unknown error").to_owned();
+
     if sink.state == Phase::Failed {
         return Some(format!(
             "delivery thread crashed; restart the daemon: {}",
@@ -192,6 +193,7 @@ fn unpublished(sink: &SinkRow) -> Option<String> {
             "it is paused, see `saltcellar sinks resume {OUTBOX}`"
         ));
     }
+
     if sink.failures > 0 {
         return Some(error());
     }

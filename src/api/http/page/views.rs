@@ -33,12 +33,14 @@ pub(super) fn compared(ask: &Ask<'_>) -> Result<LocalPath, HttpError> {
     let mut jids: Vec<&str> = ticked.map(|(_, jid)| jid.as_str()).collect();
     // Jids sort by their times.
     jids.sort_unstable();
+
     let [earlier, later] = jids[..] else {
         return Err(HttpError::bad(format!(
             "{} jobs are ticked: tick the two jobs to compare",
             jids.len()
         )));
     };
+
     let with = query([("with", earlier)].into_iter());
     Ok(LocalPath::or_root(&format!(
         "/jobs/{}/diff{with}",

@@ -121,6 +121,7 @@ impl Format {
         if let (Some(text), Some(reason)) = (text.as_object_mut(), reason) {
             text.insert("reason".to_owned(), reason.into());
         }
+
         match self {
             Self::Sse | Self::Salt => {
                 format!("id: {id}\nevent: skipped\ndata: {text}\n\n").into_bytes()

@@ -51,6 +51,7 @@ fn tls(plan: &Plan<'_>, indent: &str, verify: bool) -> String {
     if plan.args.no_tls {
         return String::new();
     }
+
     let file = |name: &str| quoted(&plan.args.tls_dir.join(name).display().to_string());
     let verify = if verify { ", verify: true" } else { "" };
     format!(

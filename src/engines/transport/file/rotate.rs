@@ -141,12 +141,13 @@ impl Rotation {
                     io::copy(&mut input, &mut encoder)?;
                     encoder.finish().map(drop)
                 } else {
-                    // The default level of zstd: higher ones cost much processor time for a few
+                    // The default level of zstd. Higher levels cost much processor time for a few
                     // percent.
                     zstd::stream::copy_encode(input, &mut out, 3)
                 }
             }),
         )?;
+
         fs.remove_file(plain)
     }
 }

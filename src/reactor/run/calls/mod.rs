@@ -215,6 +215,7 @@ impl Calls {
             };
             self.slots.requested(rules, &fun, jid);
         }
+
         if progress.tries > 0 {
             self.metrics.reactor_calls_retried.add(1);
         }

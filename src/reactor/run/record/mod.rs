@@ -217,11 +217,13 @@ pub(crate) fn mark(
     let mut w = Writer::new();
     w.map(7);
     head(&mut w, event, rules, rule_count, State::Begun);
+
     let name = match mark {
         Mark::Started => "keys",
         Mark::Withdrawn => "back",
     };
     w.str(name).array(1).uint(key);
+
     entry(event, Flags::default(), now, &w.into_bytes())
 }
 
@@ -239,16 +241,19 @@ fn head(
         .int(event.at.0)
         .str("state")
         .str(state.name());
+
     w.str("rules").array(rules.len());
     for rule in rules {
         w.str(rule);
     }
+
     w.str("of").uint(rule_count as u64);
     w.str("content").uint(content_of(&event.body));
 }
 
 fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
     let tag = format!("{REACTION_TAG}{}", event.tag);
+
     Batch::of(&Entry {
         kind: Kind::Reaction,
         source: Source::Reactor,

@@ -195,10 +195,12 @@ impl View {
             0 => 80,
             width => usize::from(width),
         };
+
         let lines = job.map_or_else(
             || vec![Line::from("the job is no longer stored")],
             |job| job_lines(job, causes, width),
         );
+
         self.job = Some(OpenJob { jid, lines });
         self.scroll = 0;
     }
