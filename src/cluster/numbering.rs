@@ -212,8 +212,9 @@ impl Numbering {
         settings.put("", self, Save::Durable)
     }
 
-    /// Whether this store has the entry of this name itself, so that nobody has to send it. What was lost with an older state of the
-    /// store has a number that was left out, or a numbering that this store does not know.
+    /// Whether this store has the entry of this name itself, and nobody has to send it. What was
+    /// lost with an older state of the store has a number that was left out, or a numbering that
+    /// this store does not know.
     pub(crate) fn has(&self, epoch: &str, number: u64, skipped: &[SkippedNumbers]) -> bool {
         if epoch == self.epoch {
             let is_left_out =

@@ -290,7 +290,7 @@ fn overrides(
         ),
     ];
 
-    // Absent settings are dropped below, so that they replace nothing.
+    // Absent settings are dropped below, because they must not replace others.
     let environment = environment
         .into_iter()
         .map(|(key, name, value)| (key, Origin::Environment(name), value));
@@ -298,7 +298,7 @@ fn overrides(
         .into_iter()
         .map(|(key, name, value)| (key, Origin::Flag(name), value));
 
-    // Flags come last, so that they win.
+    // Flags come last, because they take precedence.
     environment
         .chain(flags)
         .filter_map(|(key, origin, value)| Some((key, origin, value?)))

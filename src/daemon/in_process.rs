@@ -313,7 +313,7 @@ impl Running {
         };
         let ctx = Arc::new(made.into_ctx(config).unwrap());
 
-        // As that of the local socket, which has few threads for blocking work.
+        // Same as for the local socket, which has few threads for blocking work.
         let runtime = runtime("test", SOCKET_CALLS_MAX).unwrap();
         let (stop, stopping) = watch::channel(false);
 

@@ -50,7 +50,7 @@ impl SinkSettings {
 
     /// Equal for sinks that have the same events with the same items.
     pub(crate) fn encoding_key(&self) -> String {
-        // All settings but those of which it is certain that they change neither.
+        // All settings, except settings that certainly change neither.
         let others = [
             "batch",
             "concurrency",

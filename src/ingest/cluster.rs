@@ -564,7 +564,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether this store has all entries of a block of its own master, so that it need not be looked at.
+    /// Whether this store has all entries of a block of its own master. Such a block is skipped.
     fn has_all(&self, header: &Header) -> bool {
         let skipped = self.parts.store.skipped();
         let own = self.parts.numbering.get();

@@ -76,7 +76,7 @@ pub(super) fn occupied_by(frame_bytes: usize) -> usize {
     if frame_bytes + TRAILER <= PAGE {
         (frame_bytes + TRAILER).next_power_of_two() + DESCRIPTION
     } else {
-        // What does not fit into the first page is in further ones.
+        // What does not fit into the first page is in further pages.
         (frame_bytes + TRAILER).next_multiple_of(PAGE) + DESCRIPTION
     }
 }

@@ -276,7 +276,7 @@ mod tests {
         let states = read(&all.join(",")).unwrap();
         assert_eq!(serde_json::to_value(&states).unwrap(), all.join(","));
 
-        // Each state but that of a mark.
+        // Each state except the state of a mark.
         assert_eq!(all.len() + 1, State::NAMES.len());
         assert!(!states.contains(State::Begun) && states.contains(State::Skipped));
 

@@ -154,7 +154,7 @@ pub(in crate::cli) fn part_lines(
 
     // The heading of the table takes a line.
     let hidden = rows.len().saturating_sub(most.saturating_sub(1));
-    // One more row gives way to the line that counts the hidden ones.
+    // One more row gives way to the line that counts hidden rows.
     let hidden = if hidden > 0 {
         (hidden + 1).min(rows.len())
     } else {

@@ -131,7 +131,7 @@ const CHECKED_PARTS: [&str; 8] = [
     "since the start",
 ];
 
-/// Reports the reasons of `status`, so that `doctor` never finds less than `status`.
+/// Reports the reasons of `status`, because `doctor` must never find less than `status`.
 fn check_reasons(found: &mut Findings, daemon: &mut Daemon<'_>) {
     let status = &daemon.status;
     let mut found = found.of("status");

@@ -331,7 +331,7 @@ impl Table {
                 .map(|((_, width), _)| width)
                 .max_by_key(|width| **width);
 
-            // One character at a time, so that the widest columns end up equally wide.
+            // One character at a time, because the widest columns are to end up equally wide.
             match widest {
                 Some(width) if excess > 0 => *width -= 1,
                 _ => return,

@@ -182,7 +182,7 @@ fn date(text: &str) -> Option<(DateTime, Option<SignedDuration>)> {
     let (time, offset) = time.split_at(sign);
     let is_west = offset.starts_with('-');
 
-    // Hours and minutes are required, so that `+1` is not guessed at.
+    // Hours and minutes are required, because the meaning of `+1` would be a guess.
     let (hours, minutes) = offset.get(1..)?.split_once(':')?;
     let seconds = i64::from(number(hours, 2)?) * 3600 + i64::from(number(minutes, 2)?) * 60;
     let offset = SignedDuration::from_secs(if is_west { -seconds } else { seconds });
@@ -262,7 +262,7 @@ fn shown(at: Micros, zone: &TimeZone, form: &str) -> String {
     }
 
     let at = timestamp(at).to_zoned(zone.clone());
-    // The milliseconds are cut, not rounded: a rounded time could be that of another entry.
+    // The milliseconds are cut, not rounded, because a rounded time could belong to another entry.
     at.strftime(form).to_string()
 }
 

@@ -325,7 +325,7 @@ impl Feed {
             .filter(|jid| !self.jobs.contains_key(*jid))
             .collect();
 
-        // A stable order, so that two runs read the log in the same way.
+        // Sorted, because two runs must read the log in the same way.
         wanted.sort_unstable();
 
         let mut open: HashMap<u64, &str> = HashMap::new();
@@ -370,7 +370,7 @@ impl Feed {
 
     fn make_room(&mut self, bytes: usize) -> anyhow::Result<()> {
         if self.pending.len() >= IMPORT_CALLS || self.pending_bytes + bytes > IMPORT_BYTES {
-            // Half of the calls stay in flight, so that the daemon always has work.
+            // Half of the calls stay in flight, because the daemon should always have work.
             self.take_answers(IMPORT_CALLS / 2, IMPORT_BYTES / 2)?;
         }
         Ok(())

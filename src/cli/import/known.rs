@@ -1,5 +1,5 @@
-//! Entries that the daemon already has. They are looked up before anything is stored, so that
-//! imports can be repeated.
+//! Entries that the daemon already has. They are looked up before anything is stored, which makes
+//! imports repeatable.
 //!
 //! The data of a job is looked up by its jid and compared with the job's entries. Events are
 //! compared by tag and data with all stored events of a time range; each stored event matches once.
@@ -171,7 +171,7 @@ impl Window {
         let wanted =
             first.saturating_sub(SLACK_US)..last.saturating_add(SLACK_US).saturating_add(1);
 
-        // Items are almost in the order of time, so that the range normally moves forwards.
+        // Items are almost in the order of time, therefore the range normally moves forwards.
         if wanted.start < self.span.start || wanted.start > self.span.end || self.span.is_empty() {
             self.by_time.clear();
             self.left.clear();

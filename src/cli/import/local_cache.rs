@@ -12,7 +12,7 @@
 //!     nocache                empty, optional
 //! ```
 //!
-//! Jobs are imported in the order of their jids, so that segments cover short time ranges and
+//! Jobs are imported in the order of their jids. Segments then cover short time ranges, and
 //! retention drops the oldest first. To bound memory, each walk over the tree collects only the
 //! next [`IMPORT_JOBS_SORTED`] jobs.
 //!
@@ -216,7 +216,7 @@ impl Walk<'_> {
                             all += 1;
                             jobs.push(job);
                         }
-                        // Only the lowest ones are kept, which bounds the memory.
+                        // Only the lowest jids are kept, which bounds the memory.
                         if jobs.len() > self.jobs_max {
                             jobs.pop();
                         }

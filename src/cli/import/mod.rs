@@ -76,7 +76,7 @@ fn skipped(count: u64) -> anyhow::Error {
 }
 
 pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
-    // Two connections, so that large responses to lookups do not delay those to writes.
+    // Two connections, because large responses to lookups must not delay responses to writes.
     let (reads, writes) = (ask::connect(global)?, ask::connect(global)?);
 
     let now = Clock::real().now().0;

@@ -40,7 +40,7 @@ pub(super) fn arg(job: &JobRow) -> String {
 
 pub(super) fn args(list: &Stored) -> String {
     match value(list) {
-        // The arguments as a shell would have them: separated, empty ones left out.
+        // The arguments as in a shell: separated, without empty arguments.
         Json::Array(items) => items
             .iter()
             .map(argument)

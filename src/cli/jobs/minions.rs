@@ -268,7 +268,7 @@ fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
     }
 
     out.line("")?;
-    // Printed even without rows, so that nothing looks missing.
+    // Printed even without rows. Otherwise it would look as if a part were missing.
     let functions: Vec<_> = minion.functions.iter().map(cells).collect();
     Table::new([time(), Column::truncated("LAST RUN OF"), Column::jid()]).print(out, &functions)?;
 

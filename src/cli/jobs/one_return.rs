@@ -63,7 +63,7 @@ pub(in crate::cli) fn return_lines(jid: &str, answer: &Return, view: StateView) 
         None => lines.extend(nested(inner, 4).lines().map(Line::from)),
     }
 
-    // The first return counts; different later ones are only shown.
+    // The first return counts; later returns that differ are only shown.
     for other in &answer.others {
         let code = if other.retcode.is_none() {
             String::new()

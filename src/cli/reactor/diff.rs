@@ -176,7 +176,7 @@ fn read(
 ) -> Result<ReadState, ClientError> {
     let invalid = |what: &str| ClientError::Protocol(format!("reactor_shadow: {what}"));
 
-    // A quarter, so that the sums below cannot overflow.
+    // A quarter, because the sums below must not overflow.
     let micros =
         |time: std::time::Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 4);
 
@@ -328,7 +328,7 @@ fn difference(comparison: &Comparison) -> Json {
 }
 
 fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::Result<()> {
-    // Before the counts, so that the summary ends the output.
+    // Before the counts, because the summary ends the output.
     for comparison in &report.differences {
         print_comparison(out, comparison)?;
         out.line("")?;

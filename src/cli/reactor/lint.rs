@@ -85,7 +85,7 @@ impl Checked {
         } = chosen;
 
         let pipeline = Pipeline::new(master, salt.clone());
-        // `reactor.rules` replace those of the master.
+        // `reactor.rules` replace the master's rules.
         if let Some(rules) = rules {
             pipeline.set_rules(rules);
         }
@@ -412,7 +412,7 @@ impl Checking<'_> {
             .as_ref()
             .map_or(&file.path, |(reference, _)| reference);
 
-        // A rule for every tag, so that only this file is rendered.
+        // A single rule for every tag, because only this file is to be rendered.
         let rule = Map::from_iter([("*".into(), Value::List(vec![reference.as_str().into()]))]);
         let rules = Value::List(vec![Value::Map(rule)]);
         self.worker.pipeline().set_rules(&rules);

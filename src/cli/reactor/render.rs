@@ -44,7 +44,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let pipeline = Pipeline::new(&master, salt);
 
-    // One rule for every tag, so that exactly this file is rendered.
+    // A single rule for every tag, because only this file is to be rendered.
     let mut rule = Map::default();
     rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
     pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));

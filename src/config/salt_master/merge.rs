@@ -36,7 +36,7 @@ impl Reader {
         };
         let include = options.get("include").cloned().unwrap_or(Value::Null);
 
-        // In Salt's order, so that `include` wins over `default_include`.
+        // In Salt's order, in which `include` wins over `default_include`.
         options.extend(self.included(&included, path, false, 0));
         options.extend(self.included(&include, path, true, 0));
         options
@@ -160,7 +160,7 @@ impl Reader {
                 );
             }
 
-            // By name, as in Salt, because later files replace options of earlier ones.
+            // By name, as in Salt, because later files replace options of earlier files.
             found.sort();
             for path in found {
                 let path = PathBuf::from(path);

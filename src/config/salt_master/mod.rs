@@ -198,7 +198,7 @@ impl SaltMaster {
             "token_dir",
             "log_file",
         ] {
-            // An address, such as that of a log server, is not a path.
+            // An address, for example of a log server, is not a path.
             if let Some(path) = options.get(name).and_then(Value::as_str)
                 && !path.contains("://")
             {
@@ -451,7 +451,7 @@ fn environment(options: &mut Map, reader: &mut Reader) {
         return;
     };
 
-    // In Salt's words, so that they can be compared with its log.
+    // In Salt's words, because users compare them with its log.
     if options
         .get("saltenv")
         .is_some_and(|new| *new != Value::Null)

@@ -57,8 +57,7 @@ impl SaltMaster {
                 .map(|dir| dir.join(format!("{}.d", role.name()))),
         );
 
-        // The states of the files of the last read are taken first, so that one pass is mostly
-        // enough.
+        // The files of the last read are examined first, because one pass is then mostly enough.
         let known = watched.0.iter().map(|(path, _)| &**path);
         let mut files = WatchedFiles::of(always.iter().map(|path| &**path).chain(known));
 

@@ -206,7 +206,8 @@ impl Engines {
             .map(Arc::new)
             .map_err(|error| error.to_string())?;
 
-        // One for all threads of this name, of which the older ones may still have a delivery in flight.
+        // One for all threads of this name, because older threads may still have a delivery in
+        // flight.
         let shared = self.shared.get(&settings.name, || {
             let letters = DeadLetters::of(deps.store.settings().clone(), &settings.name);
             Ok::<_, String>(Shared::new(letters))

@@ -122,7 +122,7 @@ impl Transport for OutboxTransport {
             Some(open) => open,
             None => match self.connect().map_err(DeliverError::retry)? {
                 Some(open) => open,
-                // These are not the next ones any more: the sink takes others.
+                // These are no longer the next entries, and the sink takes others.
                 None => return Ok(Vec::new()),
             },
         };

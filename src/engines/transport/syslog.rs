@@ -216,7 +216,7 @@ impl SocketDestination for SyslogDestination {
         } else {
             minion
         };
-        // The lengths are those of RFC 5424.
+        // The maximum lengths of RFC 5424.
         let [host, app_name, function] = [(host, 255), (&self.app_name, 48), (fun, 32)].map(header);
 
         let mut head = format!(

@@ -12,7 +12,7 @@ use crate::store::vfs::Disk;
 pub(crate) fn faults(path: &Path, store_id: u64) -> Vec<Fault> {
     let ending = path.extension().and_then(|ending| ending.to_str());
 
-    // Other files are not delivered: two have no events, and damaged ones are known to be so.
+    // Other files are not delivered: two contain no events, and damaged files are already known.
     if !matches!(ending, Some(WAITING | READ)) {
         return Vec::new();
     }

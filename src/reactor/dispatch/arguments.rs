@@ -169,7 +169,7 @@ pub(in crate::reactor) fn mapped(
         used.push(name);
     }
 
-    // Missing ones are only counted, because Salt does not name them.
+    // Missing arguments are only counted, because Salt does not name them.
     let mut positional = Vec::new();
     let mut missing = 0;
     for name in &signature.required {

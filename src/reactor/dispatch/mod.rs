@@ -268,7 +268,7 @@ impl Dispatch<'_> {
             notes,
         )?;
 
-        // The option adds a returner to those of the chunk.
+        // The option adds a returner to the returners of the chunk.
         let mut ret = get("ret", "".into());
         if !self.settings.ext_job_cache.is_empty() {
             ret = match ret {

@@ -77,7 +77,7 @@ pub struct Event {
 /// What decides which rules an event matches, and renders them: the pipeline.
 ///
 /// A trait for the tests of the engine: their rules stop in the middle of matching or rendering
-/// until the test goes on, so that an event is certainly between two steps. A pipeline does not stop
+/// until the test goes on. An event is then certainly between two steps. A pipeline does not stop
 /// there.
 pub trait RuleEngine: Send + Sync {
     /// The patterns of the rules that match a tag, in the order of the configuration, without

@@ -171,8 +171,8 @@ impl Tasks {
 
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
         Task {
-            // After a restart only current rules are queued. Removed ones would keep the event open
-            // forever.
+            // After a restart only current rules are queued. Removed rules would keep the event
+            // open forever.
             rule_count: if resumed {
                 task.rule_count
             } else {

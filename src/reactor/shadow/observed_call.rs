@@ -18,8 +18,8 @@ const REDACTED: &str = "[redacted]";
 /// A call as far as it is known.
 ///
 /// Not a [`Call`]: an event shows a function, a target and arguments of Salt's calls, and no request.
-/// Calls of both sides are reduced to these fields, so that they can be compared. [`OurCall`] and
-/// [`SaltsCall`] add where such a call is in the log, which differs: ours is in a record of a reaction.
+/// Calls of both sides are reduced to these fields to compare them. [`OurCall`] and [`SaltsCall`]
+/// add where such a call is in the log, which differs: ours is in a record of a reaction.
 ///
 /// [`OurCall`]: super::OurCall
 /// [`SaltsCall`]: super::SaltsCall

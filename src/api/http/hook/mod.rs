@@ -1,5 +1,5 @@
-//! `POST /hook/<tag>`: fires an event onto Salt's bus, as Salt's engine `webhook` does, so that its
-//! reactors work unchanged.
+//! `POST /hook/<tag>`: fires an event onto Salt's bus, as Salt's engine `webhook` does. Reactors
+//! for that engine work unchanged.
 //!
 //! ```text
 //! tag    salt/engines/hook/<tag>

@@ -53,8 +53,8 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
     }
 }
 
-/// Changes a file while the master is stopped, so that two reactors never act at the same time. If
-/// the master does not respond afterwards, restores the file and restarts the master.
+/// Changes a file while the master is stopped, because two reactors must never act at the same
+/// time. If the master does not respond afterwards, restores the file and restarts the master.
 pub(super) fn restarted_around(
     path: &Path,
     address: Option<&MasterAddress>,

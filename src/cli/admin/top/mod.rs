@@ -121,7 +121,7 @@ fn live(
 
         if updated.elapsed() >= interval {
             refresh(global, client, view)?;
-            // Even while paused, so that the next wait is a full interval.
+            // Even while paused, because the next wait must be a full interval.
             updated = Instant::now();
         }
     }

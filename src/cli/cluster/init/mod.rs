@@ -136,7 +136,7 @@ fn write(dir: &Path, files: &Files) -> anyhow::Result<()> {
 
     for (name, text) in files {
         let path = dir.join(name);
-        // Made anew: what is there may be open to others, or a link.
+        // Always a new file, because an existing one may be a link, or open to other users.
         let new = dir.join(format!(".{name}.new"));
         let _ = fs::remove_file(&new);
         let mut file = fs::OpenOptions::new()

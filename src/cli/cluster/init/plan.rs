@@ -92,7 +92,7 @@ impl<'a> Plan<'a> {
         }
 
         let hosts = match &*args.server {
-            // The masters' names are those of their hosts, as their ids often are.
+            // The masters are named after their hosts, as their ids often are.
             [] => args.masters.get(..3).ok_or(
                 "read --server: fewer than three masters, and NATS needs three servers, so that one may fail; \
                  give three hosts, or one",

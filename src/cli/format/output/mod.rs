@@ -225,7 +225,8 @@ impl Output {
 
     /// Writes a document: indented for `json`, otherwise on one line.
     pub fn json(&mut self, document: &(impl Serialize + ?Sized)) -> Result<(), OutputError> {
-        // In memory, so that a value without a form in JSON leaves no half of a document.
+        // Converted in memory first, because a value without a form in JSON must not leave half a
+        // document.
         let document = serde_json::to_value(document).map_err(io::Error::from)?;
 
         let text = if self.format == Format::Json {

@@ -8,8 +8,8 @@ pub(super) fn line(text: &str) -> String {
     clean(text).replace('\n', "\\n")
 }
 
-/// Like [`line()`], but keeps line ends and indents all lines except the first, so that they cannot
-/// forge lines of the outputter, such as the heading of another minion.
+/// Like [`line()`], but keeps line ends and indents all lines except the first. Otherwise they
+/// could forge lines of the outputter, such as the heading of another minion.
 pub(super) fn block(text: &str, indent: usize) -> String {
     clean(text).replace('\n', &format!("\n{:indent$}", ""))
 }
