@@ -127,12 +127,15 @@ impl Election {
             return Standing::Leads;
         }
 
+        // A leader that was seen longer ago may have lost the lease.
         let recent = |at: Duration| now.saturating_sub(at) <= ELECTION_EXPIRY;
         if let Some((leader, seen)) = &known.seen
             && recent(*seen)
         {
             return Standing::Follows(leader.clone());
         }
+
+        // The start counts as a sign, because no lease can be read before the first connection.
         let is_silent = !known.heard.is_some_and(recent) && !recent(self.started);
         if is_silent && self.without_quorum == WithoutQuorum::Act && known.unfit.is_none() {
             return Standing::Leads;
@@ -344,15 +347,20 @@ impl Candidate<'_> {
             );
             return self.give_up(connection).await;
         }
+
         if let Some(last) = self.held {
             return self.write(connection, last).await;
         }
 
         let (last, found) = self.read(bucket).await?;
         let now = self.election.clock.monotonic();
+
+        // A lease of this process counts as free, because the response to its last write may be
+        // lost.
         let is_free = found
             .as_ref()
             .is_none_or(|found| found.leader.is_empty() || found.instance == self.lease.instance);
+
         let is_fit = {
             let mut known = self.election.known.lock();
             known.heard = Some(now);
@@ -366,6 +374,8 @@ impl Candidate<'_> {
             return Ok(());
         }
 
+        // The end of the history is read before the lease is written: this reactor acts only after
+        // it has read what the former leader did.
         let history = self.cluster.find_stream(connection).await?;
         self.behind = history.map_or(0, |history| history.last);
         self.write(connection, last).await

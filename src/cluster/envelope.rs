@@ -110,6 +110,8 @@ impl Header {
         let crc = std::str::from_utf8(crc)
             .ok()
             .and_then(|crc| u32::from_str_radix(crc, 16).ok());
+
+        // Verified before the header is parsed, because damaged JSON may still be valid.
         if crc != Some(crc32fast::hash(rest)) {
             return Err(damaged("another checksum"));
         }
@@ -166,6 +168,7 @@ impl OpenBlocks {
             return Some((header, part.to_vec()));
         }
 
+        // The whole header is compared, because parts of different blocks must not be joined.
         let continued = begun.filter(|open| {
             let next = Header {
                 part: open.last.part + 1,
@@ -173,6 +176,7 @@ impl OpenBlocks {
             };
             next == header && open.bytes.len() + part.len() <= OPEN_BYTES_MAX
         });
+
         let open = match continued {
             Some(open) => OpenBlock {
                 bytes: [open.bytes.as_slice(), part].concat(),
@@ -186,6 +190,7 @@ impl OpenBlocks {
             },
             None => return None,
         };
+
         if open.last.part == open.last.parts {
             return Some((open.last, open.bytes));
         }

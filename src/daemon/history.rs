@@ -48,6 +48,7 @@ impl History {
             return Ok(None);
         };
 
+        // Retention must wait: other masters may hold jobs of which this store does not know yet.
         store.await_holds(CLUSTER_HOLDS_WAIT);
 
         let numbering = OwnNumbering::of(store.settings()).context("read the numbering")?;

@@ -191,10 +191,12 @@ impl Inbox {
                 break;
             };
 
+            // A connection that lasted ends a series of failures.
             if began.elapsed() > CLUSTER_RETRY_MAX {
                 backoff.reset();
             }
             let pause = backoff.next();
+
             if self.log.is_due("reading", self.parts.clock.monotonic()) {
                 tracing::warn!(
                     error = why,
@@ -206,6 +208,7 @@ impl Inbox {
             self.parts.drain.wait(pause);
         }
 
+        // Earlier saves need not be on disk yet, and none follows.
         if let Err(error) = self.save(Save::Durable) {
             tracing::warn!(%error, "cannot save the position in the stream, the next start rereads some messages");
         }
@@ -636,6 +639,8 @@ impl Inbox {
         let (done, stored) = oneshot::channel();
         let done = move |result| _ = done.send(result);
         let mut offer = (batch, Some(Box::new(done) as crate::store::Done));
+
+        // A blocking send would stop this runtime, which has a single thread.
         loop {
             match self.parts.intake.try_submit(offer.0, offer.1) {
                 Ok(()) => break,

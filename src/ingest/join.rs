@@ -163,6 +163,8 @@ impl Joining<'_> {
 
         let settings = self.store.settings();
         let mut changes = Changes::default();
+
+        // Marks never move backwards: this store may have more of an origin than the peer.
         for (name, mark) in marks {
             let known = settings.get::<Mark>(&name).and_then(|found| found.value);
             if known.is_none_or(|known| known.number < mark.number) {

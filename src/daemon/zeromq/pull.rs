@@ -201,6 +201,8 @@ impl Ignored {
         };
 
         let bytes = tag.len() + data.len();
+
+        // The event must fit into one frame together with the call that carries it.
         if bytes + CALL_BYTES > WIRE_FRAME_BYTES_MAX {
             self.too_large += 1;
             return self

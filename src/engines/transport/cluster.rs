@@ -412,6 +412,8 @@ fn joined<'a>(parts: Vec<Part<'a>>, own: &Numbering, bytes_max: usize) -> Vec<Pa
             joined.push(part);
             continue;
         };
+
+        // All blocks of a message share its header, which names one numbering.
         let fits = to.len() + next.len() <= bytes_max
             && to.entries + next.entries <= BLOCK_ENTRIES_MAX
             && own.of_number(to.first.0) == own.of_number(next.first.0);
@@ -419,6 +421,7 @@ fn joined<'a>(parts: Vec<Part<'a>>, own: &Numbering, bytes_max: usize) -> Vec<Pa
             joined.push(part);
             continue;
         }
+
         if let Part::Blocks(next) = part {
             to.last = next.last;
             to.last_at = next.last_at;

@@ -128,10 +128,14 @@ impl Team {
         };
 
         let mut checkpoint = self.keeper.checkpoint();
+
+        // At most one of the twins is open.
         if let Some(other) = opening.instead_of {
             checkpoint.forget(other);
         }
         checkpoint.opened(row.seq, rule_count);
+
+        // Records of a twin apply to this event, because its calls must not be repeated.
         for record in &opening.records {
             let record = RecordSummary {
                 event: row.seq,
@@ -140,10 +144,13 @@ impl Team {
             checkpoint.apply_record(row.seq, &record);
         }
 
+        // The records show that nothing is left to do.
         if !checkpoint.open.contains(row.seq) {
             twins.closed(sighting.likeness, row.seq);
             return Share::None;
         }
+
+        // The event is taken by `due` if its twin does not come.
         if opening.waits {
             return Share::None;
         }
