@@ -209,7 +209,8 @@ impl Firer {
         outcome
     }
 
-    /// The event socket of the bus named by its directory or its publisher's socket; without a name, that of the only bus.
+    /// The event socket of the bus named by its directory or its publisher's socket; without a
+    /// name, the socket of the only bus.
     pub fn target(&self, asked: Option<&str>) -> Result<Target, FireError> {
         let paths: Vec<_> = self.buses.iter().map(BusLink::state).collect();
         let known = || {

@@ -28,7 +28,7 @@ pub(crate) struct SecretError {
     why: io::Error,
 }
 
-/// Reads the value. systemd's directory of credentials is that of this process.
+/// Reads the value. systemd's credentials directory is the directory of this process.
 fn read(secret: &Secret) -> Result<String, SecretError> {
     let failed = |why: io::Error| SecretError {
         secret: secret.clone(),

@@ -106,7 +106,7 @@ struct Peer {
     /// By numbering.
     marks: BTreeMap<String, Mark>,
     beat: Option<(Beat, Duration)>,
-    /// Time of the local clock minus that of the peer's.
+    /// Local clock minus the peer's clock.
     skew_us: i64,
     /// The history is here up to this time of the peer.
     complete: Micros,

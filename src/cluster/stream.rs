@@ -33,7 +33,7 @@ pub(crate) struct FoundStream {
     pub(crate) last: u64,
     /// Largest message, with its headers.
     pub(crate) message_bytes_max: u64,
-    /// Servers that keep it, and those of them that are away or behind.
+    /// Servers that keep it, and the servers among them that are away or behind.
     pub(crate) servers: usize,
     pub(crate) servers_behind: Vec<String>,
     /// In which it keeps less than the settings say.

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::store::{Store, StoreError};
 use crate::wire::salt_codec::check_whole;
 
-/// What the log has of peers.
+/// What the log contains of peers.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     /// Hashes of origin, number and arrival. Two numberings may have the same number.
@@ -78,7 +78,7 @@ pub(super) fn is_shared(kind: Kind) -> bool {
     !matches!(kind, Kind::Setting | Kind::SeenOnBus | Kind::Register)
 }
 
-/// Adds an entry of a peer, unless this daemon's policy drops it, as that of any source.
+/// Adds an entry of a peer, unless this daemon's policy drops it, as from any source.
 pub(super) fn accept(policy: &Policy, metrics: &Metrics, entry: &Entry<'_>, to: &mut Batch) {
     let names = [entry.jid, entry.minion, entry.fun, entry.origin];
     let is_short = names.iter().all(|name| name.len() <= NAME_BYTES_MAX);

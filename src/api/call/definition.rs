@@ -244,7 +244,7 @@ pub(crate) struct RunForms {
     pub(in crate::api) text: WithJson<Vec<u8>>,
 }
 
-/// The forms of a call that waits, as those of [`RunForms`].
+/// The forms of a call that waits, like the forms in [`RunForms`].
 #[derive(Clone, Copy)]
 pub(crate) struct WaitForms {
     pub(in crate::api) msgpack: WithPacked<Poll<Vec<u8>>>,

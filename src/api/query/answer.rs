@@ -7,7 +7,7 @@ use crate::wire::outcome::states::StateRow;
 use crate::wire::outcome::{Outcome, is_of_master};
 use crate::wire::salt_event::peek;
 
-/// One minion's answer, with later differing ones.
+/// One minion's answer, with later answers that differ.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     /// The answer that counts.

@@ -254,7 +254,7 @@ impl Job {
         }
     }
 
-    /// Notes a publish: of equal ones that of this master, or else the first.
+    /// Notes a publish. Of equal publishes this master's counts, or else the first.
     fn published(&mut self, entry: StoredEntry) {
         if !is_publish(&entry) {
             return;

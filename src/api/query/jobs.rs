@@ -578,7 +578,7 @@ pub(crate) fn last_jobs(
         .collect())
 }
 
-/// A row whose values are those of the load that counts, see [`JobSummary::contested`].
+/// A row with the values of the load that counts, see [`JobSummary::contested`].
 pub(crate) fn settled(store: &StoreView, row: JobSummary) -> Result<JobSummary, StoreError> {
     Ok(settled_with_others(store, row)?.0)
 }

@@ -185,6 +185,7 @@ impl ZmqSocket {
 
         let child = ChildProcess {
             kind,
+            // A duplicate, because the daemon keeps the socket open while a child restarts.
             socket: listener
                 .as_fd()
                 .try_clone_to_owned()

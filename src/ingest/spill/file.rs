@@ -268,6 +268,7 @@ impl DiskQueue {
         why: &str,
         found: &mut SpillContents,
     ) -> Result<(), StoreError> {
+        // A new name, because an earlier file must not be overwritten.
         let mut names = (0_u32..).map(|n| {
             let mut name = path.as_os_str().to_owned();
             name.push(if n == 0 {
@@ -284,6 +285,7 @@ impl DiskQueue {
         self.fs
             .rename(path, &aside)
             .map_err(io_at("rename", path))?;
+
         found.quarantined += 1;
 
         tracing::error!(

@@ -113,7 +113,7 @@ impl Account {
 #[derive(Debug, Clone)]
 pub(crate) struct SaltPython {
     program: TrustedProgram,
-    /// The user to switch to; `None` for that of this process.
+    /// The user to switch to; `None` for the user of this process.
     account: Option<Account>,
 }
 

@@ -28,7 +28,7 @@ pub struct SaltAnswer {
 
 #[derive(Debug, Default)]
 pub(in crate::reactor) struct Functions {
-    /// The places from which the master loads modules besides those of Salt.
+    /// The places from which the master loads modules in addition to Salt's modules.
     dirs: Vec<PathBuf>,
     /// Lock order: no other lock is taken under it.
     own: Mutex<OwnModules>,

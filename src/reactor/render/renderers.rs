@@ -59,7 +59,7 @@ pub(crate) struct Renderers {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Known {
-    /// Only those of Salt.
+    /// Only Salt's renderers.
     SaltS,
     /// By name, with true for a renderer of the site.
     Listed(HashMap<String, bool>),

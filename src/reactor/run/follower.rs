@@ -175,6 +175,7 @@ impl Follower {
 
     /// Queues all open events; false if the daemon stops.
     fn queue_all(&self, opened: &mut Opened) -> bool {
+        // Events whose twin is awaited are queued later.
         let awaited = self.team.awaited();
         let open: Vec<SeqNo> = {
             let checkpoint = self.keeper.checkpoint();
@@ -185,11 +186,13 @@ impl Follower {
             tracing::info!(events = open.len(), "continuing open reactions");
         }
 
+        // Depths are restored first, because events without them would pass the limit for loops.
         let depths = || self.restore_depths();
         let failure = "cannot restore reaction depths from the log";
         let Some(depths) = until_read(&self.drain, failure, depths) else {
             return false;
         };
+
         let unread = self.resume(open, &depths, |from| self.open_events(from));
         *opened = Opened {
             depths,

@@ -192,6 +192,8 @@ impl Team {
             let open = checkpoint.open.iter().map(|(seq, _)| seq);
             (open.collect(), checkpoint.cursor)
         };
+
+        // A copy of an event that was read before the restart may still arrive.
         let recent = self.clock.now().before(2 * TWINS_WINDOW_EQUAL);
         let recent = self.log.position(Start::Time(recent))?;
         let mut at = open.first().copied().unwrap_or(cursor).min(recent);
@@ -207,6 +209,8 @@ impl Team {
                     self.restore_row(&row, snapshot, &open, &mut twins);
                 }
             })?;
+
+            // The loop would not end without progress.
             if after == at {
                 break;
             }

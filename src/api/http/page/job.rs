@@ -1,4 +1,5 @@
-//! The view of a job: why it failed first, then its returns, failed ones first.
+//! The view of a job: the causes of failure first, then its returns, of which failed returns come
+//! first.
 
 use std::collections::HashMap;
 

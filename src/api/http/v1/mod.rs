@@ -185,7 +185,7 @@ pub(super) fn may<C: Run>(access: &Access) -> bool {
 }
 
 /// The arguments of a call from the parts of a view's path and the fields of its address, read as
-/// those of its operation.
+/// the arguments of its operation.
 pub(super) fn args_of<C: Run>(
     of_path: &[(String, String)],
     given: Vec<(String, Json)>,
@@ -245,7 +245,7 @@ struct NodeCounter {
 }
 
 impl NodeCounter {
-    /// As that of [`tree_bytes`].
+    /// Same size as in [`tree_bytes`].
     const NODE: usize = 2 * size_of::<Json>();
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct AnnouncedStart {
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
     by_key: HashMap<Key, VecDeque<(Micros, u32)>>,
-    /// All announcements in the order of the log, including used ones.
+    /// All announcements in the order of the log, including used announcements.
     order: VecDeque<(Micros, Key)>,
 }
 
@@ -51,7 +51,7 @@ impl Announced {
         self.by_key.is_empty()
     }
 
-    /// Adds an announcement; drops expired and excess ones.
+    /// Adds an announcement; drops expired and excess announcements.
     pub(crate) fn add(&mut self, key: Key, depth: u32, at: Micros) {
         self.by_key.entry(key).or_default().push_back((at, depth));
         self.order.push_back((at, key));

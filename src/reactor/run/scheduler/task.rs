@@ -18,7 +18,7 @@ pub(crate) struct Task {
     /// The event. Its body is empty in a replay of calls.
     pub(crate) event: Event,
     pub(crate) rules: Vec<Arc<str>>,
-    /// Number of rules that matched the event, including those of other tasks.
+    /// Number of rules that matched the event, including rules of other tasks.
     pub(crate) rule_count: usize,
     /// Index of the first of `rules` among those.
     pub(crate) rule_index: usize,

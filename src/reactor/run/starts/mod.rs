@@ -34,7 +34,7 @@ impl Starts {
         self.in_flight.push(call.clone());
     }
 
-    /// Ends a call in flight; `jid` is that of the response.
+    /// Ends a call in flight; `jid` is from the response.
     pub(crate) fn returned(&mut self, call: &ObservedCall, since: SeqNo, jid: Option<&str>) {
         if let Some(at) = self.in_flight.iter().position(|one| one == call) {
             self.in_flight.swap_remove(at);
