@@ -462,7 +462,7 @@ impl Lanes {
         };
 
         let permits = u32::try_from(len / PERMIT_BYTES + 1).unwrap_or(u32::MAX);
-        // The connection ends, because the frame that has no memory cannot be skipped.
+        // The connection ends, because a frame without memory for it cannot be skipped.
         let reserved = timeout(self.timeout, lane.clone().acquire_many_owned(permits))
             .await
             .map_err(|_| {
@@ -537,7 +537,8 @@ async fn start_call(
             let ended = reply.peer.ended.clone();
             let reply = OnceReply::new(reply);
             let by_worker = reply.clone();
-            // The thread that has the response sends it: a lone caller saves a thread switch.
+            // The thread that made the response sends it, which saves a lone caller a thread
+            // switch.
             let work = move || {
                 // A second parse is cheaper than a copy of the arguments.
                 let outcome = Request::read(&payload)

@@ -23,8 +23,8 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
             Err(TrySendError::Full((back, back_done))) if Instant::now() < deadline => {
                 batch = back;
                 done = back_done;
-                // The queue has no asynchronous wait for room. A millisecond is little against a
-                // commit.
+                // One cannot wait asynchronously for room in the queue. A millisecond is little
+                // against a commit.
                 sleep(Duration::from_millis(1)).await;
                 continue;
             }

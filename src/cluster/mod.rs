@@ -64,7 +64,7 @@ impl Cluster {
             } else {
                 format!("the id of the master, {master_id:?}, is too long for a name")
             };
-            // The key that is missing has no line of its own.
+            // A missing key is on no line, therefore the error names the line of `cluster.nats`.
             let problem =
                 format!("{why}; give cluster.name, a name that no other master of the history has");
             return Err(config.error_at("cluster.nats".to_owned(), problem));

@@ -579,7 +579,7 @@ fn unread_bus(config: &Config) -> Option<PathBuf> {
         _ => false,
     };
 
-    // A host without files of a master has no bus that could be missed.
+    // Without files of a master there is no bus to miss on this host.
     let is_there = !master.files.is_empty();
     (is_there && !sends).then_some(master.sock_dir)
 }

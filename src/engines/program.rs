@@ -85,7 +85,7 @@ pub(super) fn start(
 /// Waits up to [`SINK_EXEC_STOP`] for the end of a program while `is_patient`, then kills its
 /// process group.
 pub(super) fn end(child: &mut Child, is_patient: impl Fn() -> bool) {
-    // Polled: the standard library has no wait with a timeout.
+    // Polled, because the standard library cannot wait with a timeout.
     let until = Instant::now() + SINK_EXEC_STOP;
     while is_patient() && matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));

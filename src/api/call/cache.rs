@@ -38,8 +38,8 @@ impl Call for GetLoad {
 impl Run for GetLoad {
     fn run(ctx: &In<'_, Self>, args: JobArgs) -> Result<Stored, CallError> {
         let job = Job::read_load(&ctx.store, &args.jid.0).map_err(failed)?;
-        // Salt's cache has a load only if one was published: the stand-in made from returns is not
-        // one.
+        // Salt's cache contains a load only if one was published: the stand-in made from returns is
+        // not one.
         let job = job.filter(|job| job.load_rank > 0);
 
         let mut w = Writer::new();

@@ -86,7 +86,7 @@ impl Run for Create {
             token,
         } = args;
 
-        // The list of tokens shows the name and the globs, and the audit log has the name.
+        // The list of tokens shows the name and the globs, and the audit log contains the name.
         check_text("name", &name)?;
         for limit in Limit::ALL {
             if let Some(glob) = limits.of(limit) {

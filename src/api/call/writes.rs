@@ -53,7 +53,7 @@ impl Origin {
     /// administrator ([`super::Rights`]).
     fn time(&self, ctx: &Acceptor, named: Option<Micros>) -> Micros {
         let now = ctx.archive.clock.now();
-        // Mostly: the entry has the time at which it arrives.
+        // Usually no time is named, and the entry gets its time of arrival.
         let Some(at) = named else { return now };
 
         let age = i64::try_from(CALLER_TIME_AGE_MAX.as_micros()).unwrap_or(i64::MAX);
@@ -255,7 +255,7 @@ impl Save for SaveLoad {
             // With `ext_job_cache` the master makes no returner call for `salt-call` and scheduled
             // jobs (`store_job` in `salt/utils/job.py`): this call brought the return. Elsewhere a
             // returner call brings the same map, which is then known; but for a value that was too
-            // large, whose place has a string of each call.
+            // large, whose place contains a string of each call.
             let is_fired = !msgpack::get(load, "return").is_some_and(replaces_value);
             keep_return(ctx, &args.origin, load, to, is_fired)?;
         }

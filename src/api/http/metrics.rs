@@ -275,7 +275,7 @@ impl Collector for Snapshot {
             }
         }
 
-        // Values and descriptions have the order in which the counters are declared.
+        // Values and descriptions are in the order in which the counters are declared.
         let mut values = self.counters.iter().map(|(_, value)| *value);
         for group in grouped() {
             let Some((family, _)) = group.first().and_then(CounterDefinition::family) else {

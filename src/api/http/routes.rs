@@ -59,7 +59,7 @@ fn check(server: &HttpServer, request: &Request, peer: Peer) -> Result<Checked, 
         &server.config.hosts,
     )?;
 
-    // The response to a link has no data, so no token is needed yet.
+    // The response to a link contains no data, therefore no token is needed yet.
     if site == Site::Link {
         return Ok(Checked::Arrival);
     }

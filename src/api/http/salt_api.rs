@@ -93,7 +93,7 @@ async fn fields(server: &HttpServer, request: Request) -> Result<Json, HttpError
         return Ok(found);
     }
 
-    // The query of an address has the encoding of a form, so axum's parser of queries reads both.
+    // The query of an address is encoded like a form, therefore axum's query parser reads both.
     let form = std::str::from_utf8(&body)
         .ok()
         .and_then(|body| format!("/?{body}").parse::<Uri>().ok());
@@ -674,7 +674,7 @@ impl Jobs<'_> {
                 return Ok(None);
             };
 
-            // Salt's form of a job has no pages, so a job beyond this limit is an error.
+            // Salt's form of a job is not paged, therefore a job beyond this limit is an error.
             bytes += json_len(&page);
             job.returns.extend(page.returns);
             job.next = page.next;
@@ -705,7 +705,7 @@ impl Jobs<'_> {
         let mut answer = JobInstance::of(&job.row)?.into_fields();
         let mut results = Map::new();
 
-        // One at a time: each has its stored form and that in JSON until the next.
+        // One at a time, because each is in memory in its stored form and as JSON.
         for row in job.returns {
             let Return {
                 minion,

@@ -308,7 +308,7 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
         );
     }
 
-    // A missing socket means that the daemon does not run, which has a finding of its own.
+    // A missing socket means that the daemon does not run, for which there is a separate finding.
     let Ok(file) = fs::metadata(socket) else {
         return;
     };

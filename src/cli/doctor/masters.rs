@@ -110,7 +110,8 @@ impl Cluster {
 
         report_slot(&mut found, &others, count, config, job_cache);
 
-        // No returner call of this master confirms a response that a peer received. That is no fault here, and has no remedy here.
+        // No returner call of this master confirms a response that a peer received. That is not a
+        // fault of this master, and cannot be remedied here.
         if job_cache {
             found.ok(
                 "returns from minions of the other masters are shown as not verified; `salt-run jobs.lookup_jid` on this master shows \

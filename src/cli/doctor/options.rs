@@ -124,7 +124,7 @@ fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) 
 
     match (uses.event_return, uses.bus) {
         (false, true) => found.of("event_return").ok("the daemon reads the bus directly"),
-        // A master that does not use saltcellar at all has its own finding.
+        // There is a separate finding for a master that does not use saltcellar at all.
         (false, false) if !uses.job_cache && !uses.ext_job_cache => {}
         (false, false) => found.of("event_return").warn_because(
             "events of this master are not archived: the daemon does not read its bus, and event_return does not name saltcellar",

@@ -330,7 +330,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
             let [cursor, lag, lag_s] =
                 [row.cursor, row.lag_entries, row.lag_s].map(|n| n.to_string());
             let error = or_empty(row.error.as_ref().map(|error| &error.message));
-            // Cells have the order of the columns above.
+            // Cells are in the order of the columns above.
             vec![
                 row.name.clone(),
                 cursor,

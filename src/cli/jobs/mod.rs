@@ -57,7 +57,7 @@ impl Jobs {
     pub(super) fn has_rows(&self) -> bool {
         match self {
             Self::List(_) | Self::Show(_) | Self::Causes(_) | Self::States(_) => true,
-            // One job has a list of names only.
+            // For one job only names are printed.
             Self::Missing(Missing { job, .. }) => job.is_none(),
             Self::Diff(_) | Self::Watch(_) => false,
         }
@@ -311,8 +311,8 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
 
         let mut cells = Vec::new();
         for job in rows {
-            // The list has no names, so each job is read by itself.
-            // Retention may drop a job between the two calls; then it is no longer in the list.
+            // The list contains no names, therefore each job is read separately. Retention may drop
+            // a job between the two calls; then it is no longer in the list.
             let Some(full) = job_of(&mut client, &job.jid)? else {
                 continue;
             };

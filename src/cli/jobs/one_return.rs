@@ -210,7 +210,7 @@ fn state_lines(ran: &Ran<'_>) -> Vec<Line> {
             .and(Tone::Plain, padding + &what.join("  ")),
     ];
 
-    // A state that is well has a comment that says so.
+    // The comment of a successful state only says that it succeeded.
     let indent = INDENT + RESULT;
     if ran.is_notable()
         && let Some(comment) = ran.state.get("comment")

@@ -95,7 +95,7 @@ impl Paged for calls::jobs::Show {
     }
 
     fn next(answer: &Option<JobAnswer>) -> (bool, Option<String>) {
-        // An unknown job has no pages.
+        // There are no pages of an unknown job.
         answer
             .as_ref()
             .map_or((false, None), |job| (job.more, job.next.clone()))

@@ -66,7 +66,7 @@ impl Paged for calls::jobs::States {
     }
 
     fn next(answer: &Option<StatesPage>) -> (bool, Option<String>) {
-        // An unknown job has no pages.
+        // There are no pages of an unknown job.
         answer
             .as_ref()
             .map_or((false, None), |page| (page.more, page.next.clone()))

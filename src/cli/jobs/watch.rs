@@ -280,7 +280,7 @@ fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> any
 
 /// Formats the result of a state or a runner's progress event, and prints it unless on a terminal.
 fn step_line(out: &mut Output, step: &Step) -> anyhow::Result<String> {
-    // The data of an event of Salt, which has no type here.
+    // The data of a Salt event. There is no type for it here.
     let data = &value(&step.data);
     // A state, else the progress of a runner, else whatever it sent.
     let text = match data.get("__id__").or_else(|| data.get("name")).map(leaf) {

@@ -130,7 +130,7 @@ impl Checked {
             Err(note) => notes.push(note),
         }
 
-        // A program has a time limit here, and none in Salt.
+        // The time of a program is limited here, and not in Salt.
         let programs = files.iter().filter(|row| row.is_program).count();
         if programs > 0 {
             let (are, each) = if programs == 1 {
@@ -236,7 +236,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             out.line(&format!("{}: {note}", note.level.name()))?;
         }
         for row in &rows {
-            // Only what is not good has a reason.
+            // Only a fault comes with a reason.
             let why = row.state.why();
             let tail = if why.is_empty() {
                 String::new()
@@ -358,7 +358,7 @@ impl Checking<'_> {
 
         let (tag, data) = minimal_event(rule);
 
-        // With a minimal event, because a check has no real one.
+        // With a minimal event, because there is no real event in a check.
         let checked = self.salt.check(
             &SaltFile {
                 path: &file.path,

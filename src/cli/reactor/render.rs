@@ -56,7 +56,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         print(&outcome, out)
     })?;
 
-    // After the output, which has the notes.
+    // After the output, which contains the notes.
     let errors = outcome
         .notes
         .iter()
@@ -98,7 +98,7 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
     })?;
 
     for call in &outcome.calls {
-        // The old form of reactor files has an id for each chunk.
+        // The old form of reactor files names an id for each chunk.
         let id = call
             .chunk
             .get("__id__")
@@ -109,7 +109,7 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
         out.line(&plain(&line))?;
 
         let json = call.to_json();
-        // What a person needs; the JSON output has the whole call.
+        // Only what a person needs; the JSON output contains the whole call.
         let shown = match json.get("publish") {
             Some(publish) => json!({
                 "tgt": publish.get("tgt"), "tgt_type": publish.get("tgt_type"), "arg": publish.get("arg"),

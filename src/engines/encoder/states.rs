@@ -39,7 +39,7 @@ impl Encoder for StatesEncoder {
         let header = event.header()?;
         // A list of reasons why nothing ran is no state.
         for (n, state) in states.iter().filter(|row| !row.key.is_empty()).enumerate() {
-            // The number is that of the state within its event, so a repeated delivery has the same
+            // States are numbered within their event, therefore a repeated delivery has the same
             // ids.
             let mut record = header.clone();
             record.insert("id".to_owned(), format!("{}:{n}", event.id).into());
@@ -58,7 +58,7 @@ impl Encoder for StatesEncoder {
 
 /// The fields of one state.
 fn record_of(state: &StateRow<'_>) -> Result<Json, EncodeError> {
-    // A state without changes has an empty map, which would look like one.
+    // The map of a state without changes is empty, and would look like a change.
     let changes = state.changes.filter(|_| state.changed());
     let changes = changes.map(json_of).transpose()?;
 

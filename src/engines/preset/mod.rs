@@ -85,7 +85,7 @@ pub(super) fn settings(
     };
 
     let preset = read(yaml);
-    // A misspelled parameter would otherwise silently have its default.
+    // Otherwise a misspelled parameter would silently keep its default.
     if let Some(unknown) = given
         .keys()
         .find(|key| !preset.parameters.contains_key(*key))

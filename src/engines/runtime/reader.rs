@@ -268,7 +268,7 @@ impl Reader {
 
     fn limits(&self) -> BatchLimits {
         let limits = self.context.settings.limits;
-        // Read together by all lanes, so the sum has a limit of its own.
+        // All lanes read together, therefore the sum has a separate limit.
         let bytes = limits
             .bytes
             .saturating_mul(self.lanes)

@@ -374,7 +374,7 @@ fn expects_nothing<S: Read>(
     let is_open = loop {
         match stream.read(&mut answer) {
             Ok(0) => break false,
-            // No receiver of syslog answers; such bytes have no meaning.
+            // Syslog receivers do not respond, therefore such bytes are meaningless.
             Ok(_) => {}
             Err(why) => break why.kind() == ErrorKind::WouldBlock,
         }

@@ -668,7 +668,7 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             deps.spill_bytes_max,
         ) {
             Ok((spill_drainer, _)) => {
-                // It has no input: the drainer ends once all is stored.
+                // Without input the drainer ends once everything is stored.
                 spill_writer.close();
                 spill_drainer.run();
             }

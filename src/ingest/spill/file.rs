@@ -634,7 +634,7 @@ impl DiskQueue {
             }
         }
 
-        // Numbers have the same length, so the oldest come first.
+        // All numbers have the same length, therefore the oldest come first.
         kept.sort_unstable();
         let too_many = kept.len().saturating_sub(SPILL_DAMAGED_FILES);
         kept.iter()

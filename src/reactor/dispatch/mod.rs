@@ -221,7 +221,7 @@ impl Dispatch<'_> {
             Some(given) => whole_seconds(given).unwrap_or_else(|| self.settings.timeout.clone()),
         };
 
-        // After an error the call remains, without a payload; the notes have the reason.
+        // After an error the call remains, without a payload; the notes contain the reason.
         let load = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
             Ok(load) => Some(load),
             Err(cause) => {

@@ -95,7 +95,7 @@ impl Renderers {
                 Some(false) => Some(Owner::Salt),
                 None => None,
             },
-            // A module usually has the name of its renderer.
+            // A module is usually named like its renderer.
             Known::Guessed(names) if names.iter().any(|own| own == name) => Some(Owner::Site),
             Known::SaltS | Known::Guessed(_) => of_salt(),
         }

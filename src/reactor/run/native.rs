@@ -103,7 +103,7 @@ impl RuleEngine for Native {
         plan.notes.extend(out.notes.iter().map(note));
 
         for prepared in out.calls {
-            // The notes have the reason why a job cannot be published.
+            // The notes contain the reason why a job cannot be published.
             let is_noted = prepared.load.is_none();
             let client = prepared.client.name();
             match prepared.into_call() {

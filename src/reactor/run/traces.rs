@@ -185,7 +185,7 @@ impl Traces {
         open: impl Iterator<Item = SeqNo>,
         cursor: SeqNo,
     ) -> Result<HashMap<SeqNo, u32>, StoreError> {
-        // A jid has the low 32 bits of its event's number, see `own_jid` in `calls`.
+        // A jid contains the low 32 bits of its event's number, see `own_jid` in `calls`.
         let open: HashMap<u64, SeqNo> = open.map(|seq| (seq.0 % (1 << 32), seq)).collect();
 
         let oldest = open.values().min().copied().unwrap_or(cursor);

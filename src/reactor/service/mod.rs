@@ -163,7 +163,7 @@ impl ReactorService {
             keys,
         })));
 
-        // The reloader has a stop signal of its own, because it stops before the reactor.
+        // The reloader has a separate stop signal, because it stops before the reactor.
         let (follower, stops) = (reloader.clone(), drain.clone());
         let work = move || follower.follow(&stops);
         let follower = Builder::new()

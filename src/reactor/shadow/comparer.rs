@@ -269,7 +269,7 @@ impl Comparer {
         let late = REACTOR_SHADOW_LATE;
         self.pool.pass(now);
 
-        // Calls that wait for Salt's pool have a longer window.
+        // The window is longer for calls that wait for Salt's pool.
         let over: Vec<OurKey> = self
             .ours
             .range(..=(now.before(self.window + late), SeqNo(0), 0))

@@ -169,7 +169,7 @@ impl ShadowItem {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
             Kind::Event => {
-                // A function that could not be started has its call and its end in one event.
+                // If a function could not be started, one event contains its call and its end.
                 let ended = ended(row);
                 master_call(row)
                     .map(ShadowItem::Salts)

@@ -140,7 +140,7 @@ impl ObservedCall {
             Self::on_master(client.name(), fun, arguments(load, args, words))
         };
         let observed = match client {
-            // The load was too large for the record, which still has the target as text.
+            // The load was too large for the record, which still contains the target as text.
             Client::Local if load.is_empty() => Self {
                 tgt: tgt.as_str().into(),
                 tgt_type: "glob".to_owned(),

@@ -650,7 +650,7 @@ impl Run for Show {
 /// The current result of a call: of a job, or of a function that had finished when the record was
 /// written.
 fn result(store: &StoreReader, made: &CallRecord) -> Result<Option<CallResult>, StoreError> {
-    // The record itself has the result of a function that was over when it was written.
+    // If the function was over when the record was written, the record contains its result.
     if let CallOutcome::Ran {
         success,
         retcode,

@@ -207,8 +207,8 @@ impl Permit {
             of_signer
                 .or_insert_with(|| (0, Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE))))
                 .0 += 1;
-            // Requests of a connection are sequential, so it has no signer yet and `set` cannot
-            // fail.
+            // Requests of a connection are sequential. Therefore it has no signer yet, and `set`
+            // cannot fail.
             let _ = self.signer.set(signer.to_owned());
         }
 

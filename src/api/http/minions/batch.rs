@@ -399,8 +399,8 @@ impl SignedRequest<'_> {
             let request = match request {
                 Ok(request) => request,
                 Err(error) => {
-                    // The start of the next frame is unknown, so the calls after it have no response.
-                    // Those before it are carried out.
+                    // The start of the next frame is unknown, therefore later calls get no
+                    // response. Those before it are carried out.
                     self.malformed(&error);
                     answers.refuse(None, &error);
                     break;

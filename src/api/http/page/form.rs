@@ -16,7 +16,7 @@ impl Fields {
     pub(super) async fn read(server: &HttpServer, body: Body) -> Result<Self, HttpError> {
         let body = server.body(body, HTTP_BODY_BYTES_MAX).await?;
 
-        // The query of an address has the encoding of a form, so axum's parser of queries reads both.
+        // The query of an address is encoded like a form, therefore axum's query parser reads both.
         let fields = std::str::from_utf8(&body)
             .ok()
             .and_then(|body| format!("/?{body}").parse::<Uri>().ok());

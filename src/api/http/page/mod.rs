@@ -170,7 +170,8 @@ async fn show(
             Loaded::At(path) => return Ok(see_other(&path)),
         };
 
-        // Rendering takes processor time, so it has a place in the reader's budget as a search has.
+        // Rendering takes processor time, therefore it counts towards the reader's budget like a
+        // search.
         let page = frame.clone();
         let encoded = server
             .carry_out(&access.budget, move || {

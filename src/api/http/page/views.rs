@@ -344,7 +344,7 @@ pub(super) async fn consumers(ask: &Ask<'_>) -> DeliveryView {
         ask.part::<consumers::List>(consumers::ListArgs::default())
     );
 
-    // A sink's consumer has its name, lag and error, which the list of sinks shows.
+    // The consumer of a sink repeats its name, lag and error, which the list of sinks shows.
     if let (Some(SinksPage { sinks }), Part::Shown(page)) = (sinks.shown(), &mut consumers) {
         let is_of_sink = |name: &str| sinks.iter().any(|sink| sink.name == name);
         page.consumers

@@ -75,7 +75,7 @@ impl Format {
     /// Appends the events of a call's result; without any, a heartbeat.
     pub(in crate::api::http) fn append(self, found: &FollowedEvents, out: &mut Vec<u8>) {
         for event in &found.events {
-            // A line of NDJSON has the id in the event.
+            // In NDJSON the event contains the id.
             if self != Self::Ndjson {
                 out.extend_from_slice(b"id: ");
                 out.extend_from_slice(event.id.as_bytes());

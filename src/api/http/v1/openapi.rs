@@ -144,7 +144,7 @@ mod tests {
                 operation.path
             );
         }
-        // Every reference has its target.
+        // The target of every reference exists.
         let text = document.to_string();
         for reference in text.split("\"#/components/schemas/").skip(1) {
             let name = reference.split('"').next().unwrap();

@@ -95,7 +95,7 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
         .map_err(|error| error.to_string())?;
 
     let started = Instant::now();
-    // Polled: the standard library has no wait with a timeout.
+    // Polled, because the standard library cannot wait with a timeout.
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,

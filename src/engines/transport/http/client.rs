@@ -74,7 +74,7 @@ impl Client {
             .signer(revealed)
             .map_err(|error| error.to_string())?;
         let mut config = Agent::config_builder()
-            // Statuses have a meaning here, and a redirect could lead a request with its
+            // Statuses are meaningful here, and a redirect could lead a request with its
             // credentials elsewhere.
             .http_status_as_error(false)
             .max_redirects(0)

@@ -129,7 +129,7 @@ impl Transport for HttpTransport {
         let answer = client.send(&self.settings, &body, hops, self.clock.now(), transcript);
         let answer = answer.map_err(DeliverError::retry)?;
         let reason = || reason(&answer);
-        // What repeats and what divides a batch is decided here; docs/SINKS.md has the table.
+        // This decides what repeats and what divides a batch. The table is in docs/SINKS.md.
         let result = match answer.status {
             200..=299 => self.item_errors(items, &answer),
             status if self.settings.accept.contains(&status) => self.item_errors(items, &answer),
