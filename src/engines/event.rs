@@ -172,6 +172,7 @@ impl Event {
             odd_tag,
             block: _,
         } = &self.stored;
+
         Entry {
             flags: *flags,
             tag: odd_tag.as_deref().unwrap_or(self.tag.as_bytes()),

@@ -35,6 +35,7 @@ fn of_value(value: &[u8]) -> Option<String> {
     if let Some(text) = as_text(value) {
         return Some(of_text(text));
     }
+
     match Reader::new(value).head().ok()? {
         Head::Map(_) => {
             let [old, new] = ["old", "new"].map(|key| msgpack::get(value, key).and_then(scalar));

@@ -115,6 +115,7 @@ impl Reporter<'_> {
             reason: reason.into(),
             remedy: remedy.into(),
         });
+
         self.found.0.push(CheckFinding {
             check: self.check,
             result,

@@ -441,15 +441,18 @@ fn blocks<'a>(
     let failed = |error: StoreError| error.to_string();
     let mut parts: Vec<Part<'a>> = Vec::new();
     let mut before = None;
+
     for item in items {
         let event = &item.event;
         if let Some(packed) = event.stored.block {
+            // The packed entries come before this block in the log, and parts must stay in order.
             parts.extend(packer.finish().map_err(failed)?.map(Part::from));
             if !own.is_one(packed.first.0, event.seq.0) {
                 let blocks = divided(packer, own, &item.bytes)?;
                 parts.extend(blocks.into_iter().map(Part::from));
                 continue;
             }
+
             parts.push(Part::Blocks(Blocks {
                 first: packed.first,
                 last: event.seq,
@@ -466,12 +469,14 @@ fn blocks<'a>(
         if begins {
             parts.extend(packer.finish().map_err(failed)?.map(Part::from));
         }
+
         if event.is_lost_record() {
             parts.extend(packer.finish().map_err(failed)?.map(Part::from));
             let last = msgpack::get(&event.body, "last").and_then(msgpack::as_int);
             parts.extend(last.map(|last| Part::Lost(SeqNo(last.unsigned_abs()))));
             continue;
         }
+
         let full = packer.push(event.seq, &event.as_entry()).map_err(failed)?;
         parts.extend(full.map(Part::from));
     }
@@ -488,6 +493,7 @@ fn divided(
     let failed = |error: StoreError| error.to_string();
     let mut blocks = Vec::new();
     let mut before = None;
+
     for view in exchange::read(block).map_err(|error| error.to_string())? {
         let rows = view.rows();
         for row in 0..rows.len() {
@@ -495,6 +501,7 @@ fn divided(
             if before.is_some_and(|before| !own.is_one(before, seq.0)) {
                 blocks.extend(packer.finish().map_err(failed)?);
             }
+
             before = Some(seq.0);
             let entry = rows.entry(row, &tag, &jid, rows.body(row)?);
             blocks.extend(packer.push(seq, &entry).map_err(failed)?);

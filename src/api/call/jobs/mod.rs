@@ -651,6 +651,7 @@ fn state_counts(states: &[StateRow<'_>]) -> Option<StateCounts> {
 
 fn state_of(row: &StateRow<'_>) -> State {
     let text = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+
     State {
         minion: row.minion.to_owned(),
         id: row.id.to_owned(),

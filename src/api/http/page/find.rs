@@ -51,6 +51,7 @@ impl<'a> Form<'a> {
         let (time, process) = text.split_once('_').unwrap_or((text, "0"));
         let is_number =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+
         if text.is_empty() {
             Self::Nothing
         } else if time.len() == 20 && is_number(time) && is_number(process) {
