@@ -191,8 +191,8 @@ impl DeadLetters {
         Ok(self.settings.put(&name, &letter, Save::Durable)?)
     }
 
-    /// Removes the letters with these ids; without a list all of them, also those that cannot be
-    /// read. Returns their number. Durable on return.
+    /// Removes the letters with these ids; without a list all of them, including letters that
+    /// cannot be read. Returns their number. Durable on return.
     pub(crate) fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
         let _one = self.changing.lock();
         let mut changes = Changes::default();

@@ -24,7 +24,7 @@ use crate::wire::filter::EntryFilter;
 
 #[derive(Debug, Clone)]
 pub(crate) struct SinkSettings {
-    /// The name, also of its position in the log.
+    /// The name of the sink and of its position in the log.
     pub(crate) name: String,
     pub(crate) filter: EntryFilter,
     /// Where a new one starts.

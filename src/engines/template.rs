@@ -62,7 +62,7 @@ impl Template {
                 let before = text.get(..too_deep.offset).unwrap_or_default();
                 invalid(Some(before.matches('\n').count() + 1), &too_deep.what)
             })?;
-        // Each of them can nest a value once more, also in a loop.
+        // Each of them can add a level of nesting to a value, even in a loop.
         if source.assigned_depth() > SINK_TEMPLATE_ASSIGNED_MAX {
             let problem = format!(
                 "more than {SINK_TEMPLATE_ASSIGNED_MAX} operations in its `set` tags together"

@@ -12,9 +12,8 @@
 //! lost     the number of lost events; nil if unknown
 //! ```
 //!
-//! Times are strings in UTC, to the microsecond. A gap can be longer than the actual loss, never
-//! shorter: it includes events that were read but
-//! not stored when a daemon was killed.
+//! Timestamps are strings in UTC, to the microsecond. A gap can be longer than the actual loss,
+//! never shorter: it includes events that were read but not stored when a daemon was killed.
 
 use std::path::Path;
 

@@ -99,7 +99,7 @@ mod tests {
 
     /// Reads a steady stream for a second: the number of reads, and the most that the socket held at one of them.
     fn read_steadily(frames_per_s: u64, frame_bytes: usize, max: Duration) -> (u64, usize) {
-        // Times in nanoseconds.
+        // Timestamps in nanoseconds.
         let second = 1_000_000_000;
         let (mut now, mut before, mut read) = (0_u64, 0, 0);
         let (mut reads, mut most) = (0, 0);

@@ -66,7 +66,7 @@ pub(super) struct Feed {
     writes: Client,
     window: Window,
     jobs: HashMap<String, StoredJob>,
-    /// Fingerprints and times of recent events.
+    /// Fingerprints and timestamps of recent events.
     recent: HashSet<(u64, i64)>,
     chunk: Vec<ImportItem>,
     chunk_bytes: usize,

@@ -140,7 +140,7 @@ fn event_fingerprint(tag: &str, data: u64) -> u64 {
     fingerprint::of_value(&Value::from(tag)).rotate_left(32) ^ data
 }
 
-/// Largest difference between the times of one event, microseconds.
+/// Largest difference between the timestamps of one event, microseconds.
 const SLACK_US: i64 = 2_000_000;
 
 /// The stored events of a time range.
@@ -149,7 +149,7 @@ pub(super) struct Window {
     /// The range that was read; empty at first.
     span: std::ops::Range<i64>,
     by_time: BTreeMap<i64, Vec<u64>>,
-    /// The times of events that have not been matched, by fingerprint.
+    /// The timestamps of unmatched events, by fingerprint.
     left: HashMap<u64, Vec<i64>>,
 }
 

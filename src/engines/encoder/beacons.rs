@@ -1,6 +1,6 @@
 //! The encoder `beacons`: each number of a beacon's event as a measurement.
 //!
-//! A rule selects beacons by name and finds their numbers, also in strings such as `87.5%`, and in
+//! A rule selects beacons by name and finds their numbers, even in strings such as `87.5%`, and in
 //! maps of `value` and `unit` as in `/proc/meminfo` (kB become bytes). The rules for Salt's own
 //! beacons are in `beacons.yaml`. Events of other beacons have no items.
 //!

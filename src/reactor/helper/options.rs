@@ -97,7 +97,7 @@ impl HelperOptions {
     /// child processes would inherit it.
     #[must_use]
     pub fn for_callers(mut self) -> Self {
-        // A master has no minion functions; the functions of its renderer are used.
+        // A master does not load minion functions; the functions of its renderer are used.
         self.caller = self.role == Role::Minion;
         self.runs_callers = true;
         self.time = limits::REACTOR_CALLER_TIME;

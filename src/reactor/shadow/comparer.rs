@@ -3,7 +3,7 @@
 //! Calls of both sides wait until no matching call can come any more, and are then compared in the
 //! order of events. An equal call of Salt's within the window is a match. Otherwise the most
 //! similar remaining call is reported as different, and without one the call belongs to one side
-//! only. All times are those of the log, so the result does not depend on the time of the
+//! only. All timestamps come from the log, therefore the result does not depend on the time of the
 //! comparison.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_WINDOW_MAX;
 
-/// See the module. All times are of the log.
+/// See the module. All timestamps come from the log.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     workers: usize,

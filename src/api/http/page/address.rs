@@ -172,7 +172,7 @@ impl<'a> Address<'a> {
         }
     }
 
-    /// The same view with the times of now instead of `last`, for a link that will show the same
+    /// The same view with absolute timestamps instead of `last`, for a link that will show the same
     /// tomorrow; `None` if its range does not depend on now.
     pub(super) fn absolute(&self) -> Result<Option<String>, HttpError> {
         let TimeRange::Last(span) = self.range() else {

@@ -132,6 +132,6 @@ pub(super) struct Listed<P> {
     set: Vec<String>,
     /// Fields of the address that the form sends along.
     kept: Vec<(String, String)>,
-    /// The view with the times of now, if they are relative.
+    /// The view with absolute timestamps, if its range is relative.
     absolute: Option<String>,
 }

@@ -245,7 +245,7 @@ mod tests {
         let held = shared.get(&at, &slow, std::future::pending());
         let held = held.await.unwrap();
 
-        // The whole share is free, also of what is kept for others.
+        // The whole share is free, including what is kept for others.
         let all = HTTP_ANSWER_BYTES_OF_ONE - 1;
         assert!(reader.room(all).await.is_ok());
         assert!(slow.room(all).await.is_err(), "it holds a piece");

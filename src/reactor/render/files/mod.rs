@@ -30,7 +30,7 @@ use crate::reactor::helper::salt::Salt;
 
 const LOGGER: &str = "salt.utils.reactor";
 
-/// File systems record times in ticks; two writes within a tick have equal times.
+/// File systems record timestamps in ticks; two writes within a tick have equal timestamps.
 const SETTLED_SECONDS: i64 = 2;
 
 /// The identity of an unchanged file.

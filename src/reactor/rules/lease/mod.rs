@@ -33,8 +33,8 @@ pub(crate) struct EngineReport<'a> {
     pub(crate) ended: Option<Micros>,
 }
 
-/// The lease. Times are those of [`Clock::monotonic`](crate::base::clock::Clock::monotonic), except
-/// for the interval of the fallback.
+/// The lease. Timestamps come from [`Clock::monotonic`](crate::base::clock::Clock::monotonic),
+/// except for the interval of the fallback.
 #[derive(Debug)]
 pub(crate) struct Lease {
     /// Distinguishes the tokens of this process from earlier ones.
