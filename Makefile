@@ -324,7 +324,9 @@ release release-files: export CFLAGS := $(MAPPED:%=-ffile-prefix-map=%)
 release release-files: export LC_ALL := C.UTF-8
 release release-files: export TZ := UTC
 release: ## build deb, rpm, static tarball, wheel, manual pages, a software bill of materials and SHA256SUMS, reproducibly, in target/dist
-	@test -z "$$(git status --porcelain)" || { echo "a release is built from a commit: commit or remove what git status shows"; exit 1; }
+	@changes=$$(git status --porcelain) || exit 1; \
+	test -z "$$changes" || { echo "a release is built from a commit: commit or remove what git status shows"; exit 1; }
+	@$(CARGO) metadata --locked --format-version 1 >/dev/null
 	@rm -rf $(DIST) target/debian target/generate-rpm; mkdir -p $(DIST)
 	@umask 022; $(MAKE) --no-print-directory TOOLS="$(TOOLS)" PACKAGE_VENV="$(PACKAGE_VENV)" release-files
 

@@ -12,10 +12,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-SECOND = REPO / "target" / "a-second-folder-with-a-longer-path" / "saltcellar"
 
 
 def run(*command, **how):
@@ -25,17 +25,15 @@ def run(*command, **how):
         sys.exit(f"release-check: {' '.join(map(str, command))} ended with {done.returncode}")
 
 
-def build():
-    """A second release of this commit. Returns its directory. Tools that are installed below target/ are used again."""
-    shutil.rmtree(SECOND, ignore_errors=True)
-    SECOND.parent.mkdir(parents=True, exist_ok=True)
-    run("git", "clone", "--quiet", "--shared", REPO, SECOND)
+def build(second):
+    """A second release of this commit in a folder. Returns its files' directory. Installed tools are reused."""
+    run("git", "clone", "--quiet", "--shared", REPO, second)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "CARGO_TARGET_DIR"))}
     tools = [f"{name}={REPO / 'target' / path}" for name, path in (("TOOLS", "tools"), ("PACKAGE_VENV", "package-venv"))]
     before = os.umask(0o002)
-    run("make", "--no-print-directory", "release", *tools, cwd=SECOND, env=env, stdout=subprocess.DEVNULL)
+    run("make", "--no-print-directory", "release", *tools, cwd=second, env=env, stdout=subprocess.DEVNULL)
     os.umask(before)
-    return SECOND / "target" / "dist"
+    return second / "target" / "dist"
 
 
 def differences(one, two):
@@ -57,12 +55,14 @@ def main():
     one = Path(sys.argv[1]).resolve()
     if not (one / "SHA256SUMS").exists():
         sys.exit(f"release-check: {one} has no SHA256SUMS: run `make release` first")
-    two = build()
+    # Outside the first checkout: cargo and rustup also read the settings of the directories above.
+    scratch = Path(tempfile.mkdtemp(prefix="saltcellar-a-second-folder-with-a-longer-path-"))
+    two = build(scratch / "saltcellar")
     found = differences(one, two)
     if found:
         sys.exit("release-check: two builds of one commit differ:\n  " + "\n  ".join(found) + f"\n  ({one}, {two})")
     print(f"release-check: {len(list(one.iterdir()))} files are equal in two builds")
-    shutil.rmtree(SECOND.parent)
+    shutil.rmtree(scratch)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ def main():
     """Write the bill, and remove what cargo-cyclonedx left in the checkout."""
     checkout, into = sys.argv[1:]
     made = glob.glob(f"{checkout}/**/*.cdx.json", recursive=True)
-    made = [path for path in made if "/target/" not in path]
+    # Relative to the checkout, which may itself be below a directory of this name.
+    made = [path for path in made if Path(path).relative_to(checkout).parts[0] != "target"]
     (program,) = [path for path in made if re.fullmatch(r"saltcellar(_bin)?\.cdx\.json", os.path.basename(path))]
     found = bill(checkout, Path(program).read_text(encoding="utf-8"))
     if len(found["components"]) < 2:

@@ -3,9 +3,11 @@
 The extension's packages: a source distribution, a wheel that is built from it, and a directory for
 ``module_dirs``.
 
-    python salt/tools/package.py                writes both packages to salt/dist/, prints their
-    paths python salt/tools/package.py --dir DIR      writes them there python salt/tools/package.py
-    --modules DIR  writes the directory that Salt loads by its option ``module_dirs``
+    package.py                  writes both packages to salt/dist/ and prints their paths
+
+    package.py --dir DIR        writes them to DIR
+
+    package.py --modules DIR    writes the directory that Salt loads by its option ``module_dirs``
 
 The packages need a Python with setuptools and wheel; nothing is downloaded. Their contents are
 checked: the package and its licence, and nothing else, so that a forgotten file is detected here
@@ -61,7 +63,8 @@ if _LIB not in sys.path:
     sys.path.insert(0, _LIB)
 _FOUND = sys.modules.get("saltext.saltcellar")
 if _FOUND is not None and not (
-    _FOUND.__file__.startswith(_LIB) and getattr(_FOUND, "__version__", None) == "{version}"
+    (getattr(_FOUND, "__file__", None) or "").startswith(os.path.join(_LIB, ""))
+    and getattr(_FOUND, "__version__", None) == "{version}"
 ):
     # Of a release before an upgrade, or from pip. Who imported it keeps it; this module needs its
     # own.

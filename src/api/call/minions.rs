@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{
-    Minion, MinionState, MinionsFilter, MinionsPage, MinionsSort, members, minion, minions_list,
-    not_seen_since,
+    Members, Minion, MinionState, MinionsFilter, MinionsPage, MinionsSort, members, minion,
+    minions_list, not_seen_since,
 };
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::model::Limit;
@@ -58,12 +58,17 @@ impl Run for List {
             .transpose()?;
 
         let only = match (only, silent) {
-            (Some(only), Some(silent)) => Some(only.intersection(&silent).cloned().collect()),
+            (Some(only), Some(silent)) => Some(only.and(silent)),
             (only, silent) => only.or(silent),
         };
+        let Members {
+            highstates_since,
+            events_since,
+            ..
+        } = only.clone().unwrap_or_default();
 
         let filter = MinionsFilter {
-            only,
+            only: only.map(|members| members.ids),
             minion: args.minion,
             attention: args.attention,
             after: args.after,
@@ -73,7 +78,10 @@ impl Run for List {
                 .unwrap_or(MINIONS_ROWS_MAX)
                 .clamp(1, MINIONS_ROWS_MAX),
         };
-        minions_list(&ctx.store, &ctx.others, &filter).map_err(failed)
+        let mut page = minions_list(&ctx.store, &ctx.others, &filter).map_err(failed)?;
+        page.skipped.highstates_since = highstates_since.map(Time);
+        page.skipped.events_since = page.skipped.events_since.max(events_since.map(Time));
+        Ok(page)
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::digest::{DAY_US, DigestView, RunRow};
 use super::minions::{MinionRun, MissingReturns, known, missing_returns};
-use super::missing::last_heard;
+use super::missing::{Heard, last_heard};
 use super::others::Others;
 use crate::base::clock::Micros;
 use crate::base::limits::FLEET_DAYS;
@@ -85,10 +85,31 @@ pub(crate) fn fleet(
         changed: count(MinionState::Changed),
         ok: count(MinionState::Ok),
         missing: missing(store, others)?.len() as u64,
-        not_seen: not_seen(store, &known, a_day_ago(store))?.len() as u64,
+        not_seen: not_seen(store, &known, a_day_ago(store))?.ids.len() as u64,
         days: highstates.days(),
         since: Time(highstates.since),
     })
+}
+
+/// Some of the minions, and what was not examined to find them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Members {
+    pub(crate) ids: BTreeSet<String>,
+    /// Highstates before this time were not examined, although they count.
+    pub(crate) highstates_since: Option<Micros>,
+    /// Events before this time were not examined, although they count.
+    pub(crate) events_since: Option<Micros>,
+}
+
+impl Members {
+    /// Those that are also in another set.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            ids: self.ids.intersection(&other.ids).cloned().collect(),
+            highstates_since: self.highstates_since.max(other.highstates_since),
+            events_since: self.events_since.max(other.events_since),
+        }
+    }
 }
 
 /// The minions that are counted as one state.
@@ -97,14 +118,21 @@ pub(crate) fn members(
     others: &Others,
     digest: &DigestView<'_>,
     state: MinionState,
-) -> Result<BTreeSet<String>, StoreError> {
+) -> Result<Members, StoreError> {
     match state {
-        MinionState::Missing => missing(store, others),
+        MinionState::Missing => Ok(Members {
+            ids: missing(store, others)?,
+            ..Members::default()
+        }),
         MinionState::NotSeen => not_seen_since(store, a_day_ago(store)),
         _ => {
             let highstates = Highstates::read(store, digest)?;
             let meant = highstates.last().filter(|run| state_of(run) == state);
-            Ok(meant.map(|run| run.minion.to_string()).collect())
+            Ok(Members {
+                ids: meant.map(|run| run.minion.to_string()).collect(),
+                highstates_since: highstates.unread_before(),
+                events_since: None,
+            })
         }
     }
 }
@@ -127,6 +155,12 @@ impl Highstates {
             since: runs.since,
             days: first..=today,
         })
+    }
+
+    /// The time before which they were not read, if that is within the days.
+    fn unread_before(&self) -> Option<Micros> {
+        let begin = self.days.start().saturating_mul(DAY_US);
+        (self.since.0 > begin).then_some(self.since)
     }
 
     /// The last one of each minion.
@@ -189,10 +223,7 @@ fn missing(store: &StoreView, others: &Others) -> Result<BTreeSet<String>, Store
 }
 
 /// The minions that were not heard since this time.
-pub(crate) fn not_seen_since(
-    store: &StoreView,
-    since: Micros,
-) -> Result<BTreeSet<String>, StoreError> {
+pub(crate) fn not_seen_since(store: &StoreView, since: Micros) -> Result<Members, StoreError> {
     not_seen(store, &known(store)?, since)
 }
 
@@ -201,7 +232,7 @@ fn not_seen(
     store: &StoreView,
     known: &HashMap<String, Option<Micros>>,
     since: Micros,
-) -> Result<BTreeSet<String>, StoreError> {
+) -> Result<Members, StoreError> {
     let quiet: BTreeSet<&str> = known
         .iter()
         .filter(|(_, at)| at.is_none_or(|at| at < since))
@@ -209,11 +240,15 @@ fn not_seen(
         .collect();
 
     // Those that run no jobs may still send events.
-    let heard = last_heard(store, &quiet)?;
+    let Heard {
+        at: heard,
+        since: examined,
+    } = last_heard(store, &quiet)?;
     let is_silent = |id: &&str| heard.get(id).is_none_or(|at| *at < since);
-    Ok(quiet
-        .into_iter()
-        .filter(is_silent)
-        .map(str::to_owned)
-        .collect())
+    let silent = quiet.into_iter().filter(is_silent);
+    Ok(Members {
+        ids: silent.map(str::to_owned).collect(),
+        highstates_since: None,
+        events_since: examined.filter(|examined| *examined > since),
+    })
 }

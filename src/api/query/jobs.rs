@@ -21,7 +21,7 @@ use crate::store::index::job_summary::load_of;
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
-use crate::wire::outcome::states::StateRow;
+use crate::wire::outcome::states::{StateRow, may_return_states};
 
 /// A filter for lists of jobs; `None` and empty fields do not restrict.
 #[derive(Debug, Clone, Default)]
@@ -153,20 +153,12 @@ impl JobResult {
         row: &JobSummary,
     ) -> Result<bool, StoreError> {
         if self == Self::Changed {
-            // Only states report changes, so jobs of other functions are not read.
-            let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
-            let job = if could {
-                Job::read(store, &row.jid)?
-            } else {
-                None
-            };
-
             let changed = |job: &Job| {
                 job.answers
                     .values()
                     .any(|a| a.states().iter().any(StateRow::changed))
             };
-            return Ok(job.is_some_and(|job| changed(&job)));
+            return Ok(Job::read(store, &row.jid)?.is_some_and(|job| changed(&job)));
         }
 
         let Some(mut job) = Job::read_load(store, &row.jid)? else {
@@ -301,10 +293,15 @@ impl JobFilter {
         let Some(result) = self.result else {
             return Ok(true);
         };
-        if result == JobResult::Changed
-            && let Some(known) = self.changed.contains(listed)
-        {
-            return Ok(known);
+        if result == JobResult::Changed {
+            // Only states report changes, so jobs of other functions are not read. The digest leaves them out in the same way.
+            let funs = words(&listed.row.fun);
+            if !funs.iter().any(|fun| may_return_states(fun)) {
+                return Ok(false);
+            }
+            if let Some(known) = self.changed.contains(listed) {
+                return Ok(known);
+            }
         }
 
         match &self.minion {

@@ -105,16 +105,43 @@ fn path_len(text: &str, before: char) -> Option<usize> {
     (is_unix || is_windows || is_address).then_some(word.len())
 }
 
+/// Codes of failed requests, with the first word of their reason phrases (RFC 9110, section 15.5 and 15.6; RFC 6585). Another number before a
+/// word is no status: `120 Seconds`.
+const HTTP_STATUSES: [(&str, &str); 19] = [
+    ("400", "Bad"),
+    ("401", "Unauthorized"),
+    ("403", "Forbidden"),
+    ("404", "Not"),
+    ("405", "Method"),
+    ("406", "Not"),
+    ("407", "Proxy"),
+    ("408", "Request"),
+    ("409", "Conflict"),
+    ("410", "Gone"),
+    ("412", "Precondition"),
+    ("416", "R"),
+    ("429", "Too"),
+    ("500", "Internal"),
+    ("501", "Not"),
+    ("502", "Bad"),
+    ("503", "Service"),
+    ("504", "Gateway"),
+    ("505", "HTTP"),
+];
+
 /// The status code and the reason phrase's first letter that a text begins with, as in `404 Not Found` (RFC 9112, section 4). It
 /// names the cause, and is not one of the numbers that differ.
 fn http_status(text: &str, before: char) -> Option<&str> {
     if before.is_alphanumeric() {
         return None;
     }
-    match text.as_bytes() {
-        [b'1'..=b'5', b'0'..=b'9', b'0'..=b'9', b' ', b'A'..=b'Z', ..] => text.get(..5),
-        _ => None,
-    }
+    let phrase = text.get(4..)?;
+    let is_status =
+        |(code, word): &&(&str, &str)| text.starts_with(code) && phrase.starts_with(word);
+    let is_spaced = text.as_bytes().get(3) == Some(&b' ');
+    (is_spaced && HTTP_STATUSES.iter().any(|status| is_status(&status)))
+        .then(|| text.get(..5))
+        .flatten()
 }
 
 /// The bytes of the number that a text begins with: digits, or a word of hexadecimal digits.
@@ -191,7 +218,12 @@ mod tests {
                 "a",
                 "Failed to fetch <path>: 404 Not Found, # tries",
             ),
-            ("took 404 seconds, x404 No", "a", "took # seconds, x# No"),
+            ("took 404 seconds, x404 Not", "a", "took # seconds, x# Not"),
+            (
+                "after 120 Seconds, port 443 Failed",
+                "a",
+                "after # Seconds, port # Failed",
+            ),
             ("WIN-RDS29 refused", "WIN-RDS29", "<minion> refused"),
             ("decade facade added", "a", "decade facade added"),
             ("", "web1", ""),

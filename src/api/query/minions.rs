@@ -44,8 +44,10 @@ answers! {
         jobs_checked: u64,
         /// Whether earlier jobs were not examined.
         jobs_skipped: bool,
-        /// Events before this time were not examined for `last_seen`; null if all were. Returns always count.
+        /// Events before this time were not examined for `last_seen`, nor for `not_seen_since`; null if all were. Returns always count.
         events_since: Option<Time>,
+        /// Highstates before this time were not examined for `state`; null if all of the 14 days were. A repeated call examines more.
+        highstates_since: Option<Time>,
         /// Highstates whose states were not read.
         states_unread: u64,
     }
@@ -136,6 +138,7 @@ impl NotRead {
         self.jobs_skipped |= page.jobs_skipped;
         // The latest, because the events before it are missing in one of the pages.
         self.events_since = self.events_since.max(page.events_since);
+        self.highstates_since = self.highstates_since.max(page.highstates_since);
         // Each page reads the states of its own minions.
         self.states_unread += page.states_unread;
     }

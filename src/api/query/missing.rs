@@ -98,7 +98,7 @@ fn grouped(
         return Ok(Vec::new());
     }
 
-    let heard = last_heard(store, &missing.keys().copied().collect())?;
+    let Heard { at: heard, .. } = last_heard(store, &missing.keys().copied().collect())?;
     let busy = busy(store, &missing)?;
     let mut groups: BTreeMap<Silence, MissingGroup> = BTreeMap::new();
     for (id, jid) in missing {
@@ -127,16 +127,25 @@ fn grouped(
     Ok(groups)
 }
 
+/// When minions were heard last.
+#[derive(Default)]
+pub(super) struct Heard<'a> {
+    pub(super) at: HashMap<&'a str, Micros>,
+    /// Entries before this time were not examined; `None` if all were.
+    pub(super) since: Option<Micros>,
+}
+
 /// When minions were heard last: by their latest jobs, of which there is an index, and by the newest entries.
 pub(super) fn last_heard<'a>(
     store: &StoreView,
     ids: &BTreeSet<&'a str>,
-) -> Result<HashMap<&'a str, Micros>, StoreError> {
-    let mut heard: HashMap<&str, Micros> = HashMap::new();
+) -> Result<Heard<'a>, StoreError> {
     // The usual case.
     if ids.is_empty() {
-        return Ok(heard);
+        return Ok(Heard::default());
     }
+
+    let mut heard: HashMap<&str, Micros> = HashMap::new();
 
     let is_wanted = |minion: &[u8]| std::str::from_utf8(minion).is_ok_and(|id| ids.contains(id));
     for (row, _) in store.latest_jobs(&|_, minion| is_wanted(minion))? {
@@ -156,7 +165,10 @@ pub(super) fn last_heard<'a>(
             *last = seen.at.max(*last);
         }
     }
-    Ok(heard)
+    Ok(Heard {
+        at: heard,
+        since: seen.since,
+    })
 }
 
 /// The minions whose last answer to `saltutil.find_job` says that they run the job (`salt/modules/saltutil.py`).

@@ -17,7 +17,6 @@ use crate::cli::format::exit::BadData;
 use crate::cli::{
     Format, Global, ListFlags, ListOf, Listing, Output, Table, Tone, ask, nested, value, yaml,
 };
-use crate::wire::call::Id;
 use crate::wire::msgpack::PackedMap;
 
 #[derive(clap::Subcommand)]
@@ -202,13 +201,7 @@ impl List {
             } else {
                 self.rows.limit()
             }),
-            since: self.filter.when.since(),
-            until: self.filter.when.until(),
-            // There is an index of jobs, which the filter language does not use.
-            jid: self.filter.jid().map(|jid| Id(jid.to_owned())),
-            filter: self.filter.flags.args(),
-            before: self.filter.before,
-            ..calls::events::ListArgs::default()
+            ..self.filter.list_args()
         }
     }
 }
@@ -246,7 +239,7 @@ fn list_and_follow(global: &Global, args: &List) -> anyhow::Result<()> {
         global,
         (&mut out, &mut table),
         call,
-        &Bounds::default(),
+        &Bounds::since(args.filter.when.since()),
         args.show_data,
     )
 }

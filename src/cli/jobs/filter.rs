@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::api::call::events::FilterArgs;
+use crate::api::call::events::{FilterArgs, ListArgs};
 use crate::cli::TimeRange;
+use crate::wire::call::Id;
 
 /// What a consumer can select by.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -104,6 +105,19 @@ impl EventFlags {
     /// The job, unless the text is empty.
     pub(super) fn jid(&self) -> Option<&str> {
         self.jid.as_deref().filter(|jid| !jid.is_empty())
+    }
+
+    /// The arguments of a list of these events.
+    pub(super) fn list_args(&self) -> ListArgs {
+        ListArgs {
+            since: self.when.since(),
+            until: self.when.until(),
+            // There is an index of jobs, which the filter language does not use.
+            jid: self.jid().map(|jid| Id(jid.to_owned())),
+            filter: self.flags.args(),
+            before: self.before,
+            ..ListArgs::default()
+        }
     }
 
     /// The filter in calls that read the log forwards.

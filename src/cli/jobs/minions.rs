@@ -187,6 +187,12 @@ fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
         skipped
             .events_since
             .map(|at| format!("events without a return since {}", short_at(at))),
+        skipped.highstates_since.map(|at| {
+            format!(
+                "highstates since {} (repeat the command for earlier ones)",
+                short_at(at)
+            )
+        }),
         (skipped.states_unread > 0)
             .then(|| format!("{} highstates without their states", skipped.states_unread)),
     ];
@@ -318,6 +324,7 @@ mod tests {
             jobs_checked,
             jobs_skipped,
             events_since: since.map(|at| Time(Micros(at))),
+            highstates_since: since.map(|at| Time(Micros(at))),
             states_unread,
         };
         // The pages that a daemon returns, and the arguments of the calls for them.

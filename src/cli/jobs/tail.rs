@@ -9,7 +9,9 @@ use serde_json::{Map, Value as Json, json};
 use super::event_rows::{columns, line, row};
 use super::filter::EventFlags;
 use crate::api::call as calls;
-use crate::api::call::events::{CountArgs as CountCall, EventGroup, EventRow, FollowArgs, GroupBy};
+use crate::api::call::events::{
+    CountArgs as CountCall, EventGroup, EventRow, FollowArgs, GroupBy, ListArgs as ListCall,
+};
 use crate::base::clock::{Clock, Micros};
 use crate::cli::{
     Column, Format, Global, Output, Table, ask, nested, plain, print_error, short_at, show,
@@ -73,10 +75,12 @@ impl CountArgs {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
+    let [since, until] = [args.filter.when.since(), args.filter.when.until()];
     let bounds = Bounds {
         limit: args.limit.map(ask::rows),
-        until: args.filter.when.until().map(|Time(at)| at),
-        before: args.filter.before,
+        since: since.map(|Time(at)| at),
+        until: until.map(|Time(at)| at),
+        before: end_of(global, &args.filter)?,
     };
 
     // The first call does not wait: its response has the position from which a later connection
@@ -86,7 +90,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         wait_ms: Some(0),
         ..FollowArgs::default()
     };
-    call.start.time = args.filter.when.since();
+    call.start.time = since;
 
     follow(
         global,
@@ -97,27 +101,64 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// Where following ends; without any of them it does not end.
+/// The sequence number before which all events are that may be printed: of a time that has passed, the end of the archive's events before it.
+fn end_of(global: &Global, filter: &EventFlags) -> anyhow::Result<Option<u64>> {
+    let has_passed = |Time(until): Time| until <= Clock::real().now();
+    if !filter.when.until().is_some_and(has_passed) {
+        return Ok(filter.before);
+    }
+
+    // There is an index by time, so the rest of the archive is not read only to find no more events of the time.
+    let call = ListCall {
+        limit: Some(1),
+        ..filter.list_args()
+    };
+    let mut client = ask::connect(global)?;
+    let newest = ask::whole::<calls::events::List>(&mut client, call).context("list events")?;
+    Ok(Some(newest.events.first().map_or(0, |event| event.seq + 1)))
+}
+
+/// What is printed while following, and where it ends; without any of them it does not end.
 #[derive(Default)]
 pub(super) struct Bounds {
     /// After this number of events.
     limit: Option<usize>,
-    /// With the events before this time.
+    /// Only events at or after this time.
+    since: Option<Micros>,
+    /// Only events before this time; ends when it has passed.
     until: Option<Micros>,
     /// With the events before this sequence number.
     before: Option<u64>,
 }
 
+/// Time that an entry may take from its timestamp to the log.
+const STORED_WITHIN: i64 = 1_000_000;
+
 impl Bounds {
-    /// Whether an event is beyond them.
-    fn is_beyond(&self, event: &EventRow) -> bool {
-        self.before.is_some_and(|before| event.seq >= before)
-            || self.until.is_some_and(|until| event.time.0 >= until)
+    /// Only events at or after this time, without an end.
+    pub(super) fn since(time: Option<Time>) -> Self {
+        Self {
+            since: time.map(|Time(at)| at),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the time of an event is within them. An event that waited in a spool has an earlier time than the events before it in the
+    /// log, so its place says nothing.
+    fn has(&self, event: &EventRow) -> bool {
+        self.since.is_none_or(|since| event.time.0 >= since)
+            && self.until.is_none_or(|until| event.time.0 < until)
+    }
+
+    /// The local time at which everything before `until` is stored.
+    fn end(&self) -> Option<i64> {
+        self.until
+            .map(|until| until.0.saturating_add(STORED_WITHIN))
     }
 
     /// How long a call may wait: not beyond the end.
     fn wait_ms(&self, now: Micros) -> u64 {
-        let left = self.until.map(|until| until.0.saturating_sub(now.0) / 1000);
+        let left = self.end().map(|end| end.saturating_sub(now.0) / 1000);
         left.and_then(|left| u64::try_from(left).ok())
             .map_or(WAIT_MS, |left| left.saturating_add(1).min(WAIT_MS))
     }
@@ -126,7 +167,7 @@ impl Bounds {
     /// time or later.
     fn is_passed(&self, next: u64, read_at: Micros) -> bool {
         self.before.is_some_and(|before| next >= before)
-            || self.until.is_some_and(|until| read_at >= until)
+            || self.end().is_some_and(|end| read_at.0 >= end)
     }
 }
 
@@ -157,9 +198,12 @@ pub(super) fn follow(
         };
 
         for event in &found.events {
-            // The log is in the order of sequence numbers, and of times unless a clock was set.
-            if bounds.is_beyond(event) {
+            // The log is in the order of sequence numbers.
+            if bounds.before.is_some_and(|before| event.seq >= before) {
                 return Ok(out.flush()?);
+            }
+            if !bounds.has(event) {
+                continue;
             }
             print(out, table, event, with_data)?;
             left = left.saturating_sub(1);

@@ -430,6 +430,33 @@ fn a_list_of_changed_jobs_is_the_same_from_the_digest_and_from_the_jobs() {
 }
 
 #[test]
+fn wrappers_of_states_are_changed_jobs_in_every_list() {
+    let site = Site::new();
+    let funs = [
+        "state.run_request",
+        "mystate.deploy",
+        "transactional_update.apply",
+        "my.function",
+    ];
+    for (n, fun) in funs.iter().enumerate() {
+        let job = jid(40 - i64::try_from(n).unwrap());
+        site.publish(&job, fun, &["web1"]);
+        site.cellar.answer(&job, "web1", fun, &run(None, true), 0);
+    }
+
+    let since = Micros(Clock::real().now().0 - 60 * MINUTE_US).iso();
+    for query in ["", "&minion=web1"] {
+        for range in [String::new(), format!("&since={since}")] {
+            let page = site.get(&format!("/jobs?result=changed{query}{range}"));
+            let jobs = page["jobs"].as_array().unwrap().iter();
+            let found: Vec<_> = jobs.map(|job| job["fun"].as_str().unwrap()).collect();
+            // The name of the last shows nothing of states.
+            assert_eq!(found, [funs[2], funs[1], funs[0]], "{query} {range}");
+        }
+    }
+}
+
+#[test]
 fn a_rare_result_is_found_behind_the_returns_of_many_minions() {
     let site = Site::new();
     let job = jid(10);

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use rmpv::Value;
 use serde_json::{Value as Json, json};
 
 use super::jobs::run_states;
 use crate::base::clock::{Clock, Micros};
+use crate::base::limits::MISSING_ENTRIES_SEEN;
 use crate::cli::in_process::{cli, document, stderr, text};
 use crate::daemon::in_process::Cellar;
 use crate::model::JidKey;
-use crate::testkit::entries::Asks as _;
+use crate::testkit::entries::{Asks as _, event, value};
 
 const DEPLOY: &str = "20261121054728123456";
 const PING: &str = "20261121064728123456";
@@ -37,6 +39,19 @@ fn archive() -> Cellar {
     }
     cellar.store_event("e", &json!({}));
     cellar
+}
+
+/// Stores an event that waited in a spool: its time is long before those of the events before it in the log.
+fn store_spooled(cellar: &Cellar, tag: &str, at: Micros) {
+    let event = event(tag, value(&json!({})));
+    cellar.ask(
+        "event_return",
+        vec![
+            ("events", Value::Array(vec![event])),
+            ("replay", true.into()),
+            ("at", at.0.into()),
+        ],
+    );
 }
 
 /// The letter of a row.
@@ -109,6 +124,57 @@ fn a_filter_selects_the_same_events_in_list_tail_and_count() {
     assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
 }
 
+#[test]
+fn a_time_range_selects_the_same_events_whatever_their_order_in_the_log() {
+    let cellar = Cellar::start();
+    let now = Clock::real().now();
+    let ago = |minutes: i64| Micros(now.0 - minutes * 60_000_000);
+    for (tag, minutes) in [("t/4", 4), ("t/9", 9), ("t/2", 2), ("t/7", 7)] {
+        store_spooled(&cellar, tag, ago(minutes));
+    }
+
+    let tags = |args: &[&str]| -> BTreeSet<String> {
+        let lines = text(&cellar, &[args, &["--output", "jsonl"]].concat());
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        lines
+            .map(|row: Json| row["tag"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let (eight, three) = (ago(8).iso(), ago(3).iso());
+    for (flags, expected) in [
+        (
+            &["--since", &eight, "--until", &three][..],
+            &["t/4", "t/7"][..],
+        ),
+        (&["--since", "2026-01-01", "--until", &eight], &["t/9"]),
+        (&["--since", &three, "--before", "5"], &["t/2"]),
+        (
+            &["--since", &eight, "--until", &three, "--tag", "*/4"],
+            &["t/4"],
+        ),
+        (
+            &["--since", &eight, "--until", &three, "--before", "3"],
+            &["t/4"],
+        ),
+    ] {
+        let expected: BTreeSet<String> = expected.iter().map(|&tag| tag.to_owned()).collect();
+        assert_eq!(
+            tags(&[&["events", "list"], flags].concat()),
+            expected,
+            "list {flags:?}"
+        );
+        assert_eq!(
+            tags(&[&["events", "tail"], flags].concat()),
+            expected,
+            "tail {flags:?}"
+        );
+        let counted = document(&cellar, &[&["events", "count"], flags].concat());
+        assert_eq!(counted["count"], expected.len(), "count {flags:?}");
+    }
+}
+
 /// The id of a job that was published this many hours ago.
 fn jid(hours: i64) -> String {
     let at = Micros(Clock::real().now().0 - hours * 3_600_000_000);
@@ -156,6 +222,30 @@ fn minions_are_listed_by_their_last_highstate_missing_returns_and_silence() {
 
     let both = cli(&cellar, &["minions", "list", "--failed", "--missing"]);
     assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
+}
+
+#[test]
+fn a_list_of_silent_minions_states_which_events_were_not_examined() {
+    let cellar = Cellar::start();
+    let old = jid(3);
+    cellar.publish(&old, "test.ping", &["web1"]);
+    cellar.answer(&old, "web1", "test.ping", &json!(true), 0);
+
+    let listed = |flags: &[&str]| document(&cellar, &[&["minions", "list"], flags].concat());
+    let quiet = &["--not-seen-since", "1h"][..];
+    let since = |page: &Json| page["skipped"]["events_since"].clone();
+    // Its return was stored just now.
+    assert_eq!(listed(quiet)["minions"], json!([]));
+    assert_eq!(since(&listed(quiet)), Json::Null);
+
+    // More events than are examined for silent minions, and fewer than for a list.
+    for _ in 0..=MISSING_ENTRIES_SEEN / 500 {
+        cellar.store_events((0..500).map(|n| event(&format!("x/{n}"), value(&json!({})))));
+    }
+    assert_eq!(since(&listed(&[])), Json::Null);
+    assert_ne!(since(&listed(quiet)), Json::Null);
+    let printed = text(&cellar, &[&["minions", "list"], quiet].concat());
+    assert!(printed.contains("limited to: events"), "{printed}");
 }
 
 #[test]

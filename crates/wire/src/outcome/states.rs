@@ -93,6 +93,12 @@ pub fn runs_states(fun: &str) -> bool {
         .is_some_and(|name| RUN_STATES.contains(&name))
 }
 
+/// Whether a function may return states: it runs them, or is a wrapper that its name shows, as of `transactional_update` and of modules of a
+/// site. What other functions return is not searched for states.
+pub fn may_return_states(fun: &str) -> bool {
+    runs_states(fun) || fun.contains("state.") || fun.starts_with("transactional_update.")
+}
+
 /// Collects a map of states, or the reasons for its absence; false if the value is neither.
 fn collect<'a>(
     rows: &mut Vec<StateRow<'a>>,

@@ -34,7 +34,7 @@ use crate::base::limits::{
 use crate::model::{Flags, ReadLimits, SeqNo};
 use crate::store::{FoundReturn, ReturnsIn, StoreError, StoreReader, StoreView};
 use crate::wire::outcome::Outcome;
-use crate::wire::outcome::states::runs_states;
+use crate::wire::outcome::states::may_return_states;
 
 /// Microseconds of a day.
 pub(crate) const DAY_US: i64 = 86_400_000_000;
@@ -199,10 +199,18 @@ impl State {
         let name = segment.name();
         let mut range = self.read.get(&name).cloned().unwrap_or(end..end);
 
-        // Upwards: what is new.
-        if range.end < end {
-            self.read_range(log, segment, range.end..end, budget)?;
-            range.end = end;
+        // Upwards: what is new. If that is more than one call may read, downwards from the newest block, as after a start.
+        let known = range.clone();
+        for block in blocks.iter().filter(|block| block.seqs.end > known.end) {
+            if *budget == 0 {
+                range = end..end;
+                break;
+            }
+            let upto = block.seqs.end.min(end).max(range.end);
+            self.read_range(log, segment, range.end..upto, budget)?;
+            range.end = upto;
+        }
+        if range != known {
             self.read.insert(name.clone(), range.clone());
         }
 
@@ -250,7 +258,8 @@ impl State {
         let (fun, flags, failed) = (rows.fun(at), found.flags(), found.failed());
 
         // Of several functions the column names none.
-        let may_have_states = flags.has(Flags::HIGHSTATE) || runs_states(fun) || fun.is_empty();
+        let may_have_states =
+            flags.has(Flags::HIGHSTATE) || may_return_states(fun) || fun.is_empty();
         if rows.at(at) < self.floor || !(failed || may_have_states) {
             return 0;
         }
@@ -300,7 +309,8 @@ impl State {
             failed,
             states,
             failures,
-            // What a peer's master sent by its own daemon has a number, and what a peer passed on has an origin: both are answers.
+            // Seen on this bus only, or by a peer's daemon on its bus only: those returns have a number. What a peer passed on over the bus
+            // has an origin and no number, and is an answer that is not verified here.
             is_bus_only: is_unconfirmed && (standing.origin.is_empty() || standing.number > 0),
             standing,
             segment: segment.clone(),

@@ -55,10 +55,15 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> S
                 bytes(per_day)
             )
         }
-        // Without a job in the last day, or a cache that others cannot read, there is no rate.
-        _ => format!(
+        // Without a job in the last day there is no rate.
+        Ok(_) => format!(
             "{} are usable for entries; for how many days they last, `saltcellar status` shows after a day",
             bytes(usable)
+        ),
+        Err(error) => format!(
+            "{} are usable for entries; for how many days they last, `saltcellar status` shows after a day, because {} cannot be read: {error}",
+            bytes(usable),
+            jobs.display()
         ),
     }
 }
@@ -93,7 +98,11 @@ fn usable(dir: &Path, config: &Config) -> io::Result<u64> {
 fn of_last_day(jobs: &Path, now: Micros) -> io::Result<u64> {
     let since = u64::try_from(now.0.saturating_sub(DAY_US)).unwrap_or(0);
     let since = SystemTime::UNIX_EPOCH + Duration::from_micros(since);
-    let tops: Vec<_> = fs::read_dir(jobs)?.collect::<io::Result<_>>()?;
+    // A master that has run no job yet has none.
+    let Some(tops) = found(fs::read_dir(jobs))? else {
+        return Ok(0);
+    };
+    let tops: Vec<_> = tops.collect::<io::Result<_>>()?;
 
     let (mut examined, mut sum, mut seen) = (0_u64, 0_u64, 0_usize);
     for top in &tops {
@@ -102,7 +111,10 @@ fn of_last_day(jobs: &Path, now: Micros) -> io::Result<u64> {
         }
         examined += 1;
 
-        for job in fs::read_dir(top.path())? {
+        let Some(of_top) = found(fs::read_dir(top.path()))? else {
+            continue;
+        };
+        for job in of_top {
             seen += 1;
             sum += returned_since(&job?.path(), since)?;
         }
@@ -113,29 +125,34 @@ fn of_last_day(jobs: &Path, now: Micros) -> io::Result<u64> {
 
 /// Bytes of a job's `return.p` files, if the job was written to since that time.
 fn returned_since(job: &Path, since: SystemTime) -> io::Result<u64> {
-    // The master may delete a job while its cache is read.
-    let metadata = match fs::metadata(job) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        found => found?,
+    let Some(metadata) = found(fs::metadata(job))? else {
+        return Ok(0);
     };
     if !metadata.is_dir() || metadata.modified()? < since {
         return Ok(0);
     }
 
+    let Some(minions) = found(fs::read_dir(job))? else {
+        return Ok(0);
+    };
     let mut sum = 0;
-    for minion in fs::read_dir(job)? {
-        match fs::metadata(minion?.path().join("return.p")) {
-            Ok(file) => sum += file.len(),
-            // The load and the lists of minions are files of the job, and have no return.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) => {}
-            Err(error) => return Err(error),
-        }
+    for minion in minions {
+        let file = found(fs::metadata(minion?.path().join("return.p")))?;
+        sum += file.map_or(0, |file| file.len());
     }
     Ok(sum)
+}
+
+/// `None` if there is no such file. The master may delete a job while its cache is read, and the load of a job is a file among the directories
+/// of its minions.
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(error),
+        },
+    }
 }
 
 #[cfg(test)]
