@@ -58,7 +58,7 @@ impl Run for List {
             .transpose()?;
 
         let only = match (only, silent) {
-            (Some(only), Some(silent)) => Some(only.and(silent)),
+            (Some(only), Some(silent)) => Some(only.and(&silent)),
             (only, silent) => only.or(silent),
         };
         let Members {

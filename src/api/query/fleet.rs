@@ -103,7 +103,7 @@ pub(crate) struct Members {
 
 impl Members {
     /// Those that are also in another set.
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: &Self) -> Self {
         Self {
             ids: self.ids.intersection(&other.ids).cloned().collect(),
             highstates_since: self.highstates_since.max(other.highstates_since),
