@@ -44,8 +44,14 @@ class Terminal:
     def key(self, keys):
         os.write(self.master, keys.encode())
 
+    def has_output(self, seconds):
+        # Unlike select, for any number of a file.
+        poll = select.poll()
+        poll.register(self.master, select.POLLIN)
+        return poll.poll(1000 * seconds)
+
     def receive(self, seconds):
-        if select.select([self.master], [], [], seconds)[0]:
+        if self.has_output(seconds):
             data = os.read(self.master, 65536)
             self.all += data
             self.show(self.rest + data)
@@ -119,7 +125,7 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < until, self.lines()
             self.receive(0.05)
-        while select.select([self.master], [], [], 0)[0]:
+        while self.has_output(0):
             self.receive(0)
         assert termios.tcgetattr(self.side) == self.before, "the terminal is restored"
         return self.process.returncode
