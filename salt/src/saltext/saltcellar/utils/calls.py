@@ -31,6 +31,7 @@ _TIMES = frozenset(
         "day",
         "events_since",
         "first_return",
+        "highstates_since",
         "last_return",
         "newest",
         "oldest",
