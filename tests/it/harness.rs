@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rmpv::Value;
 use saltcellar::api::client::{Client, ClientError};
@@ -28,7 +29,7 @@ pub(crate) fn ended(child: &mut Child) -> std::process::ExitStatus {
             child.kill().unwrap();
             panic!("process {} did not end within {DEADLINE:?}", child.id());
         }
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -149,7 +150,8 @@ impl Cellar {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::connect(&self.socket()).unwrap()
+        // The host that tests run on may be busy.
+        Client::connect_within(&self.socket(), Duration::from_secs(300)).unwrap()
     }
 
     /// Makes one call on a new connection.
