@@ -353,7 +353,7 @@ pub const TAG_TEMPLATES_MAX: u32 = 1_024;
 /// See [`TAG_TEMPLATES_MAX`].
 pub const TAG_TEMPLATE_BYTES_MAX: usize = 64 * 1024;
 
-/// Jobs of a growing segment sorted in one step, in the path of a commit: about 50 microseconds.
+/// Jobs of an active segment sorted in one step, in the path of a commit: about 50 microseconds.
 pub const JOBS_SORTED_AT_ONCE: usize = 4_096;
 
 /// Memory of sled for the state database.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Call, In, Limited, OF_MINIONS, Run, failed};
 use crate::api::query::{
-    Members, Minion, MinionState, MinionsFilter, MinionsPage, MinionsSort, members, minion,
-    minions_list, not_seen_since,
+    Minion, MinionState, MinionsFilter, MinionsPage, MinionsSort, members, minion, minions_list,
+    not_seen_since,
 };
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::model::Limit;
@@ -61,11 +61,10 @@ impl Run for List {
             (Some(only), Some(silent)) => Some(only.and(&silent)),
             (only, silent) => only.or(silent),
         };
-        let Members {
-            highstates_since,
-            events_since,
-            ..
-        } = only.clone().unwrap_or_default();
+        let (highstates_since, events_since) = only
+            .as_ref()
+            .map(|only| (only.highstates_since, only.events_since))
+            .unwrap_or_default();
 
         let filter = MinionsFilter {
             only: only.map(|members| members.ids),

@@ -135,11 +135,11 @@ fn http_status(text: &str, before: char) -> Option<&str> {
     if before.is_alphanumeric() {
         return None;
     }
-    let phrase = text.get(4..)?;
-    let is_status =
-        |(code, word): &&(&str, &str)| text.starts_with(code) && phrase.starts_with(word);
-    let is_spaced = text.as_bytes().get(3) == Some(&b' ');
-    (is_spaced && HTTP_STATUSES.iter().any(|status| is_status(&status)))
+    let (code, phrase) = (text.get(..4)?.strip_suffix(' ')?, text.get(4..)?);
+    let is_it = |(known, word): &(&str, &str)| code == *known && phrase.starts_with(word);
+    HTTP_STATUSES
+        .iter()
+        .any(is_it)
         .then(|| text.get(..5))
         .flatten()
 }

@@ -24,7 +24,7 @@ pub(crate) use arg_filter::ArgFilter;
 pub(crate) use counts::StateCounts;
 pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
 pub(crate) use digest::{Cause, DAY_US, Digest, DigestView, Failure, RunFailure, Spread, failures};
-pub(crate) use fleet::{Fleet, FleetDay, Members, MinionState, fleet, members, not_seen_since};
+pub(crate) use fleet::{Fleet, FleetDay, MinionState, fleet, members, not_seen_since};
 pub(crate) use job::{Behind, Job, load_of};
 pub(crate) use jobs::{
     ChangedJobs, JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before,

@@ -300,7 +300,7 @@ fn runs_are_counted_once_whatever_was_asked_before_their_segments_were_sealed() 
     assert_eq!(asked(&site, &later), (99, vec![100; 3]));
     assert_eq!(asked(&site, &long_ago), (100, vec![100; 3]));
 
-    // A digest that reads all of it at once finds the same.
+    // A digest that reads all of it in one call finds the same.
     site.cellar.restart();
     assert_eq!(asked(&site, &long_ago), (100, vec![100; 3]));
     assert_eq!(asked(&site, &later).0, 99);

@@ -62,13 +62,16 @@ fn letter(row: &Json) -> char {
     of.map_or('e', |(letter, ..)| *letter)
 }
 
-/// The letters of the events that a command printed, one JSON object a line.
-fn letters(cellar: &Cellar, args: &[&str]) -> BTreeSet<char> {
+/// The rows that a command printed, one JSON object a line.
+fn rows(cellar: &Cellar, args: &[&str]) -> Vec<Json> {
     let lines = text(cellar, &[args, &["--output", "jsonl"]].concat());
-    let lines = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    lines.map(|row| letter(&row)).collect()
+    let rows = lines.lines().map(serde_json::from_str);
+    rows.collect::<Result<_, _>>().unwrap()
+}
+
+/// The letters of the events that a command printed.
+fn letters(cellar: &Cellar, args: &[&str]) -> BTreeSet<char> {
+    rows(cellar, args).iter().map(letter).collect()
 }
 
 #[test]
@@ -134,13 +137,8 @@ fn a_time_range_selects_the_same_events_whatever_their_order_in_the_log() {
     }
 
     let tags = |args: &[&str]| -> BTreeSet<String> {
-        let lines = text(&cellar, &[args, &["--output", "jsonl"]].concat());
-        let lines = lines
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap());
-        lines
-            .map(|row: Json| row["tag"].as_str().unwrap().to_owned())
-            .collect()
+        let tag = |row: &Json| row["tag"].as_str().unwrap().to_owned();
+        rows(&cellar, args).iter().map(tag).collect()
     };
     let (eight, three) = (ago(8).iso(), ago(3).iso());
     for (flags, expected) in [

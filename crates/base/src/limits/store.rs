@@ -59,7 +59,7 @@ pub const SEGMENT_ENTRIES_MAX: u64 = 500_000;
 /// Bytes of a class's name, which is a directory name and part of the header of each log file.
 pub const CLASS_NAME_BYTES_MAX: usize = 28;
 
-/// Classes of a configuration. Each has a growing segment, with its file, its index in memory and its
+/// Classes of a configuration. Each has an active segment, with its file, its index in memory and its
 /// share of every commit.
 pub const CLASSES_MAX: usize = 32;
 
@@ -125,7 +125,7 @@ pub const SEGMENT_BYTES_MIN: u64 = 64 * 1024;
 /// See [`SEGMENT_BYTES_MIN`].
 pub const SEGMENT_ENTRIES_MIN: u64 = 64;
 
-/// Shortest and longest time after which a growing segment is finished because its class is limited by age. A longer time would
+/// Shortest and longest time after which an active segment is finished because its class is limited by age. A longer time would
 /// only increase the data read at start and copied again by a backup.
 pub const SEGMENT_AGE_MIN: Duration = Duration::from_secs(60);
 /// See [`SEGMENT_AGE_MIN`].

@@ -341,7 +341,7 @@ impl AllowedCache {
         let numbering = segment.numbering();
         let ready = self.indexes.ready(segment)?;
         let count = ready.blocks().metas().len();
-        // A growing segment's ids are tested again when it has twice as many blocks: a search of the newest blocks needs no test of ids.
+        // An active segment's ids are tested again when it has twice as many blocks: a search of the newest blocks needs no test of ids.
         let room = match ready {
             Ready::Memory(_) => count.next_power_of_two().max(16),
             Ready::Sealed(_) => count,

@@ -42,7 +42,7 @@ fn filled(name: &str, fun: &str, limits: Limits) -> (tempfile::TempDir, Rig) {
     (dir, rig)
 }
 
-/// In one growing segment, each in a separate block.
+/// In one active segment, each in a separate block.
 fn growing(name: &str, fun: &str) -> (tempfile::TempDir, Rig) {
     filled(name, fun, Limits::default())
 }
