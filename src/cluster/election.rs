@@ -69,6 +69,8 @@ struct Known {
     held: Option<(Duration, Micros)>,
     /// When the lease was taken.
     taken: Duration,
+    /// How often it was taken.
+    term: u64,
     /// What the others had published then is here: what the former leader did is known.
     is_settled: bool,
     /// Who has it, and when that was seen.
@@ -110,6 +112,7 @@ impl Election {
             known: Mutex::new(Known {
                 held: None,
                 taken: Duration::ZERO,
+                term: 0,
                 is_settled: false,
                 seen: None,
                 heard: None,
@@ -152,15 +155,23 @@ impl Election {
         Standing::Unknown(why)
     }
 
+    /// A number that changes whenever this reactor takes the lease: another may have led before.
+    pub(crate) fn term(&self) -> u64 {
+        self.known.lock().term
+    }
+
     /// As if this master had the lease now, or another, or nobody.
     #[cfg(test)]
     pub(crate) fn stand(&self, leader: Option<&str>) {
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
         let is_own = leader == Some(self.own.as_str());
         let other = leader.filter(|_| !is_own);
-        *self.known.lock() = Known {
+        let mut known = self.known.lock();
+        let is_taken = is_own && known.held.is_none();
+        *known = Known {
             held: is_own.then_some((now, wall)),
             taken: now,
+            term: known.term + u64::from(is_taken),
             is_settled: true,
             seen: other.map(|other| (other.to_owned(), now)),
             heard: Some(now),
@@ -409,6 +420,7 @@ impl Candidate<'_> {
                 // A connection that was lost meanwhile changes nothing.
                 if !known.holds(now, wall) {
                     (known.taken, known.is_settled) = (now, false);
+                    known.term += 1;
                 }
                 known.held = Some((now, wall));
                 known.heard = Some(now);

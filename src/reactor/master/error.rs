@@ -36,4 +36,9 @@ impl MasterError {
     pub(crate) fn was_not_done(&self) -> bool {
         !matches!(self, Self::NoAnswer { .. })
     }
+
+    /// True if the master has responded.
+    pub(crate) fn is_response(&self) -> bool {
+        !matches!(self, Self::Unreachable { .. } | Self::NoAnswer { .. })
+    }
 }

@@ -71,7 +71,7 @@ fn until_read<T>(
 /// Open events that were requeued.
 struct Opened {
     depths: HashMap<SeqNo, u32>,
-    /// Those that could not be read, and when that was last tried.
+    /// Those that are not queued yet, and when that was last tried.
     unread: Vec<SeqNo>,
     read: Instant,
 }
@@ -113,20 +113,23 @@ impl Follower {
 
         loop {
             match self.team.change() {
-                Some(Change::Begins) if !self.begin(&mut opened) => return,
+                Some(Change::Begins { term }) if !self.begin(term, &mut opened) => return,
                 Some(Change::Ends) => {
                     opened = Opened::default();
                     self.pending.release_all();
                 }
-                Some(Change::Begins) | None => {}
+                Some(Change::Begins { .. }) | None => {}
             }
             if self.team.is_one() {
-                self.queue_due();
+                self.queue_due(&mut opened);
             }
 
-            // A reactor that does not act queues nothing.
-            if drain.is_stopping() || (self.team.acts() && !self.wait_for_room()) {
+            if drain.is_stopping() {
                 return;
+            }
+            // A reactor that does not act queues nothing.
+            if self.team.acts() && !self.wait_for_room() {
+                continue;
             }
 
             // Open events that could not be read are retried, without delaying new events.
@@ -150,9 +153,15 @@ impl Follower {
     }
 
     /// Continues what a former leader left open; false if the daemon stops.
-    fn begin(&self, opened: &mut Opened) -> bool {
+    fn begin(&self, term: u64, opened: &mut Opened) -> bool {
         // What it did is in the log. Events that are read until then are queued with all others, once.
-        let has_begun = self.read_up_to(self.log.durable(), None) && self.queue_all(opened);
+        if !self.read_up_to(self.log.durable(), None) {
+            return false;
+        }
+
+        // Before the events are queued: the workers make the room that these need.
+        self.gate.begin(term);
+        let has_begun = self.queue_all(opened);
         if has_begun {
             self.team.begun();
         }
@@ -203,17 +212,24 @@ impl Follower {
     }
 
     /// Queues the events that only other masters have, once their twins are not awaited any more.
-    fn queue_due(&self) {
+    fn queue_due(&self, opened: &mut Opened) {
         let snapshot = self.in_use.snapshot();
         for (seq, depth) in self.team.due(&snapshot.settings) {
             if !self.team.acts() {
                 continue;
             }
+            // Of one from before the start the depth is known since all that was open was queued.
+            let known = opened.depths.get(&seq).copied().unwrap_or(0);
+            let depth = depth.max(known);
             match events::load(&self.log, seq) {
                 Ok(Some(event)) => self.queue_open(&snapshot, event, depth),
                 Ok(None) => self.tasks.skip_deleted(seq),
                 Err(error) => {
-                    tracing::error!(%error, event = seq.0, "cannot read an event of another master, it stays open until the next start: run `saltcellar store verify`");
+                    tracing::error!(%error, event = seq.0, "cannot read an event of another master, its reactions wait, retrying: run `saltcellar store verify`");
+                    self.metrics.reactor_event_reads_failed.add(1);
+                    opened.depths.insert(seq, depth);
+                    opened.unread.push(seq);
+                    opened.unread.sort_unstable();
                 }
             }
         }
@@ -245,7 +261,7 @@ impl Follower {
             .restore_depths(&self.log, open.into_iter(), cursor)
     }
 
-    /// Waits for room in the scheduler; false if the daemon stops.
+    /// Waits for room in the scheduler; false if the daemon stops, or if another reactor may lead.
     fn wait_for_room(&self) -> bool {
         let mut counted = false;
         loop {
@@ -257,6 +273,10 @@ impl Follower {
             let mut scheduler = self.pending.lock();
             if scheduler.has_room() && !self.endings.is_full() {
                 return true;
+            }
+            // No worker would make room, and what is queued is no longer this reactor's.
+            if !self.gate.has_begun() {
+                return false;
             }
             // Once per wait, not per check.
             if !counted {
@@ -441,7 +461,7 @@ impl Follower {
         Ok((found, upto))
     }
 
-    /// Queues events that were open when the daemon ended; returns those that could not be read.
+    /// Queues events that were open when the daemon ended; returns those that could not be read or for which there is no room.
     /// `events` is [`Follower::open_events`].
     pub(super) fn resume(
         &self,
@@ -453,6 +473,7 @@ impl Follower {
         let mut open = open.into_iter().peekable();
         while let Some(seq) = open.peek().copied() {
             if !self.wait_for_room() {
+                unread.extend(open);
                 break;
             }
             let snapshot = self.in_use.snapshot();

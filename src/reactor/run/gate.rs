@@ -2,10 +2,11 @@
 //!
 //! # Invariant
 //!
-//! No call begins while either forbids it, and each change of that is logged once.
+//! No call begins while either forbids it, and each change of that is logged once. After an election none begins before the follower has
+//! read what the former leader did.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -21,10 +22,14 @@ pub(super) struct CallGate {
     lease: Mutex<Lease>,
     /// With `reactor.election`; and the settings, which may make it void.
     election: Option<(Arc<Election>, Arc<InUse>)>,
+    /// The term of the election in which the follower has read what former leaders did.
+    begun: AtomicU64,
     /// Calls were blocked when that was last checked.
     was_blocked: AtomicBool,
     clock: Clock,
 }
+
+const NONE_BEGUN: u64 = u64::MAX;
 
 /// The effect of a report of the master's engine.
 pub(super) struct Reported {
@@ -45,6 +50,7 @@ impl CallGate {
         Self {
             lease: Mutex::new(Lease::new(fallback, clock.now())),
             election,
+            begun: AtomicU64::new(NONE_BEGUN),
             was_blocked: AtomicBool::new(false),
             clock,
         }
@@ -70,10 +76,30 @@ impl CallGate {
         self.election().map(|election| election.standing())
     }
 
+    /// The term in which this reactor leads. Without an election there is only one.
+    pub(super) fn term(&self) -> Option<u64> {
+        let Some(election) = self.election() else {
+            return Some(0);
+        };
+        // The term last: one that begins after the standing was read is not taken for the same.
+        (election.standing() == Standing::Leads).then(|| election.term())
+    }
+
+    /// Notes that what former leaders did before this term is read.
+    pub(super) fn begin(&self, term: u64) {
+        self.begun.store(term, Ordering::Release);
+    }
+
+    /// Whether this reactor leads, in the term that [`CallGate::begin`] named. Without an election always.
+    pub(super) fn has_begun(&self) -> bool {
+        self.election().is_none() || self.term() == Some(self.begun.load(Ordering::Acquire))
+    }
+
     /// Whether calls are forbidden now. Logs a change, with its reason.
     pub(super) fn blocks(&self) -> bool {
         let why = self.why().or_else(|| match self.standing()? {
-            Standing::Leads => None,
+            Standing::Leads => (!self.has_begun())
+                .then(|| "this reactor reads what the former leader did".to_owned()),
             Standing::Follows(leader) => Some(format!("the reactor of the master {leader} leads")),
             Standing::Unknown(why) => Some(why),
         });

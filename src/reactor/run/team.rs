@@ -23,7 +23,6 @@ use super::{Event, SeqNo};
 use crate::base::clock::{Clock, Micros, micros};
 use crate::base::limits::{REACTOR_WAVE_BYTES, TWINS_WINDOW, TWINS_WINDOW_EQUAL};
 use crate::base::metrics::Metrics;
-use crate::cluster::election::Standing;
 use crate::model::{Flags, Kind, REACTION_TAG, ReactorSettings};
 use crate::reactor::logged::is_by_reactor;
 use crate::store::{Followed, Start, Store, StoreError};
@@ -46,7 +45,7 @@ pub(super) struct Team {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     /// It queues events from now on, and first what is open.
-    Begins,
+    Begins { term: u64 },
     /// It does not any more.
     Ends,
 }
@@ -93,18 +92,15 @@ impl Team {
 
     /// Compares what this reactor does with what it should. Before it acts, all that is open must be queued: then [`Team::begun`].
     pub(super) fn change(&self) -> Option<Change> {
-        let leads = self
-            .gate
-            .standing()
-            .is_none_or(|standing| standing == Standing::Leads);
-        match (self.acts(), leads) {
-            (false, true) => Some(Change::Begins),
-            (true, false) => {
-                self.acts.store(false, Ordering::Release);
-                Some(Change::Ends)
-            }
-            _ => None,
+        if !self.acts() {
+            return self.gate.term().map(|term| Change::Begins { term });
         }
+        // In another term than it began in, another reactor may have led meanwhile.
+        if self.gate.has_begun() {
+            return None;
+        }
+        self.acts.store(false, Ordering::Release);
+        Some(Change::Ends)
     }
 
     /// Notes that all open events are queued: from now on each is queued when it is read.

@@ -133,7 +133,12 @@ impl Worker {
             is_old,
         };
 
+        let is_one = self.gate.election().is_some();
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
+            // If this reactor leads again, the event was requeued: one of the two tasks makes the calls.
+            if is_one && !is_replay && !self.pending.lock().has(from) {
+                return Step::Done;
+            }
             let tried = self
                 .calls
                 .try_call(&task, &from.rules, &mut progress, planned, permission);

@@ -23,7 +23,7 @@ use super::record::{Mark, call_key, mark};
 use super::scheduler::task::{RuleSet, Task, TaskProgress};
 use super::slots::RunnerSlots;
 use super::traces::Traces;
-use super::{CallerReturn, Executor, ReactionPlan, SeqNo};
+use super::{CallerReturn, Executor, MasterError, ReactionPlan, SeqNo};
 use crate::base::clock::{Clock, Micros, micros};
 use crate::base::limits::{
     MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_RECORD_TIMEOUT, REACTOR_START_TIME,
@@ -409,9 +409,11 @@ impl Calls {
         let answer = self.executor.ask(call, &made.jid, MASTER_TIMEOUT);
         self.traces.answered(start.as_ref(), since, &answer, depth);
 
-        let answer = answer?;
-        self.pending.set_master_unreachable(false, "");
-        Ok(CallOutcome::answered(answer))
+        // A rejection shows as well that the master is there.
+        if answer.as_ref().err().is_none_or(MasterError::is_response) {
+            self.pending.set_master_unreachable(false, "");
+        }
+        Ok(CallOutcome::answered(answer?))
     }
 }
 

@@ -54,8 +54,10 @@ pub(crate) struct Slot {
 /// The rules of a debounced event, and the hash of its minion.
 type DebounceKey = (RuleSet, u64);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scheduler {
+    /// How many items may wait.
+    room: usize,
     settings: Arc<ReactorSettings>,
     ids: HashMap<RuleSet, u32>,
     queues: BTreeMap<u32, RuleQueues>,
@@ -74,6 +76,29 @@ pub(crate) struct Scheduler {
     tasks: usize,
     bytes: usize,
     tiebreaker: u64,
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        Self {
+            room: REACTOR_WAITING_MAX,
+            settings: Arc::default(),
+            ids: HashMap::new(),
+            queues: BTreeMap::new(),
+            next_id: 0,
+            last: 0,
+            parked: BTreeMap::new(),
+            debounce_due: BTreeMap::new(),
+            debounced: HashMap::new(),
+            throttles: Throttles::default(),
+            runners: Runners::default(),
+            master_unreachable: false,
+            waiting: 0,
+            tasks: 0,
+            bytes: 0,
+            tiebreaker: 0,
+        }
+    }
 }
 
 fn hash_of(minion: &str) -> u64 {
@@ -97,7 +122,18 @@ impl Scheduler {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting < REACTOR_WAITING_MAX
+        self.waiting < self.room
+    }
+
+    /// Limits how many items may wait.
+    #[cfg(test)]
+    pub(crate) fn limit(&mut self, room: usize) {
+        self.room = room;
+    }
+
+    /// False if an item in progress was released, because another master's reactor leads or has led.
+    pub(crate) fn has(&self, slot: &Slot) -> bool {
+        self.queues.contains_key(&slot.id)
     }
 
     /// True if an idle worker could start an item.
@@ -109,7 +145,7 @@ impl Scheduler {
 
     /// Notes an event that counted for a rule with `once_per` before the daemon's start.
     pub(crate) fn note_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
-        self.throttles.note(options, minion, at);
+        self.throttles.note(options, minion, None, at);
     }
 
     /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the
@@ -123,11 +159,7 @@ impl Scheduler {
 
         // By the event's time, because the result must not depend on when the event is handled, for
         // example after a restart.
-        if task.replay.is_none()
-            && !self
-                .throttles
-                .is_first(&options, &task.event.minion, task.event.at)
-        {
+        if task.replay.is_none() && !self.throttles.is_first(&options, &task.event) {
             return Some((rules, task.into(), SkipReason::OncePer));
         }
 
@@ -376,7 +408,7 @@ impl Scheduler {
 
     /// Returns an item that continues at that time. The rest of its queue waits behind it.
     pub(crate) fn pause(&mut self, item: QueueItem, slot: &Slot, at: Micros) {
-        if !self.queues.contains_key(&slot.id) {
+        if !self.has(slot) {
             return self.put_back(item);
         }
         self.count_in(&item);
@@ -398,7 +430,7 @@ impl Scheduler {
 
     /// Returns an item that a rate delays, with all others of its rules.
     pub(crate) fn throttle(&mut self, item: QueueItem, slot: &Slot, until: Micros) {
-        if !self.queues.contains_key(&slot.id) {
+        if !self.has(slot) {
             return self.put_back(item);
         }
         self.count_in(&item);
@@ -409,7 +441,7 @@ impl Scheduler {
 
     /// Returns an item that continues once a runner may be started.
     pub(crate) fn await_runner(&mut self, item: QueueItem, slot: &Slot) {
-        if !self.queues.contains_key(&slot.id) {
+        if !self.has(slot) {
             return self.put_back(item);
         }
         self.count_in(&item);

@@ -159,6 +159,27 @@ fn reactions_wait_in_order_while_the_master_is_unreachable() {
 }
 
 #[test]
+fn a_master_that_rejects_a_call_is_reachable() {
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, times| match times {
+        1 => Err(unreachable()),
+        2 => Err(refused()),
+        _ => Ok(yes()),
+    });
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    assert!(harness.status().master_unreachable);
+
+    harness.clock.wind(SECOND);
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    assert!(!harness.status().master_unreachable);
+    harness.wind_until_done();
+    assert_eq!(harness.history(), [done("1")]);
+    harness.stop();
+}
+
+#[test]
 fn a_refused_call_is_retried_then_dead_lettered_and_can_be_replayed() {
     let settings = with(|options| options.tries = 3);
     let harness = Harness::start(rules(&["*"]), settings, |_, times| {

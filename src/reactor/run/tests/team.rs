@@ -1,5 +1,7 @@
 //! Reactors of several masters that elect one of them. The test is the other masters, and NATS.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::config::WithoutQuorum;
 use crate::model::{Entry, MasterName};
@@ -287,6 +289,82 @@ fn a_reactor_that_loses_the_lease_begins_nothing_more_and_forgets_nothing() {
     member.leads(OWN, 1);
     let asked: Vec<_> = (0..4).map(|_| member.harness.next()).collect();
     assert_eq!(asked, ["slow/1", "slow/2", "slow/3", "slow/4"]);
+    member.harness.wait_until_done();
+    assert_eq!(member.stop().1, [""; 0]);
+}
+
+#[test]
+fn a_leader_that_waits_for_room_notices_that_another_leads() {
+    let (member, gate) = leader_that_renders();
+    let harness = &member.harness;
+    harness.reactor.worker.pending.lock().limit(2);
+    harness.wait_for("the follower to wait", |harness| {
+        harness.metrics.reactor_reads_paused.get() > 0
+    });
+
+    member.leads("b", 1);
+    harness.wait_for("the queue to be empty", |harness| {
+        harness.status().waiting == 0
+    });
+    gate.shut(false);
+    member.stop();
+}
+
+#[test]
+fn a_leader_that_led_before_acts_only_after_reading_what_was_done_meanwhile() {
+    let (slow, gate) = slow(&["slow/*", "held/*"]);
+    let held = slow.held.clone();
+    let member = Member::start(OWN, slow, Settings::default());
+    let harness = &member.harness;
+    for tag in ["slow/1", "slow/2", "slow/3"] {
+        member.fires("", tag);
+    }
+    member.has_open(3);
+    harness.wait_for_rendering(&gate);
+
+    // While the follower reads, the lease is lost, and taken again.
+    held.shut(true);
+    member.fires("", "held/1");
+    harness.wait_for("the follower to be held", |_| held.reached() == 1);
+    member.election.stand(Some("b"));
+    member.b_handles_by("slow/*", "slow/2");
+    member.election.stand(Some(OWN));
+
+    // The first event is rendered by now, and its call waits.
+    gate.shut(false);
+    harness.wait_for_the_pause();
+    held.shut(false);
+    // In any order: sets of rules take turns.
+    let asked: BTreeSet<String> = (0..3).map(|_| harness.next()).collect();
+    let open = ["held/1", "slow/1", "slow/3"].map(str::to_owned);
+    assert_eq!(asked, BTreeSet::from(open));
+    harness.wait_until_done();
+    assert_eq!(member.stop().1, [""; 0]);
+}
+
+#[test]
+fn an_event_that_counts_for_once_per_still_does_after_the_lease_was_lost() {
+    let (slow, gate) = slow(&["slow/*"]);
+    let once = with(|options| options.once_per = Some(Duration::from_secs(60)));
+    let member = Member::start(OWN, slow, once);
+    member.fires("", "slow/1");
+    member.fires("", "slow/2");
+    // The second one is skipped.
+    member.has_open(1);
+    member.harness.wait_for_rendering(&gate);
+
+    member.leads("b", 1);
+    member.harness.wait_for("the queue to be empty", |harness| {
+        harness.status().waiting == 0
+    });
+    member.leads(OWN, 1);
+    member
+        .harness
+        .wait_for("it to be queued", |harness| harness.status().waiting == 1);
+
+    // The first worker still has it, and leaves the call to the second.
+    gate.shut(false);
+    assert_eq!(member.harness.next(), "slow/1");
     member.harness.wait_until_done();
     assert_eq!(member.stop().1, [""; 0]);
 }

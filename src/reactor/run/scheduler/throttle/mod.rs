@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_ONCE_MAX;
-use crate::model::{RuleOptions, Throttle};
+use crate::model::{RuleOptions, SeqNo, Throttle};
+use crate::reactor::run::Event;
 
 #[derive(Debug, Default)]
 struct RuleThrottle {
@@ -14,8 +15,18 @@ struct RuleThrottle {
     /// In shadow: the delays that a rate would cause.
     queue: Throttle,
     budget: Throttle,
-    /// By minion: time of the event that counted, and end of its window.
-    once: HashMap<String, (Micros, Micros)>,
+    /// By minion.
+    once: HashMap<String, Counted>,
+}
+
+/// The event of a minion that counted for `once_per`.
+#[derive(Debug)]
+struct Counted {
+    /// `None` if another master's record names it, or one from before the start.
+    event: Option<SeqNo>,
+    at: Micros,
+    /// The end of its window.
+    until: Micros,
 }
 
 #[derive(Debug, Default)]
@@ -39,44 +50,54 @@ impl Throttles {
         self.0.get_mut(rule).expect("it was just added")
     }
 
-    /// True if an event that arrived `at` that time is the first of its minion in the window of
-    /// `once_per`; notes it.
-    pub(crate) fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
+    /// True if an event is the first of its minion in the window of `once_per`; notes it. The
+    /// result is the same if the event is offered again.
+    pub(crate) fn is_first(&mut self, options: &RuleOptions, event: &Event) -> bool {
         if options.once_per.is_none() {
             return true;
         }
 
+        let (minion, at) = (event.minion.as_str(), event.at);
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
-        // An event from before the noted one, handled late, is not in its window.
-        if once
-            .get(minion)
-            .is_some_and(|(from, until)| *from <= at && at < *until)
-        {
-            return false;
+        if let Some(counted) = once.get(minion) {
+            // Offered again, because another master's reactor led meanwhile or its rules changed.
+            if counted.event == Some(event.seq) {
+                return true;
+            }
+            // An event from before the noted one, handled late, is not in its window.
+            if counted.at <= at && at < counted.until {
+                return false;
+            }
         }
 
         if once.len() >= REACTOR_ONCE_MAX {
-            once.retain(|_, (_, until)| at < *until);
+            once.retain(|_, counted| at < counted.until);
         }
         if once.len() >= REACTOR_ONCE_MAX {
             // Forgetting causes an extra reaction, which is better than a missing one.
             once.clear();
         }
 
-        self.note(options, minion, at);
+        self.note(options, minion, Some(event.seq), at);
         true
     }
 
-    /// Notes an event that counted for `once_per`.
-    pub(crate) fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+    /// Notes an event that counted for `once_per`, with its number in this log, if it is known.
+    pub(crate) fn note(
+        &mut self,
+        options: &RuleOptions,
+        minion: &str,
+        event: Option<SeqNo>,
+        at: Micros,
+    ) {
         let Some(window) = options.once_per else {
             return;
         };
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
         let until = at.after(window);
         // An event that is handled late must not replace a later one.
-        if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|(from, _)| *from < at) {
-            once.insert(minion.to_owned(), (at, until));
+        if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|known| known.at < at) {
+            once.insert(minion.to_owned(), Counted { event, at, until });
         }
     }
 

@@ -93,7 +93,17 @@ fn would_start_returns_the_delayed_time_or_none_beyond_the_budget() {
 fn once_per_counts_by_minion_and_window() {
     let mut throttles = Throttles::default();
     let options = options(|o| o.once_per = Some(Duration::from_secs(10)));
-    let mut first = |minion, at| throttles.is_first(&options, minion, Micros(at));
+    let mut seq = SeqNo(0);
+    let mut event = |minion: &str, at| {
+        seq = seq.next();
+        Event {
+            seq,
+            minion: minion.to_owned(),
+            at: Micros(at),
+            ..Event::default()
+        }
+    };
+    let mut first = |minion, at| throttles.is_first(&options, &event(minion, at));
     assert_eq!(
         [first("a", 0), first("a", 1), first("b", 1)],
         [true, false, true]
@@ -106,8 +116,14 @@ fn once_per_counts_by_minion_and_window() {
         ],
         [false, true, false]
     );
+    // The event that counts is offered again.
+    let counted = event("c", 0);
+    let again =
+        [&counted, &event("c", 0), &counted].map(|event| throttles.is_first(&options, event));
+    assert_eq!(again, [true, false, true]);
+
     for n in 0..2 * REACTOR_ONCE_MAX {
-        throttles.is_first(&options, &n.to_string(), Micros(0));
+        throttles.is_first(&options, &event(&n.to_string(), 0));
     }
     assert!(throttles.0["a"].once.len() <= REACTOR_ONCE_MAX);
 }
