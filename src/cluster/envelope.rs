@@ -146,6 +146,15 @@ impl Header {
 #[derive(Debug, Default)]
 pub(crate) struct OpenBlocks(BTreeMap<String, OpenBlock>);
 
+/// A block of which all parts are here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WholeBlock {
+    /// The message with its first part.
+    pub(crate) begun: u64,
+    pub(crate) header: Header,
+    pub(crate) bytes: Vec<u8>,
+}
+
 #[derive(Debug)]
 struct OpenBlock {
     /// The message with its first part.
@@ -157,15 +166,14 @@ struct OpenBlock {
 impl OpenBlocks {
     /// Adds the part in a message; returns the block when it is whole. A part that does not continue the last one restarts, or is
     /// dropped if it is not a first one.
-    pub(crate) fn add(
-        &mut self,
-        message: u64,
-        header: Header,
-        part: &[u8],
-    ) -> Option<(Header, Vec<u8>)> {
+    pub(crate) fn add(&mut self, message: u64, header: Header, part: &[u8]) -> Option<WholeBlock> {
         let begun = self.0.remove(&header.origin);
         if header.parts == 1 {
-            return Some((header, part.to_vec()));
+            return Some(WholeBlock {
+                begun: message,
+                header,
+                bytes: part.to_vec(),
+            });
         }
 
         // The whole header is compared, because parts of different blocks must not be joined.
@@ -192,7 +200,11 @@ impl OpenBlocks {
         };
 
         if open.last.part == open.last.parts {
-            return Some((open.last, open.bytes));
+            return Some(WholeBlock {
+                begun: open.begun,
+                header: open.last,
+                bytes: open.bytes,
+            });
         }
         self.0.insert(open.last.origin.clone(), open);
         None
@@ -305,6 +317,13 @@ pub(crate) mod tests {
             origin: "m2".to_owned(),
             ..header
         };
+        let whole = |begun, header, bytes: &[u8]| {
+            Some(WholeBlock {
+                begun,
+                header,
+                bytes: bytes.to_vec(),
+            })
+        };
         let mut open = OpenBlocks::default();
         assert_eq!(open.add(1, part(2, 3), b"b"), None);
         assert_eq!(open.add(2, part(1, 3), b"a"), None);
@@ -315,13 +334,13 @@ pub(crate) mod tests {
         assert_eq!(open.add(5, other(part(1, 2)), b"x"), None);
         assert_eq!(open.add(6, part(2, 3), b"b"), None);
         assert_eq!(open.read_up_to(6), 3);
-        let whole = open.add(7, other(part(2, 2)), b"y");
-        assert_eq!(whole, Some((other(part(2, 2)), b"xy".to_vec())));
-        let whole = open.add(8, part(3, 3), b"c");
-        assert_eq!(whole, Some((part(3, 3), b"abc".to_vec())));
+        let found = open.add(7, other(part(2, 2)), b"y");
+        assert_eq!(found, whole(5, other(part(2, 2)), b"xy"));
+        let found = open.add(8, part(3, 3), b"c");
+        assert_eq!(found, whole(4, part(3, 3), b"abc"));
         assert_eq!(open.read_up_to(8), 8);
-        let whole = open.add(9, part(1, 1), b"x");
-        assert_eq!(whole, Some((part(1, 1), b"x".to_vec())));
+        let found = open.add(9, part(1, 1), b"x");
+        assert_eq!(found, whole(9, part(1, 1), b"x"));
 
         // Sent again from its first part on, and then never ended.
         assert_eq!(open.add(10, part(1, 3), b"a"), None);

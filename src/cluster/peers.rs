@@ -277,6 +277,16 @@ impl Peers {
         newest.map_or(0, |mark| mark.number)
     }
 
+    /// Whether entries of a master are taken: a history has a limited number of masters. It is one of them from now on.
+    pub(crate) fn know(&self, master: &str) -> bool {
+        let mut state = self.state.lock();
+        let is_known = master == self.own.as_str() || state.may_know(master);
+        if is_known {
+            state.peers.entry(master.to_owned()).or_default();
+        }
+        is_known
+    }
+
     /// Notes that the entries of an origin up to a number are on disk. Adds it to what is to be saved.
     pub(crate) fn have(
         &self,
@@ -736,6 +746,10 @@ mod tests {
         }
         assert_eq!(rig.peers.all().len(), CLUSTER_PEERS_MAX);
         assert!(rig.peers.foreign() > 0);
+
+        // Nor are entries taken of further masters.
+        assert!(rig.peers.know("m1") && rig.peers.know("m2"));
+        assert!(!rig.peers.know("another"));
     }
 
     #[test]

@@ -26,15 +26,15 @@ use tokio::sync::oneshot;
 use crate::base::backoff::Backoff;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    CLUSTER_BATCH_BYTES, CLUSTER_BEAT, CLUSTER_PIN_CHECK, CLUSTER_RETRY_MAX, CLUSTER_SAVE_ENTRIES,
-    SOURCE_LOG_INTERVAL, STOP_CHECK,
+    CLUSTER_BATCH_BYTES, CLUSTER_BEAT, CLUSTER_PEERS_MAX, CLUSTER_PIN_CHECK, CLUSTER_RETRY_MAX,
+    CLUSTER_SAVE_ENTRIES, SOURCE_LOG_INTERVAL, STOP_CHECK,
 };
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::client::nats::Connection;
 use crate::client::secret::Revealed;
-use crate::cluster::envelope::{self, Header, OpenBlocks};
+use crate::cluster::envelope::{self, Header, OpenBlocks, WholeBlock};
 use crate::cluster::holds::{self, KnownDigest, Told};
 use crate::cluster::numbering::OwnNumbering;
 use crate::cluster::peers::{Beat, Mark, Peers, Place};
@@ -71,24 +71,22 @@ const GAP_TAG: &[u8] = b"saltcellar/gap/replication";
 enum Bad {
     /// It is passed over and counted: the reason.
     Rejected(String),
-    /// Nothing of its origin may be read before it: the reason.
-    Wait(String),
+    /// Nothing of its origin may be read before it: the reason, and the message with its first part.
+    Wait(String, u64),
     /// Nothing at all can be read now: the reason.
     Stop(String),
 }
 
 impl Bad {
-    fn of_other_release(why: &dyn std::fmt::Display) -> Self {
-        Self::Wait(format!(
-            "{why}; all masters of a history need releases that read each other"
-        ))
+    fn of_other_release(why: &dyn std::fmt::Display, begun: u64) -> Self {
+        let why = format!("{why}; all masters of a history need releases that read each other");
+        Self::Wait(why, begun)
     }
-}
 
-impl From<envelope::Rejected> for Bad {
-    fn from(why: envelope::Rejected) -> Self {
+    /// Why a message is no part of a block.
+    fn of_message(why: &envelope::Rejected, number: u64) -> Self {
         match why {
-            envelope::Rejected::Newer(_) => Self::of_other_release(&why),
+            envelope::Rejected::Newer(_) => Self::of_other_release(why, number),
             _ => Self::Rejected(why.to_string()),
         }
     }
@@ -432,12 +430,12 @@ impl Inbox {
                     tracing::warn!(number, subject = %message.subject, why, "stream message rejected: see `saltcellar status`");
                 }
             }
-            Err(Bad::Wait(why)) => {
+            Err(Bad::Wait(why, begun)) => {
                 let name = master.as_ref().map(crate::model::MasterName::as_str);
                 peers.rejected(name, &why);
                 metrics.cluster_messages_rejected.add(1);
                 self.waiting
-                    .insert(name.unwrap_or_default().to_owned(), number);
+                    .insert(name.unwrap_or_default().to_owned(), begun);
                 tracing::error!(
                     number,
                     master = name,
@@ -470,11 +468,17 @@ impl Inbox {
         if self.waiting.contains_key(master) {
             return Ok(());
         }
-        let (header, part) = Header::read(payload)?;
+        let (header, part) = Header::read(payload).map_err(|why| Bad::of_message(&why, message))?;
         if header.origin != master {
             return Err(Bad::Rejected(format!(
                 "it claims to be of {:?} under the subject of {master:?}",
                 header.origin
+            )));
+        }
+        // Where NATS has no users, anybody can make up names.
+        if !self.parts.peers.know(master) {
+            return Err(Bad::Rejected(format!(
+                "its history has more than {CLUSTER_PEERS_MAX} masters"
             )));
         }
 
@@ -492,11 +496,16 @@ impl Inbox {
             return Ok(());
         }
 
-        let Some((header, bytes)) = self.open_blocks.add(message, header, part) else {
+        let Some(whole) = self.open_blocks.add(message, header, part) else {
             return Ok(());
         };
+        let WholeBlock {
+            begun,
+            header,
+            bytes,
+        } = whole;
         let blocks = exchange::read(&bytes).map_err(|why| match why {
-            NoBlock::OtherVersion(_) => Bad::of_other_release(&why),
+            NoBlock::OtherVersion(_) => Bad::of_other_release(&why, begun),
             NoBlock::Damaged(what) => Bad::Rejected(what),
         })?;
         let first = blocks.first().map(|block| block.rows().seq(0).0);

@@ -211,7 +211,7 @@ impl OutboxTransport {
 
         let mut own = numbering.get();
         let mut messages = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut raw_bytes) = (0, 0);
         let mut entries = 0;
         let is_shared = |item: &&Item| {
             let event = &item.event;
@@ -234,7 +234,7 @@ impl OutboxTransport {
             bytes += block.len() as u64;
             entries += block.entries as u64;
             messages.extend(self.messages(&own, before, &block, open.payload_max)?);
-            metrics.cluster_raw_bytes_sent.add(block.raw_bytes);
+            raw_bytes += block.raw_bytes;
         }
 
         let count = messages.len();
@@ -251,6 +251,7 @@ impl OutboxTransport {
 
         metrics.cluster_entries_sent.add(entries);
         metrics.cluster_bytes_sent.add(bytes);
+        metrics.cluster_raw_bytes_sent.add(raw_bytes);
         numbering
             .published(own.published, store.settings())
             .map_err(|error| error.to_string())?;
