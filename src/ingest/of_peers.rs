@@ -95,7 +95,7 @@ pub(super) fn accept(policy: &Policy, metrics: &Metrics, entry: &Entry<'_>, to: 
                 metrics.cluster_entries_rejected.add(1);
                 return;
             };
-            policy.pass_instead(entry, body)
+            policy.pass_mended(entry, body, why)
         }
     };
     if let Some(accepted) = accepted {

@@ -206,7 +206,7 @@ impl Policy {
             // The minion has answered: without its return Salt would count it as missing.
             let event = read_event(tag, data, source, at, self.peer_mark());
             if let Some(body) = self.within_limit(&event.entry()) {
-                return Ok(self.pass_instead(&event.into_parts().0, body));
+                return Ok(self.pass_without_value(&event.into_parts().0, body));
             }
 
             // Without the mark of a peer it is as long as on its own master, which stores it.
@@ -254,10 +254,17 @@ impl Policy {
             Err(_) => mended(&body).ok()?,
         };
 
-        if entry.tag.len() + body.len() > self.entry_bytes_max {
-            return None;
-        }
+        Some(body).filter(|body| entry.tag.len() + body.len() <= self.entry_bytes_max)
+    }
 
+    /// As [`Policy::pass`], with a body of [`Policy::within_limit`].
+    pub(crate) fn pass_without_value<'a>(
+        &self,
+        entry: &Entry<'a>,
+        body: Vec<u8>,
+    ) -> Option<Accepted<'a>> {
+        // Counted only now, because a rule may drop it.
+        let accepted = self.pass_instead(entry, body)?;
         self.metrics.returns_without_value.add(1);
         self.log("return without value", || {
             tracing::warn!(
@@ -269,16 +276,22 @@ impl Policy {
                 "return too large, stored without its value: raise `store.entry_bytes_max`"
             );
         });
-
-        Some(body)
+        Some(accepted)
     }
 
     /// The body of a return with the parts replaced that Salt's codec cannot read; rejects one that is not msgpack.
     pub(crate) fn mend(&self, entry: &Entry<'_>, why: Unreadable) -> Result<Vec<u8>, RejectReason> {
-        let Ok(body) = mended(entry.body) else {
-            return Err(self.reject(entry, why));
-        };
+        mended(entry.body).map_err(|_| self.reject(entry, why))
+    }
 
+    /// As [`Policy::pass`], with a body of [`Policy::mend`].
+    pub(crate) fn pass_mended<'a>(
+        &self,
+        entry: &Entry<'a>,
+        body: Vec<u8>,
+        why: Unreadable,
+    ) -> Option<Accepted<'a>> {
+        let accepted = self.pass_instead(entry, body)?;
         self.metrics.returns_repaired.add(1);
         self.log("mended", || {
             tracing::warn!(
@@ -286,15 +299,11 @@ impl Policy {
                 "return stored without the parts that Salt's codec cannot read"
             );
         });
-        Ok(body)
+        Some(accepted)
     }
 
     /// As [`Policy::pass`], with another body.
-    pub(crate) fn pass_instead<'a>(
-        &self,
-        entry: &Entry<'a>,
-        body: Vec<u8>,
-    ) -> Option<Accepted<'a>> {
+    fn pass_instead<'a>(&self, entry: &Entry<'a>, body: Vec<u8>) -> Option<Accepted<'a>> {
         let changed = Entry {
             body: &body,
             ..*entry
@@ -349,7 +358,7 @@ impl Policy {
             }
             let body = self.mend(&entry, why)?;
             self.inspect(&event);
-            return Ok(self.pass_instead(&event.into_parts().0, body));
+            return Ok(self.pass_mended(&event.into_parts().0, body, why));
         }
 
         self.inspect(&event);
@@ -615,6 +624,7 @@ fn shown(tag: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::base::limits::FILTER_BYTES_MAX;
+    use crate::base::metrics::Counter;
     use crate::model::word::Word as _;
     use crate::model::{Builtin, Flags, RetcodePattern};
     use crate::wire::filter::Condition;
@@ -960,6 +970,27 @@ mod tests {
             ),
             (2, 2, 2)
         );
+    }
+
+    #[test]
+    fn a_return_that_a_rule_drops_does_not_count_as_stored_without_parts() {
+        let (policy, metrics) = policy(&[rule(Action::Drop, "*")], &[]);
+        let values: [&[u8]; 2] = [
+            &[b"\xdb\0\x20\0\0", &vec![b'a'; 2 << 20][..]].concat(),
+            b"\xd4\xff\0",
+        ];
+        for value in values {
+            let mut w = Writer::new();
+            w.map(3).str("id").str("web1").str("jid").str("1");
+            w.str("return").raw(value);
+            let (tag, data) = (b"salt/job/1/ret/web1", w.into_bytes());
+            let read = policy.event(tag, &data, Source::Bus, NOW);
+            assert!(matches!(read, Ok(None)), "{read:?}");
+        }
+
+        assert_eq!(metrics.entries_filtered.get(), 2);
+        let stored = [&metrics.returns_without_value, &metrics.returns_repaired];
+        assert_eq!(stored.map(Counter::get), [0, 0]);
     }
 
     #[test]

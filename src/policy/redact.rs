@@ -164,6 +164,8 @@ struct CompiledRule {
     /// Its index among the counts.
     rule: usize,
     scope: Scope,
+    /// A further condition.
+    within: Option<Scope>,
     keys: Vec<KeyGlob>,
     /// Matches any body that may contain one of the keys; `None` if no such expression exists.
     hint: Option<Regex>,
@@ -212,12 +214,18 @@ impl CompiledRule {
         Self {
             rule,
             scope,
+            within: None,
             keys: keys.iter().map(KeyGlob::new).collect(),
             hint: hint(keys),
             paths: Vec::new(),
             patterns: Vec::new(),
             blocks: false,
         }
+    }
+
+    fn is_for(&self, entry: &Entry<'_>, root: &[u8]) -> bool {
+        let mut scopes = std::iter::once(&self.scope).chain(&self.within);
+        scopes.all(|scope| scope.matches(entry, || funs_of(root)))
     }
 
     /// Whether it can match anything in these bytes.
@@ -282,11 +290,11 @@ impl Redactor {
                     ));
 
                     // Whatever a function of `pillar` returns is pillar data.
-                    let scope = Scope {
+                    let mut returns = CompiledRule::new(n, rule.scope(), &[]);
+                    returns.within = Some(Scope {
                         fun: globs(&["pillar.*", "runner.pillar.*"]),
-                        ..rule.scope()
-                    };
-                    let mut returns = CompiledRule::new(n, scope, &[]);
+                        ..Scope::default()
+                    });
                     returns.paths = vec![globs(&["return"])];
                     parts.push(returns);
                 }
@@ -405,7 +413,7 @@ impl Redactor {
         let concerned: Vec<&CompiledRule> = self
             .parts
             .iter()
-            .filter(|part| part.scope.matches(entry, || funs_of(root)) && part.may_find(body))
+            .filter(|part| part.is_for(entry, root) && part.may_find(body))
             .collect();
         if concerned.is_empty() {
             return (Redacted::Untouched, 0);
@@ -1187,6 +1195,31 @@ mod tests {
             redacted(&ids, Kind::Return, "x", &inner("secret")),
             inner(REDACTED)
         );
+    }
+
+    #[test]
+    fn a_pillar_rule_for_a_function_leaves_other_functions_alone() {
+        let pillar = |funs: &[&str]| {
+            [RedactRule {
+                fun: globs(funs),
+                builtin: Some(Builtin::Pillar),
+                ..rule()
+            }]
+        };
+        let (value, hidden) = (
+            map(&[("return", "x".into())]),
+            map(&[("return", REDACTED.into())]),
+        );
+        for (funs, fun, expected) in [
+            (&[][..], "pillar.items", &hidden),
+            (&["pillar.get"], "pillar.get", &hidden),
+            (&["pillar.get"], "pillar.items", &value),
+            (&["state.*"], "pillar.items", &value),
+            (&["state.*"], "state.apply", &value),
+        ] {
+            let found = redacted(&pillar(funs), Kind::Return, fun, &value);
+            assert_eq!(found, *expected, "{funs:?} {fun}");
+        }
     }
 
     #[test]

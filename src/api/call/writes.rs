@@ -561,12 +561,12 @@ fn keep_return(
     // returned.
     let accepted = if entry.raw_len() > ctx.entry_bytes_max {
         match ctx.policy.within_limit(&entry) {
-            Some(body) => ctx.policy.pass_instead(&entry, body),
+            Some(body) => ctx.policy.pass_without_value(&entry, body),
             None => return ctx.check_size(&entry),
         }
     } else if let Some(why) = unreadable {
         let body = ctx.policy.mend(&entry, why).map_err(|why| refused(&why))?;
-        ctx.policy.pass_instead(&entry, body)
+        ctx.policy.pass_mended(&entry, body, why)
     } else {
         // The values are known from one walk over the map; hashing does not repeat it.
         let known = fingerprints(&entry, seen.answer);
@@ -717,7 +717,7 @@ impl Save for EventReturn {
                 .flatten();
             // The event of a return is shortened as the return itself is.
             let read = if let Some(body) = short {
-                Ok(ctx.policy.pass_instead(&event.into_parts().0, body))
+                Ok(ctx.policy.pass_without_value(&event.into_parts().0, body))
             } else {
                 // One such event rejects the whole batch, and the extension divides it (docs/WIRE.md).
                 ctx.check_size(&event.entry())?;
