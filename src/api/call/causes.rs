@@ -183,7 +183,8 @@ fn of_time(
         );
     }
 
-    let missing = missing_lately(&ctx.store, &ctx.others, since, wanted).map_err(failed)?;
+    let missing =
+        missing_lately(&ctx.store, &ctx.others, (since, until), wanted).map_err(failed)?;
     Ok(groups.into_page(missing, Some(Time(runs.since)), limit))
 }
 

@@ -28,6 +28,8 @@ answers! {
         missing: u64,
         /// Minions that were not heard for 24 hours.
         not_seen: u64,
+        /// Events before this time were not examined for `not_seen`, although they count.
+        events_since: Option<Time>,
         /// The last days, in UTC, the earliest first; also those without a highstate.
         days: Vec<FleetDay>,
         /// Highstates since this time are counted. It is later than the first day if much is unread: ask again.
@@ -79,13 +81,15 @@ pub(crate) fn fleet(
     let count = |state| states.iter().filter(|known| **known == state).count() as u64;
 
     let known = known(store)?;
+    let silent = not_seen(store, &known, a_day_ago(store))?;
     Ok(Fleet {
         known: known.len() as u64,
         failed: count(MinionState::Failed),
         changed: count(MinionState::Changed),
         ok: count(MinionState::Ok),
         missing: missing(store, others)?.len() as u64,
-        not_seen: not_seen(store, &known, a_day_ago(store))?.ids.len() as u64,
+        not_seen: silent.ids.len() as u64,
+        events_since: silent.events_since.map(Time),
         days: highstates.days(),
         since: Time(highstates.since),
     })

@@ -67,19 +67,18 @@ pub(crate) fn missing_by_silence(
     grouped(store, missing.into_iter().map(|id| (id, jid)).collect())
 }
 
-/// The minions that have not returned one of the newest jobs since a time; of several jobs of a minion the newest counts.
+/// The minions that have not returned one of the newest jobs since a time, and before another; of several jobs of a minion the newest counts.
 pub(crate) fn missing_lately(
     store: &StoreView,
     others: &Others,
-    since: Micros,
+    (since, until): (Micros, Option<Micros>),
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<MissingGroup>, StoreError> {
+    let is_meant = |Time(at): Time| at >= since && until.is_none_or(|until| at < until);
     let MissingReturns { by_minion, .. } = missing_returns(store, others, wanted)?;
     let mut newest = BTreeMap::new();
     for (id, runs) in &by_minion {
-        let recent = runs
-            .iter()
-            .find(|run| run.time.is_none_or(|Time(at)| at >= since));
+        let recent = runs.iter().find(|run| run.time.is_none_or(is_meant));
         if let Some(run) = recent {
             newest.insert(id.as_str(), run.jid.as_str());
         }

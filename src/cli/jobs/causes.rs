@@ -92,13 +92,21 @@ pub(super) fn cause_key(client: &mut Client, jid: &str, beginning: &str) -> anyh
         .context(OPERATION)?
         .ok_or_else(|| unknown(jid).context(OPERATION))?;
 
-    let mut keys = page.causes.into_iter().map(|row| row.key);
-    keys.find(|key| key.starts_with(beginning)).ok_or_else(|| {
-        let shown: String = beginning.chars().take(64).collect();
-        anyhow::anyhow!(
-            "find the cause {shown}: job {jid} has no cause with this key; `saltcellar jobs causes {jid}` lists them"
-        )
-    })
+    let keys = page.causes.into_iter().map(|row| row.key);
+    let mut found: Vec<String> = keys.filter(|key| key.starts_with(beginning)).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (found, _) => {
+            let shown: String = beginning.chars().take(64).collect();
+            let why = match found {
+                Some(_) => "several causes have keys that begin with this",
+                None => "no cause has this key",
+            };
+            anyhow::bail!(
+                "find the cause {shown:?} of job {jid}: {why}; `saltcellar jobs causes {jid}` lists them"
+            )
+        }
+    }
 }
 
 /// The columns of a table of causes; `whole` for one that has a verb to itself.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::base::clock::{Clock, Micros};
-use crate::cli::in_process::{LISTENER, token};
+use crate::cli::in_process::{LISTENER, cli, stderr, token};
 use crate::daemon::in_process::{Cellar, address, get, wait_for};
 use crate::model::JidKey;
 use crate::testkit::entries::Asks as _;
@@ -160,6 +160,9 @@ fn failures_of_a_job_are_grouped_and_each_group_opens_its_returns() {
         next.as_str().unwrap()
     ));
     assert_eq!(second, [ids[4], ids[3], ids[5]]);
+    let several = cli(&site.cellar, &["jobs", "show", &job, "--cause", ""]);
+    let printed = stderr(&several);
+    assert!(printed.contains("several causes have keys"), "{printed}");
     let key = page["causes"][1]["key"].as_str().unwrap();
     assert_eq!(returned(&format!("/jobs/{job}?cause={key}")).0, [ids[1]]);
 
@@ -176,6 +179,24 @@ fn failures_of_a_job_are_grouped_and_each_group_opens_its_returns() {
     let both = site.get(&format!("/causes?jid={job}&since=2026-11-21T06:00:00Z"));
     let message = both["error"]["message"].as_str().unwrap();
     assert!(message.contains("leave them out"), "{message}");
+}
+
+#[test]
+fn missing_returns_are_those_of_jobs_within_the_time_range() {
+    let site = Site::new();
+    site.publish(&jid(30), "test.ping", &["web1"]);
+    let ago = |minutes| Micros(Clock::real().now().0 - minutes * MINUTE_US).iso();
+    let missing = |since, until| {
+        let page = site.get(&format!(
+            "/causes?since={}&until={}",
+            ago(since),
+            ago(until)
+        ));
+        page["missing"].as_array().unwrap().len()
+    };
+    assert_eq!(missing(60, 20), 1);
+    assert_eq!(missing(60, 40), 0, "it was published later");
+    assert_eq!(missing(20, 10), 0, "it was published before");
 }
 
 #[test]
@@ -255,55 +276,116 @@ fn failures_of_the_last_day_and_the_fleet_are_counted_as_they_arrive() {
     assert_eq!(counts(&site.get("/fleet")), [1, 1, 1, 3]);
 }
 
-#[test]
-fn runs_are_counted_once_whatever_was_asked_before_their_segments_were_sealed() {
-    let small = format!("{LISTENER}store: {{segment_bytes_max: 1MiB}}\n");
-    let cellar = Cellar::start_configured(&small);
-    let token = token(&cellar, &["reader", "--scope", "read"]);
-    let mut site = Site { cellar, token };
-    let job = jid(10);
+/// A job whose failures fill segments of 1 MiB, and what the digest knows of it.
+struct LongJob {
+    site: Site,
+    jid: String,
+}
 
-    // The comment of a failed state, different for each minion, with more of it than is grouped by.
-    let fail = |site: &Site, minions: std::ops::Range<u64>| {
+impl LongJob {
+    fn new() -> Self {
+        let small = format!("{LISTENER}store: {{segment_bytes_max: 1MiB}}\n");
+        let cellar = Cellar::start_configured(&small);
+        let token = token(&cellar, &["reader", "--scope", "read"]);
+        Self {
+            site: Site { cellar, token },
+            jid: jid(10),
+        }
+    }
+
+    /// Stores a highstate of each of these minions that failed with a comment of 64 KiB.
+    fn fail(&self, minions: std::ops::Range<u64>) {
         for n in minions {
+            // Different for each minion, with more of it than is grouped by.
             let mut why = "broken\n".to_owned();
             for m in n * 4000..(n + 1) * 4000 {
                 // Digits that compress badly: segments are sealed by their size on disk.
                 write!(why, "{:x}", m.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
             }
-            let id = format!("web{n}");
-            site.cellar
-                .answer(&job, &id, "state.highstate", &run(Some(&why), false), 2);
+            let (id, states) = (format!("web{n}"), run(Some(&why), false));
+            let cellar = &self.site.cellar;
+            cellar.answer(&self.jid, &id, "state.highstate", &states, 2);
         }
-    };
-    let asked = |site: &Site, since: &str| {
-        let causes = site.get(&format!("/causes?since={since}"));
-        let durations = site.get("/durations")["states"].clone();
+    }
+
+    fn causes(&self, since: &str) -> Json {
+        self.site.get(&format!("/causes?since={since}"))
+    }
+
+    /// The failed returns since a time, and the runs of each state of the last days.
+    fn counts(&self, since: &str) -> (u64, Vec<u64>) {
+        let failed = self.causes(since)["failed_returns"].as_u64().unwrap();
+        let durations = self.site.get("/durations")["states"].clone();
         let states = durations.as_array().unwrap().iter();
-        let runs: Vec<u64> = states.map(|row| row["runs"].as_u64().unwrap()).collect();
-        (causes["failed_returns"].as_u64().unwrap(), runs)
-    };
-    let long_ago = Micros(Clock::real().now().0 - 60 * MINUTE_US).iso();
+        let runs = states.map(|row| row["runs"].as_u64().unwrap()).collect();
+        (failed, runs)
+    }
+}
+
+fn an_hour_ago() -> String {
+    Micros(Clock::real().now().0 - 60 * MINUTE_US).iso()
+}
+
+#[test]
+fn runs_are_counted_once_whatever_was_asked_before_their_segments_were_sealed() {
+    let mut job = LongJob::new();
+    let long_ago = an_hour_ago();
 
     // Both are in one active segment, of which the later one is asked for first.
-    fail(&site, 0..1);
+    job.fail(0..1);
     let later = Clock::real().now().iso();
-    fail(&site, 1..2);
-    assert_eq!(asked(&site, &later).0, 1);
-    assert_eq!(asked(&site, &long_ago), (2, vec![2; 3]));
+    job.fail(1..2);
+    assert_eq!(job.counts(&later).0, 1);
+    assert_eq!(job.counts(&long_ago), (2, vec![2; 3]));
 
     // The segment is sealed, and others follow.
-    fail(&site, 2..100);
+    job.fail(2..100);
     wait_for("sealed segments", || {
-        (site.cellar.counter("segments_sealed") >= 2).then_some(())
+        (job.site.cellar.counter("segments_sealed") >= 2).then_some(())
     });
-    assert_eq!(asked(&site, &later), (99, vec![100; 3]));
-    assert_eq!(asked(&site, &long_ago), (100, vec![100; 3]));
+    assert_eq!(job.counts(&later), (99, vec![100; 3]));
+    assert_eq!(job.counts(&long_ago), (100, vec![100; 3]));
 
     // A digest that reads all of it in one call finds the same.
-    site.cellar.restart();
-    assert_eq!(asked(&site, &long_ago), (100, vec![100; 3]));
-    assert_eq!(asked(&site, &later).0, 99);
+    job.site.cellar.restart();
+    assert_eq!(job.counts(&long_ago), (100, vec![100; 3]));
+    assert_eq!(job.counts(&later).0, 99);
+}
+
+#[test]
+fn much_that_is_unread_is_read_by_several_calls_the_newest_first() {
+    let job = LongJob::new();
+    let (long_ago, digest) = (an_hour_ago(), &job.site.cellar.ctx().archive.digest);
+    let read_all = |before: u64, all: u64| {
+        let mut counted = Vec::new();
+        loop {
+            let page = job.causes(&long_ago);
+            counted.push(page["failed_returns"].as_u64().unwrap());
+            let complete_since = page["since"].as_str().unwrap();
+            if complete_since <= long_ago.as_str() {
+                break;
+            }
+            assert!(counted.len() < 1000, "no end: {counted:?}");
+        }
+
+        // A part of what is new at first, and with each call more of what is older.
+        let first = counted[0];
+        assert!(0 < first && first < all - before, "{counted:?}");
+        assert!(counted.len() >= 3, "{counted:?}");
+        assert!(counted.is_sorted(), "{counted:?}");
+        assert_eq!(counted.last(), Some(&all));
+    };
+
+    job.fail(0..60);
+    digest.read_at_most(1);
+    read_all(0, 60);
+
+    // The same if a part is known.
+    job.fail(60..120);
+    read_all(60, 120);
+
+    digest.read_at_most(usize::MAX);
+    assert_eq!(job.counts(&long_ago), (120, vec![120; 3]));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::jobs::run_states;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::MISSING_ENTRIES_SEEN;
 use crate::cli::in_process::{cli, document, stderr, text};
-use crate::daemon::in_process::Cellar;
+use crate::daemon::in_process::{Cellar, wait_for};
 use crate::model::JidKey;
 use crate::testkit::entries::{Asks as _, event, value};
 
@@ -225,14 +225,16 @@ fn minions_are_listed_by_their_last_highstate_missing_returns_and_silence() {
 #[test]
 fn a_list_of_silent_minions_states_which_events_were_not_examined() {
     let cellar = Cellar::start();
-    let old = jid(3);
+    let old = jid(30);
     cellar.publish(&old, "test.ping", &["web1"]);
     cellar.answer(&old, "web1", "test.ping", &json!(true), 0);
 
     let listed = |flags: &[&str]| document(&cellar, &[&["minions", "list"], flags].concat());
     let quiet = &["--not-seen-since", "1h"][..];
     let since = |page: &Json| page["skipped"]["events_since"].clone();
+    let of_fleet = || cellar.ask("fleet", Vec::new())["events_since"].clone();
     // Its return was stored just now.
+    assert!(of_fleet().is_nil());
     assert_eq!(listed(quiet)["minions"], json!([]));
     assert_eq!(since(&listed(quiet)), Json::Null);
 
@@ -242,8 +244,33 @@ fn a_list_of_silent_minions_states_which_events_were_not_examined() {
     }
     assert_eq!(since(&listed(&[])), Json::Null);
     assert_ne!(since(&listed(quiet)), Json::Null);
+    assert!(of_fleet().is_i64(), "{}", of_fleet());
     let printed = text(&cellar, &[&["minions", "list"], quiet].concat());
     assert!(printed.contains("limited to: events"), "{printed}");
+}
+
+#[test]
+fn a_list_of_failed_minions_states_which_highstates_were_not_examined() {
+    let cellar = fleet();
+    let failed = &["minions", "list", "--failed"][..];
+
+    // A block per call: the latest return is examined first, which is that of web2.
+    cellar.ctx().archive.digest.read_at_most(1);
+    let printed = text(&cellar, failed);
+    assert!(!printed.contains("web1"), "{printed}");
+    assert!(
+        printed.contains("limited to: highstates since"),
+        "{printed}"
+    );
+
+    let found = wait_for("all highstates", || {
+        let page = document(&cellar, failed);
+        page["skipped"]["highstates_since"]
+            .is_null()
+            .then_some(page)
+    });
+    assert_eq!(found["minions"][0]["id"], "web1", "{found}");
+    assert!(!text(&cellar, failed).contains("limited to"));
 }
 
 #[test]

@@ -488,6 +488,26 @@ mod tests {
     }
 
     #[test]
+    fn the_lag_of_a_sink_is_drawn_up_to_now() {
+        let view = |lags: &[u64]| {
+            let sink = json!({"name": "s", "state": "running", "lag_history": lags});
+            let data = json!({"sinks": {"sinks": [sink]}, "letters": {"total": 0}});
+            let template = PAGES.get_template("delivery.html").unwrap();
+            let data = Value::from(Serde(&data));
+            template.render(minijinja::context! { data }).unwrap()
+        };
+
+        // The right edge is now, whatever the number of values; the highest lag is at the top.
+        let drawn = view(&[0, 3600, 900]);
+        let label = "aria-label=\"Lag once a minute; now 15m, at most 60m\"";
+        assert!(drawn.contains(label), "{drawn}");
+        let points = "points=\"570,98.0 580,4.0 590,74.0 \"";
+        assert!(drawn.contains(points), "{drawn}");
+
+        assert!(!view(&[5]).contains("<polyline"), "a line of one point");
+    }
+
+    #[test]
     fn a_large_tree_is_cut() {
         let many: Json = (0..2 * PAGE_TREE_NODES_MAX).collect();
         let html = tree(&Value::from(Serde(&many))).to_string();

@@ -97,8 +97,10 @@ struct Standing {
 
 type SegmentName = (Arc<str>, SeqNo);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// How much a call may read.
+    bytes_at_once: usize,
     /// The range of sequence numbers of each segment that was read.
     read: HashMap<SegmentName, Range<SeqNo>>,
     /// By job and minion.
@@ -115,13 +117,35 @@ struct State {
 /// Id and function of a state.
 type StateName = (Arc<str>, Arc<str>);
 
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            bytes_at_once: DIGEST_BYTES_AT_ONCE,
+            read: HashMap::new(),
+            runs: HashMap::new(),
+            texts: HashSet::new(),
+            causes: HashSet::new(),
+            durations: BTreeMap::new(),
+            floor: Micros::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Digest {
+    /// Limits what a call may read: it ends after the block in which it has read this much.
+    pub(crate) fn read_at_most(&self, bytes: usize) {
+        self.state.lock().bytes_at_once = bytes;
+    }
+}
+
 impl State {
     /// Reads what is new, and what is older up to `since`. Returns the time since which everything was read.
     fn update(&mut self, log: &StoreReader, since: Micros) -> Result<Micros, StoreError> {
         let segments = log.segments_of_returns();
         self.forget(log.now(), &segments);
 
-        let mut budget = DIGEST_BYTES_AT_ONCE;
+        let mut budget = self.bytes_at_once;
         let mut complete = since.max(self.floor);
         for segment in &segments {
             if let Some(unread) = self.read_segment(log, segment, since, &mut budget)? {
@@ -182,7 +206,8 @@ impl State {
         self.sweep();
     }
 
-    /// Reads a segment; returns the time of the latest entry that is left unread, if that is after `since`.
+    /// Reads a segment from its newest block downwards: everything that is new, and of what is older the blocks of the time. Returns the
+    /// time after the latest entry that is left unread, if that is after `since`.
     fn read_segment(
         &mut self,
         log: &StoreReader,
@@ -196,46 +221,43 @@ impl State {
         };
 
         let end = last.seqs.end.min(log.durable());
+        let oldest = blocks.iter().position(|block| block.at_max >= since);
+        let oldest = oldest.unwrap_or(blocks.len());
+
         let name = segment.name();
-        let mut range = self.read.get(&name).cloned().unwrap_or(end..end);
+        let known = self.read.get(&name).cloned().unwrap_or(end..end);
+        let mut range = if known.end == end {
+            known.clone()
+        } else {
+            end..end
+        };
+        let mut unread = None;
+        'blocks: for (number, block) in blocks.iter().enumerate().rev() {
+            let start = block.seqs.start;
+            while start < range.start {
+                // New blocks are read whatever their time: the range that was read has no gap.
+                let is_new = range.start > known.end;
+                if number < oldest && !is_new {
+                    break 'blocks;
+                }
+                if *budget == 0 {
+                    let left = blocks.get(oldest..=number).unwrap_or_default();
+                    let latest = left.iter().map(|block| block.at_max).max();
+                    unread = latest.map(|at| Micros(at.0.saturating_add(1)));
+                    break 'blocks;
+                }
 
-        // Upwards: what is new. If that is more than one call may read, downwards from the newest block, as after a start.
-        let known = range.clone();
-        for block in blocks.iter().filter(|block| block.seqs.end > known.end) {
-            if *budget == 0 {
-                range = end..end;
-                break;
+                // Of the active segment, a block may be known in part.
+                let from = if is_new { start.max(known.end) } else { start };
+                self.read_range(log, segment, from..range.start, budget)?;
+                let joins = is_new && from == known.end;
+                range.start = if joins { known.start } else { from };
             }
-            let upto = block.seqs.end.min(end).max(range.end);
-            self.read_range(log, segment, range.end..upto, budget)?;
-            range.end = upto;
-        }
-        if range != known {
-            self.read.insert(name.clone(), range.clone());
         }
 
-        // Downwards, block by block, as far as there are entries of the time.
-        let wanted = blocks.iter().position(|block| block.at_max >= since);
-        let lowest = wanted.unwrap_or(blocks.len());
-        let below = blocks.partition_point(|block| block.seqs.start < range.start);
-        for number in (lowest..below).rev() {
-            let Some(block) = blocks.get(number) else {
-                continue;
-            };
-            if *budget == 0 {
-                let unread = blocks.get(lowest..=number).unwrap_or_default();
-                let latest = unread.iter().map(|block| block.at_max).max();
-                return Ok(latest.map(|at| Micros(at.0.saturating_add(1))));
-            }
-
-            self.read_range(log, segment, block.seqs.start..range.start, budget)?;
-            range.start = block.seqs.start;
-            self.read.insert(name.clone(), range.clone());
-        }
-
-        // Also without a block that was wanted: the next call reads what is new.
-        self.read.entry(name).or_insert(range);
-        Ok(None)
+        // Where the budget did not suffice for what is new, this range replaces the one below: the next call reads on from here.
+        self.read.insert(name, range);
+        Ok(unread)
     }
 
     fn read_range(
