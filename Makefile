@@ -74,7 +74,7 @@ test-rust: ## run the tests of the crates
 # The cases' Pythons are forks of one that has imported Salt. The last step records cases of the site's modules anew, in one process.
 test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
 	@$(MAKE) --no-print-directory fuzz-sls COUNT=$(if $(CI),3000,200)
-	@$(LAB) in-venv --no-extension -- python tests/lab/forked_python.py $(CARGO) test -q --test it reactor_conformance -- --include-ignored
+	@$(LAB) in-venv --no-extension -- python tests/lab/forked_python.py $(CARGO) test -q --lib -- reactor::conformance cli::tests::reactor_lint --include-ignored
 	@[ "$(or $(SALT_RELEASE),3008.3)" != 3008.3 ] || $(LAB) in-venv --no-extension -- python -W ignore tests/lab/reactor_oracle.py check \
 	  $(if $(CI),tests/data/reactor-cases tests/data/reactor-cases-own,$(wildcard tests/data/reactor-cases-own/*-own-site-*.json))
 

@@ -8,12 +8,13 @@
 //!       -> run: order, throttles, retries, records  ->  master: the master's request port
 //! ```
 //!
-//! The reference is Salt 3008.3 (`tests/data/reactor-cases`, [`conformance`]). In cases in which
+//! The reference is Salt 3008.3 (`tests/data/reactor-cases`, `conformance`). In cases in which
 //! Salt's process dies, this reactor logs an ERROR and continues with the next event. [`run`] sends
 //! the calls.
 
 mod call;
-pub mod conformance;
+#[cfg(test)]
+mod conformance;
 mod dispatch;
 mod helper;
 mod latest;

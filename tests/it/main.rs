@@ -127,9 +127,6 @@ mod fnmatch;
 /// The fuzz targets, each for a few seconds.
 mod fuzz_short;
 
-/// The reactor, compared with Salt for the same configurations, files and events.
-mod reactor_conformance;
-
 /// The reactor: changes of configuration, acting reactors, shadow mode.
 mod reactor_changes;
 

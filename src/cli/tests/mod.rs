@@ -15,5 +15,6 @@ mod jobs;
 mod minions;
 mod moving;
 mod outcomes;
+mod reactor_lint;
 mod sinks;
 mod terminal;

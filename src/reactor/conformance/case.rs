@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 /// Why a case cannot run.
 #[derive(Debug, thiserror::Error)]
-pub enum CaseError {
+pub(crate) enum CaseError {
     /// It cannot be read or written.
     #[error("{path}: {error}")]
     Io {
@@ -33,11 +33,11 @@ pub enum CaseError {
 
 /// A case.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub(crate) struct Case {
     /// Its name.
-    pub id: String,
+    pub(crate) id: String,
     /// The case's advice about following Salt.
-    pub advice: String,
+    pub(crate) advice: String,
     pub(super) master_config: String,
     pub(super) files: Vec<(String, FileText)>,
     pub(super) events: Vec<Json>,
@@ -55,7 +55,7 @@ pub(super) enum FileText {
 }
 
 /// The case files of a directory, sorted.
-pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
+pub(crate) fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
     let io = |error| CaseError::Io {
         path: dir.to_owned(),
         error,
@@ -79,7 +79,7 @@ pub fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
 
 impl Case {
     /// Reads a case.
-    pub fn read(path: &Path) -> Result<Self, CaseError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, CaseError> {
         let no_case = |what: String| CaseError::NoCase {
             path: path.to_owned(),
             what,

@@ -22,16 +22,19 @@ use crate::reactor::signature::Signature;
 
 /// Options of a run.
 #[derive(Debug, Clone, Default)]
-pub struct ConformanceOptions {
+pub(crate) struct ConformanceOptions {
     /// A Python with Salt, for cases that require it.
-    pub salt_python: Option<PathBuf>,
+    pub(crate) salt_python: Option<PathBuf>,
     /// Signatures recorded with Salt: `{"runner": {function: signature}, "wheel": {..}}`. Python is
     /// asked for others only: its start takes longer than a case.
-    pub signatures: Json,
+    pub(crate) signatures: Json,
 }
 
 /// Runs a case.
-pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {
+pub(crate) fn check_case(
+    case: &Case,
+    options: &ConformanceOptions,
+) -> Result<CaseResult, CaseError> {
     let mut result = CaseResult {
         id: case.id.clone(),
         differences: Vec::new(),

@@ -13,25 +13,25 @@ mod result;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-pub use self::case::{Case, CaseError, read_cases};
-pub use self::check::{ConformanceOptions, check_case};
-pub use self::result::{CaseResult, Difference, Layer};
+pub(crate) use self::case::{Case, CaseError, read_cases};
+pub(crate) use self::check::{ConformanceOptions, check_case};
+pub(crate) use self::result::{CaseResult, Difference, Layer};
 
 /// The results of all cases.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub(crate) struct Report {
     /// One per case.
-    pub results: Vec<CaseResult>,
+    pub(crate) results: Vec<CaseResult>,
 }
 
 impl Report {
     /// The cases that did not pass.
-    pub fn failing(&self) -> impl Iterator<Item = &CaseResult> {
+    pub(crate) fn failing(&self) -> impl Iterator<Item = &CaseResult> {
         self.results.iter().filter(|result| !result.passed())
     }
 
     /// The last line of the output.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let failing: Vec<&CaseResult> = self.failing().collect();
         let need_salt = failing
             .iter()
@@ -58,7 +58,7 @@ impl Report {
 }
 
 /// Runs all cases of these directories, and passes each result to `tell`.
-pub fn run(
+pub(crate) fn run(
     dirs: &[PathBuf],
     options: &ConformanceOptions,
     mut tell: impl FnMut(&CaseResult),
@@ -84,7 +84,7 @@ pub fn run(
                 needs_salt: None,
             });
 
-            // Each at once, because all of them take a while.
+            // One by one, because all of them take a while.
             tell(&result);
             report.results.push(result);
         }
@@ -93,5 +93,4 @@ pub fn run(
     Ok(report)
 }
 
-#[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A part of a case, in the order of comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Layer {
+pub(crate) enum Layer {
     /// The case itself.
     Case,
     /// The option `reactor` as read.
@@ -31,7 +31,7 @@ pub enum Layer {
 
 impl Layer {
     /// The name in the case files.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Layer::Case => "case",
             Layer::EffectiveReactor => "effective_reactor",
@@ -50,15 +50,15 @@ impl Layer {
 
 /// A difference from Salt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// The event, from 1; 0 is the configuration.
-    pub event: usize,
+    pub(crate) event: usize,
     /// The differing part.
-    pub layer: Layer,
+    pub(crate) layer: Layer,
     /// The expected and the actual value.
-    pub what: String,
+    pub(crate) what: String,
     /// True if only a rendered text differs, with the same meaning.
-    pub lesser: bool,
+    pub(crate) lesser: bool,
 }
 
 impl fmt::Display for Difference {
@@ -77,20 +77,20 @@ impl fmt::Display for Difference {
 
 /// The result of a case.
 #[derive(Debug, Clone)]
-pub struct CaseResult {
+pub(crate) struct CaseResult {
     /// The case.
-    pub id: String,
+    pub(crate) id: String,
     /// Differences, by event and layer; empty if the case passed.
-    pub differences: Vec<Difference>,
+    pub(crate) differences: Vec<Difference>,
     /// Accepted differences, because the case marks a defect of Salt.
-    pub excused: Vec<Difference>,
+    pub(crate) excused: Vec<Difference>,
     /// The reason if the case needs Salt's Python.
-    pub needs_salt: Option<String>,
+    pub(crate) needs_salt: Option<String>,
 }
 
 impl CaseResult {
     /// True without differences.
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         self.differences.is_empty()
     }
 }

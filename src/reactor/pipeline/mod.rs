@@ -134,6 +134,7 @@ impl Pipeline {
     }
 
     /// For conformance cases: the pool of runners and wheel functions is full.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn with_full_pool(mut self, full: bool) -> Self {
         self.pool_full = full;
@@ -145,6 +146,8 @@ impl Pipeline {
         *self.rules.write() = Source::new(reactor);
     }
 
+    /// As `salt-run reactor.set_leader`.
+    #[cfg(test)]
     pub(crate) fn set_leader(&self, leader: bool) {
         self.managed.lock().leader = Value::Bool(leader);
     }

@@ -1,5 +1,8 @@
 //! Each kind of difference must be detected.
 
+/// Cases recorded with Salt.
+mod recorded;
+
 use serde_json::{Value as Json, json};
 
 use super::*;
