@@ -16,7 +16,6 @@ import salt.utils.jid
 from salt.exceptions import CommandExecutionError
 from salt.exceptions import SaltInvocationError
 
-from saltext.saltcellar.utils import calls
 from saltext.saltcellar.utils import transfer
 
 JIDS = [f"202611011200000000{n:02}" for n in range(0, 12, 2)]
@@ -411,17 +410,3 @@ def test_doctor_runs_the_program(runner, program, monkeypatch, run_dir):
         CommandExecutionError, match=r"another user can replace it: anyone can write to .*chmod o-w"
     ):
         runner("doctor")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, None),
-        (5, 5_000_000),
-        ("1970-01-02", 86_400_000_000),
-        ("1970-01-01T00:00:01Z", 1_000_000),
-        ("1970-01-01T01:00:01+01:00", 1_000_000),
-    ],
-)
-def test_times(given, expected):
-    assert calls.micros(given) == expected

@@ -7,8 +7,8 @@ Look up jobs, events and reactions in saltcellar, and copy jobs from and to othe
 
 What the command ``saltcellar`` shows, as functions of Salt: also through salt-api, with the
 permissions of ``external_auth`` (``@runner``). The settings are those of the returner
-``saltcellar``. Times are given as ``2h`` (ago; also s, m, d, w), as ``2026-11-21T10:00:00`` (UTC),
-or as seconds since 1970.
+``saltcellar``. Times are given in UTC, as for the command with ``--utc``: ``2h`` (ago),
+``yesterday 14:00``, ``2026-11-21T10:00:00``, or as seconds since 1970.
 
 Holding, replaying and importing need the right ``admin`` of the daemon, which the master's user
 has.

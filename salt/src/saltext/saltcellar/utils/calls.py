@@ -21,8 +21,13 @@ from saltext.saltcellar.utils import wire
 #: Requests sent before their responses are read. Their responses fit into the socket's buffer.
 WINDOW = 64
 
-_AGO = re.compile(r"(\d+)\s*([smhdw])")
+_AGO = re.compile(r"-?([0-9]+)\s*([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DAYS_AGO = {"today": 0, "yesterday": 1}
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-9]{2}(?::[0-9]{2}(?:\.([0-9]{1,6}))?)?"
+_ZONE = r"(?:Z| UTC|[+-][0-9]{2}:[0-9]{2})"
+_DATE = re.compile(rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[T ]{_CLOCK}{_ZONE}?)?")
 #: Keys of results that hold a time in microseconds since 1970, as in the daemon's list of types.
 _TIMES = frozenset(
     (
@@ -119,25 +124,59 @@ def ask(settings: settings_.Settings, call: str, **args: Any) -> Any:
         return link.ask(call, **args)
 
 
-def micros(value: Any) -> int | None:
+def micros(value: Any, now: float | None = None) -> int | None:
     """
-    A time as microseconds since 1970 UTC: ``2h`` (ago; also s, m, d, w), ISO 8601 (UTC unless it
-    names a zone), or seconds since 1970. ``None`` stays ``None``.
+    A time as microseconds since 1970 UTC. ``None`` stays ``None``, and a number is seconds since
+    1970. Strings are written as on the command line with ``--utc``: an age (``2h``, ``-2h``),
+    ``now``, ``today``, ``yesterday 14:00``, ``14:00``, or a date as in ISO 8601.
+
+    ``now``: seconds since 1970; by default the present time.
     """
-    if value is None or isinstance(value, (int, float)):
-        return None if value is None else int(value * 1e6)
-    text = str(value).strip()
-    ago = _AGO.fullmatch(text)
-    if ago:
-        return int((time.time() - int(ago[1]) * _UNITS[ago[2]]) * 1e6)
+    if value is None:
+        return None
+    now = time.time() if now is None else now
     try:
-        at = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-    except ValueError:
+        return _micros(value, now)
+    except (ValueError, OverflowError):
         raise SaltInvocationError(
-            f"not a time: {text!r}; write 2h, 3d, 2026-11-21 or 2026-11-21T10:00:00"
+            f"not a time: {value!r}; write 2h, yesterday 14:00, 2026-11-21 or 2026-11-21T10:00:00"
         ) from None
-    at = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
-    return int(at.timestamp() * 1e6)
+
+
+def _micros(value: Any, now: float) -> int:
+    if isinstance(value, (int, float)):
+        at = int(value * 1e6)
+    else:
+        text = str(value).strip()
+        ago = _AGO.fullmatch("0s" if text == "now" else text)
+        if ago:
+            at = int((now - int(ago[1]) * _UNITS[ago[2]]) * 1e6)
+        else:
+            date = _date(text, datetime.datetime.fromtimestamp(now, datetime.timezone.utc))
+            at = (date - _EPOCH) // datetime.timedelta(microseconds=1)
+    # The daemon's times are signed integers of 64 bits.
+    if not -(2**63) <= at < 2**63:
+        raise OverflowError(at)
+    return at
+
+
+def _date(text: str, now: datetime.datetime) -> datetime.datetime:
+    """A date, or a time of today or yesterday; a ``ValueError`` if it is neither."""
+    day, _, clock = text.partition(" ")
+    if re.fullmatch(_CLOCK, text):
+        day, clock = "today", text
+    if day in _DAYS_AGO:
+        day = str((now - datetime.timedelta(days=_DAYS_AGO[day])).date())
+        text = f"{day} {clock or '00:00'}"
+    date = _DATE.fullmatch(text)
+    if not date:
+        raise ValueError(text)
+    # What Python 3.10 can read of it: no `Z`, and fractions of six digits.
+    text = re.sub("(Z| UTC)$", "+00:00", text)
+    if date[1]:
+        text = text.replace(f".{date[1]}", f".{date[1]:0<6}")
+    at = datetime.datetime.fromisoformat(text)
+    return at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
 
 
 def readable(answer: Any) -> Any:

@@ -115,7 +115,7 @@ def _has_acl(path: str) -> bool:
 
 
 def _has_other_members(gid: int) -> bool:
-    """Whether others than root and the user of this process are, or may be, in a group."""
+    """Whether users other than root and the user of this process are, or may be, in a group."""
     try:
         members = set(grp.getgrgid(gid).gr_mem)
     except KeyError:
