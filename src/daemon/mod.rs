@@ -645,6 +645,14 @@ fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtim
     builder.build().context("start a runtime")
 }
 
+/// The thresholds of free space of the state directory.
+pub(crate) fn free_space(config: &Config) -> FreeSpace {
+    FreeSpace {
+        low: config.store.free_bytes_low.bytes(),
+        min: config.store.free_bytes_min.bytes(),
+    }
+}
+
 /// The options for opening the store of a configuration.
 pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
     let store = &config.store;
@@ -661,10 +669,7 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
             ..Limits::DEFAULT
         },
         classes: Classes::new(&store.classes).with_share(store.minion_share),
-        free: FreeSpace {
-            low: store.free_bytes_low.bytes(),
-            min: store.free_bytes_min.bytes(),
-        },
+        free: free_space(config),
         fs: Arc::new(Disk),
     }
 }

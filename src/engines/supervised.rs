@@ -5,6 +5,7 @@
 //! At any time at most one thread of a name works: a thread that replaces another one waits until
 //! that has ended, for which both know a lock ([`PerName`](super::per_name::PerName)).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub(super) struct Supervised<E> {
     /// In the order of the configuration. Locked during a whole reload. Lock order: before
     /// `ending`, `started`, and all that the start and the end of an engine take.
     running: Mutex<IndexMap<String, E>>,
+    /// The daemon stops. Changed under the lock of `running` only.
+    has_stopped: AtomicBool,
     /// Threads of removed and replaced engines that may still work, with the engine's name. Lock
     /// order: after `running`, before all that the end of an engine takes.
     ending: Mutex<Vec<(String, JoinHandle<()>)>>,
@@ -50,6 +53,7 @@ impl<E: Engine> Supervised<E> {
         Self {
             kind,
             running: Mutex::default(),
+            has_stopped: AtomicBool::new(false),
             ending: Mutex::default(),
             started: Mutex::new(0),
         }
@@ -64,6 +68,10 @@ impl<E: Engine> Supervised<E> {
     ) -> Vec<String> {
         // Held until all are as configured: two concurrent reloads must not start an engine twice.
         let mut running = self.running.lock();
+        // A reload that the stop of the daemon has overtaken would start engines that nobody ends.
+        if self.has_stopped.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         let mut before = std::mem::take(&mut *running);
 
         for settings in settings {
@@ -114,7 +122,12 @@ impl<E: Engine> Supervised<E> {
     /// Stops all engines. Returns the names of those whose thread has not ended within that time.
     pub(super) fn stop(&self, within: Duration) -> Vec<String> {
         // All share the time, with the threads that a reload has ended.
-        for (name, mut engine) in std::mem::take(&mut *self.running.lock()) {
+        let running = {
+            let mut running = self.running.lock();
+            self.has_stopped.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *running)
+        };
+        for (name, mut engine) in running {
             self.end(&name, &mut engine);
         }
 

@@ -465,7 +465,7 @@ fn root_runs_no_interpreter_that_another_user_made_it_find() {
     process.kill().unwrap();
     process.wait().unwrap();
     let expected = format!(
-        "{} is not used, because others than root can replace it: ",
+        "{} is not used, because users other than root can replace it: ",
         python.display()
     );
     assert!(stderr(&output).contains(&expected), "{}", stderr(&output));

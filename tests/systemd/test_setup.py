@@ -271,7 +271,7 @@ def test_root_runs_no_python_that_another_user_made_it_find(installed):
     installed.cli("doctor", check=False)
     assert installed.sh("test -e /root/owned", check=False).returncode
     refused = installed.cli("setup", "--yes", "--salt-python", "/home/u/python3", "--extension", "pip", check=False)
-    assert "/home/u/python3 is not used, because others than root can replace it" in refused.stderr, refused
+    assert "/home/u/python3 is not used, because users other than root can replace it" in refused.stderr, refused
     assert installed.sh("test -e /root/owned", check=False).returncode
 
 

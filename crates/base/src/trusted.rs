@@ -39,7 +39,7 @@ pub enum Untrusted {
     NotAProgram(PathBuf),
     /// Another user can replace it.
     #[error(
-        "{} is not used, because others than root{user} can replace it: {problem}",
+        "{} is not used, because users other than root{user} can replace it: {problem}",
         path.display()
     )]
     Replaceable {
@@ -358,7 +358,7 @@ mod tests {
             std::os::unix::fs::chown(of_user, Some(12_345), None).unwrap();
             let error = check(0).unwrap_err();
             assert!(
-                error.contains("others than root can replace it")
+                error.contains("users other than root can replace it")
                     && error.contains(&format!("{} belongs to uid 12345", of_user.display())),
                 "{error}"
             );

@@ -30,6 +30,21 @@ pub struct FreeSpace {
     pub min: Option<u64>,
 }
 
+impl FreeSpace {
+    /// `low` and `min` on a file system with this many bytes.
+    #[must_use]
+    pub fn thresholds(self, total: u64) -> (u64, u64) {
+        // A tenth of a small partition and a few gigabytes of a large one, as in the systemd
+        // journal.
+        let auto = |(part, most): (u64, u64)| (total / part).min(most);
+        let min = self.min.unwrap_or_else(|| auto(FREE_BYTES_MIN));
+
+        // Never below `min`: retention must begin before writes are rejected.
+        let low = self.low.unwrap_or_else(|| auto(FREE_BYTES_LOW).max(min));
+        (low, min)
+    }
+}
+
 /// Whether a disk has room.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -187,17 +202,7 @@ impl FreeSpaceGuard {
             self.free.load(Ordering::Relaxed),
             self.total.load(Ordering::Relaxed),
         );
-        // A tenth of a small partition and a few gigabytes of a large one, as in the systemd
-        // journal.
-        let auto = |(part, most): (u64, u64)| (total / part).min(most);
-        let min = self.configured.min.unwrap_or_else(|| auto(FREE_BYTES_MIN));
-
-        // `low` is never below `min`: retention must begin before writes are rejected.
-        let low = self
-            .configured
-            .low
-            .unwrap_or_else(|| auto(FREE_BYTES_LOW).max(min));
-
+        let (low, min) = self.configured.thresholds(total);
         SpaceStatus {
             room: self.room(),
             free,
@@ -225,5 +230,20 @@ impl FreeSpaceGuard {
             let dir = self.dir.display();
             format!("the disk is full: {dir} has {free} bytes free, and {min} are kept free (store.free_bytes_min)")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retention_begins_before_writes_are_rejected() {
+        const GIB: u64 = 1 << 30;
+        let of = |low, min| FreeSpace { low, min }.thresholds(1_000 * GIB);
+        let (low, min) = of(None, None);
+        assert!(0 < min && min < low, "{low} {min}");
+        assert_eq!(of(None, Some(100 * GIB)), (100 * GIB, 100 * GIB));
+        assert_eq!(of(Some(7), Some(5)), (7, 5));
     }
 }

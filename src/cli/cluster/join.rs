@@ -52,7 +52,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         .on_threads();
 
     // In the file system of the state directory, which has room for histories.
-    let beside = options.dir.with_extension("joining");
+    let mut beside = options.dir.clone().into_os_string();
+    beside.push(".joining");
+    let beside = PathBuf::from(beside);
     if beside.exists() {
         std::fs::remove_dir_all(&beside).context("remove the rest of an earlier attempt")?;
     }
@@ -86,8 +88,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             .map_err(|_| anyhow!("a thread of the store panicked"))?;
     }
     store.note_stop()?;
-    std::fs::remove_dir_all(&beside).context("remove the copy of the backup")?;
+    // An error of the copying counts more than that of its end.
+    let removed = std::fs::remove_dir_all(&beside).context("remove the copy of the backup");
     let joined = joined?;
+    removed?;
 
     let masters: Vec<_> = joined.masters.iter().cloned().collect();
     let document = json!({

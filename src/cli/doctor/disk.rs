@@ -4,9 +4,7 @@ use std::path::Path;
 
 use super::check::{Check, Machine, Run};
 use super::finding::{CheckResult, Findings};
-use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
 use crate::base::units::bytes;
-use crate::config::Space;
 
 /// Free inodes below which they may soon run out: a segment needs about ten, Salt's caches need
 /// thousands.
@@ -53,12 +51,7 @@ fn check(found: &mut Findings, machine: &Machine<'_>) {
     if !machine.daemon_answers {
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         let (free, total) = (bytes(space.f_bavail), bytes(space.f_blocks));
-        let bound = |asked: Space, (part, most): (u64, u64)| {
-            asked.bytes().unwrap_or((total / part.max(1)).min(most))
-        };
-
-        let low = bound(config.store.free_bytes_low, FREE_BYTES_LOW);
-        let min = bound(config.store.free_bytes_min, FREE_BYTES_MIN);
+        let (low, min) = crate::daemon::free_space(config).thresholds(total);
         free_bytes(found.found, dir, free, low, min);
     }
 }

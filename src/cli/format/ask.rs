@@ -407,6 +407,11 @@ impl<C: ListOf> Listing<C> {
         Ok(Vec::new())
     }
 
+    /// Whether there are more rows than were asked for.
+    pub(in crate::cli) fn has_more(&self) -> bool {
+        self.pages.more
+    }
+
     /// The next rows in the order of the list: newest first, unless it is reversed. Empty at the end.
     pub(in crate::cli) fn next_in_order(&mut self) -> anyhow::Result<Vec<C::Row>> {
         if !self.is_reversed {

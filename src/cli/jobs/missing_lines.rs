@@ -83,7 +83,19 @@ fn one_by_one(groups: &[MissingGroup], names: &[String]) -> Vec<Line> {
         });
         format!("{:INDENT$}{}{what}", "", plain(id)).into()
     };
-    all.into_iter().map(line).collect()
+    let mut lines: Vec<Line> = all.into_iter().map(line).collect();
+
+    // A group names the first of its minions only.
+    if names.is_empty() {
+        for group in groups {
+            let unnamed = group.count.saturating_sub(group.minions.len() as u64);
+            if unnamed > 0 {
+                let why = reason(group.why);
+                lines.push(format!("{:INDENT$}and {unnamed} more  {why}", "").into());
+            }
+        }
+    }
+    lines
 }
 
 fn reason(why: Silence) -> &'static str {
@@ -134,6 +146,21 @@ fn some_of(names: &[String], count: u64, indent: usize, width: usize) -> Vec<Lin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn minions_that_a_group_does_not_name_are_counted() {
+        let group = MissingGroup {
+            why: Silence::Down,
+            count: 150,
+            minions: vec![MissingMinion {
+                id: "web1".to_owned(),
+                ..MissingMinion::default()
+            }],
+        };
+        let lines = missing_lines(&[group], &[], None);
+        let lines: Vec<String> = lines.iter().map(Line::text).collect();
+        assert_eq!(lines[2..], ["    web1  down", "    and 149 more  down"]);
+    }
 
     #[test]
     fn some_names_are_shown_and_the_others_counted() {

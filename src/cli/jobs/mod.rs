@@ -271,10 +271,18 @@ fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
 
 /// A job in the list of those with missing minions, as JSON.
 #[derive(Serialize)]
-struct ListedMissing<'a> {
+struct ListedMissing {
     #[serde(flatten)]
-    job: &'a JobRow,
-    missing: &'a [String],
+    job: JobRow,
+    missing: Vec<String>,
+}
+
+/// Jobs with missing minions, as JSON.
+#[derive(Default, Serialize)]
+struct MissingList {
+    jobs: Vec<ListedMissing>,
+    /// Whether there are more than the limit.
+    more: bool,
 }
 
 fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
@@ -299,12 +307,17 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::truncated("MINIONS"),
     ]);
 
+    let mut document = MissingList::default();
     let mut first = true;
     loop {
         let rows = pages.next_in_order()?;
 
         // The first page of a table prints the heading even without rows.
         if rows.is_empty() && !(first && out.format == Format::Table) {
+            document.more = pages.has_more();
+            if out.format == Format::Json {
+                out.json(&document)?;
+            }
             return Ok(out.finish()?);
         }
         first = false;
@@ -318,10 +331,15 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
             };
 
             if out.format != Format::Table {
-                out.json(&ListedMissing {
-                    job: &job,
-                    missing: &full.missing,
-                })?;
+                let listed = ListedMissing {
+                    job,
+                    missing: full.missing,
+                };
+                match out.format {
+                    // One document, printed at the end.
+                    Format::Json => document.jobs.push(listed),
+                    _ => out.json(&listed)?,
+                }
                 continue;
             }
 

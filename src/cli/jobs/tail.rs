@@ -158,9 +158,11 @@ impl Bounds {
 
     /// How long a call may wait: not beyond the end.
     fn wait_ms(&self, now: Micros) -> u64 {
-        let left = self.end().map(|end| end.saturating_sub(now.0) / 1000);
-        left.and_then(|left| u64::try_from(left).ok())
-            .map_or(WAIT_MS, |left| left.saturating_add(1).min(WAIT_MS))
+        let Some(end) = self.end() else {
+            return WAIT_MS;
+        };
+        let left = end.saturating_sub(now.0).max(0).unsigned_abs();
+        left.div_ceil(1000).min(WAIT_MS)
     }
 
     /// Whether no event before them can follow: `next` is the position that was read up to, at this
@@ -376,4 +378,25 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
 
         Ok(out.line(&format!("{count} events"))?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_waits_until_the_end_at_most() {
+        let bounds = Bounds {
+            until: Some(Micros(20_000_000)),
+            ..Bounds::default()
+        };
+        let wait = |now| bounds.wait_ms(Micros(now));
+        // An entry may be stored a second after its time.
+        assert_eq!(
+            [20_500_000, 20_999_999, 21_000_000, 90_000_000].map(wait),
+            [500, 1, 0, 0]
+        );
+        assert_eq!(wait(0), WAIT_MS);
+        assert_eq!(Bounds::default().wait_ms(Micros(i64::MAX)), WAIT_MS);
+    }
 }

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::job_id::unknown;
+use super::job_id::{self, unknown};
 use super::show::unknown_return;
 use crate::api::call as calls;
 use crate::api::call::jobs::answers::{Awaited, JobUpdate, NewReturn, Step, UnknownReturn};
@@ -87,6 +87,7 @@ impl JobState {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let operation = "watch the job";
     let mut client = ask::connect(global)?;
+    let jid = job_id::whole(&mut client, &args.jid)?;
     let mut out = Output::new(global.output);
     let started = Instant::now();
     let mut job = JobState::default();
@@ -108,7 +109,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
 
         let call = WatchArgs {
-            jid: Id(args.jid.clone()),
+            jid: Id(jid.clone()),
             from: Some(from),
             wait_ms: Some(wait_ms),
             ..WatchArgs::default()
@@ -129,7 +130,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // Printed once, with the first entry that says what the job is.
         if update.known && !known {
             known = true;
-            print_heading(&mut out, &args.jid, &update)?;
+            print_heading(&mut out, &jid, &update)?;
         }
 
         // More than one entry can name expected minions.
@@ -157,10 +158,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             out.status("")?;
 
             if !known {
-                return Err(unknown(&args.jid).context(operation));
+                return Err(unknown(&jid).context(operation));
             }
 
-            finish(&mut out, &mut client, &args.jid, &job)?;
+            finish(&mut out, &mut client, &jid, &job)?;
             let message = format!(
                 "timed out: {} returned within {} seconds",
                 job.share(),
@@ -177,7 +178,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 
     out.status("")?;
-    finish(&mut out, &mut client, &args.jid, &job)?;
+    finish(&mut out, &mut client, &jid, &job)?;
 
     match job.failed() {
         0 => Ok(()),
@@ -236,15 +237,15 @@ struct Watched<'a> {
 }
 
 fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> anyhow::Result<()> {
-    let minion = plain(&answer.minion).into_owned();
+    let minion = plain(&answer.minion);
     let failed = answer.failed;
 
     // The first return counts; `jobs show` lists the others.
-    if job.returned.contains_key(&minion) {
+    if job.returned.contains_key(&answer.minion) {
         return Ok(());
     }
 
-    job.returned.insert(minion.clone(), failed);
+    job.returned.insert(answer.minion.clone(), failed);
     match out.format {
         Format::Table => {
             // A terminal counts successful returns in its status line.

@@ -73,10 +73,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ..HistoryArgs::default()
     };
 
+    let mut table = table();
     Listing::<calls::reactor::History>::new(global, call)?
         .reversed(args.rows.reverse)
         .print(global.output, |out, reactions| {
-            Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?)
+            Ok(table.print(out, &reactions.iter().map(row).collect::<Vec<_>>())?)
         })
 }
 

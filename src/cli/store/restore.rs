@@ -36,6 +36,15 @@ Examples:
   chown -R root: /srv/saltcellar-new";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    // Read first: an error in it must not leave a store that a second try would refuse to replace.
+    let options = (!args.no_index)
+        .then(|| {
+            let holder = format!("pid {}, restoring a backup", std::process::id());
+            config(global)
+                .map(|config| crate::daemon::store_options(&config, holder, Clock::real()))
+        })
+        .transpose()?;
+
     let mut bar = Bar::new("restore", Unit::Bytes);
     let report = restore::restore(&args.from, &args.to, Clock::real().now(), &mut bar)
         .context("restore the backup")?;
@@ -45,11 +54,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     drop(bar);
 
     // A daemon could build them, but would be slow to start.
-    if !args.no_index {
+    if let Some(mut options) = options {
         let mut bar = Bar::new("index", Unit::Segments);
 
-        let holder = format!("pid {}, restoring a backup", std::process::id());
-        let mut options = crate::daemon::store_options(&config(global)?, holder, Clock::real());
         // Everything else is as the daemon of this configuration would have it.
         options.dir.clone_from(&args.to);
 

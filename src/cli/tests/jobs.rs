@@ -274,6 +274,21 @@ fn a_list_of_jobs_in_a_pipe_has_short_lines_whatever_their_arguments() {
 }
 
 #[test]
+fn a_watched_job_is_complete_whatever_its_minions_are_called() {
+    let cellar = Cellar::start();
+    let ids = ["web1", "we\u{202e}b2"];
+    cellar.publish(JID, "test.ping", &ids);
+    for id in ids {
+        cellar.answer(JID, id, "test.ping", &json!(true), 0);
+    }
+    // By the beginning of its id, as other commands.
+    let watch = ["jobs", "watch", &JID[..18], "--timeout", "30s"];
+    let watched = text(&cellar, &watch);
+    assert!(watched.contains("we\\u{202e}b2: ok"), "{watched}");
+    assert!(!watched.contains("missing"), "{watched}");
+}
+
+#[test]
 fn a_job_is_summarised_with_its_missing_minions() {
     let cellar = Cellar::start();
     cellar.publish(JID, "cmd.run", &["web1", "web2", "web3"]);
@@ -322,6 +337,13 @@ fn a_job_is_summarised_with_its_missing_minions() {
         document(&cellar, &["jobs", "missing", JID])["missing"],
         json!(["web3"])
     );
+    let all = document(&cellar, &["jobs", "missing"]);
+    assert_eq!(
+        (&all["jobs"][0]["jid"], &all["jobs"][0]["missing"]),
+        (&json!(JID), &json!(["web3"]))
+    );
+    let none = document(&cellar, &["jobs", "missing", "--fun", "none"]);
+    assert_eq!(none, json!({"jobs": [], "more": false}));
     let shown = text(&cellar, &["jobs", "show", JID]);
     assert!(
         shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "),

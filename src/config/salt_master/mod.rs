@@ -10,6 +10,7 @@
 //! master.pki_dir; master.text("master_job_cache"); master.option("reactor"); master.notes;
 //! ```
 
+mod id;
 mod keys;
 mod merge;
 pub mod python;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use salt_sls::{Key, Map, Value};
 
+use self::id::id_of;
 pub use self::keys::{FileIdentity, key_files, read_key, read_small};
 use self::merge::{Reader, key_text, repack};
 pub use self::watched::WatchedFiles;
@@ -185,10 +187,8 @@ impl SaltMaster {
         shorten_sock_dir(&mut options);
 
         let root = text_of(&options, "root_dir", "/");
-        if !options.get("id").is_some_and(Value::truthy) {
-            let id = format!("{}{id_ends}", machine_id(&root));
-            options.insert("id".into(), id.into());
-        }
+        let id = id_of(&options, &root, id_ends);
+        options.insert("id".into(), id.into());
 
         for name in [
             "pki_dir",
@@ -281,7 +281,8 @@ impl SaltMaster {
             return AcceptedKeys::Driver(driver.to_owned());
         }
 
-        let dir = set("cluster_id")
+        let dir = self
+            .cluster_id()
             .and_then(|_| set("cluster_pki_dir"))
             .map(PathBuf::from);
         AcceptedKeys::Files(dir.unwrap_or_else(|| self.pki_dir.clone()))
@@ -558,24 +559,6 @@ fn roots_of(roots: &Map) -> Roots {
             )
         })
         .collect()
-}
-
-/// Salt's default id.
-fn machine_id(root: &str) -> String {
-    let cached =
-        std::fs::read_to_string(format!("{}/etc/salt/minion_id", root.trim_end_matches('/')));
-    let cached = cached
-        .ok()
-        .and_then(|text| Some(text.lines().next()?.trim().to_owned()));
-
-    match cached {
-        // Salt ignores a cached `localhost` too.
-        Some(id) if !id.is_empty() && id != "localhost" => id,
-        _ => rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -370,15 +370,23 @@ fn expects_nothing<S: Read>(
 ) -> io::Result<bool> {
     set_nonblocking(stream, true)?;
 
-    let mut answer = [0; 256];
-    let is_open = loop {
+    let mut answer = [0; 4096];
+    let mut is_open = true;
+    // Bounded, because a peer could send without end. The rest is read at the next check.
+    for _ in 0..16 {
         match stream.read(&mut answer) {
-            Ok(0) => break false,
+            Ok(0) => {
+                is_open = false;
+                break;
+            }
             // Syslog receivers do not respond, therefore such bytes are meaningless.
             Ok(_) => {}
-            Err(why) => break why.kind() == ErrorKind::WouldBlock,
+            Err(why) => {
+                is_open = why.kind() == ErrorKind::WouldBlock;
+                break;
+            }
         }
-    };
+    }
 
     set_nonblocking(stream, false)?;
     Ok(is_open)
@@ -450,6 +458,13 @@ mod tests {
     }
 
     const FIRST: &str = "<187>1 2026-11-18T11:06:40.123456Z web1 salt - - [saltcellar@32473 id=\"store:1\" seq=\"1\" tag=\"test/tag\"] one";
+
+    #[test]
+    fn a_peer_that_sends_without_end_is_not_read_without_end() {
+        let is_open = |mut from: Box<dyn Read>| expects_nothing(&mut from, |_, _| Ok(())).unwrap();
+        assert!(is_open(Box::new(io::repeat(b'x'))));
+        assert!(!is_open(Box::new(io::empty())));
+    }
 
     #[test]
     fn a_message_has_the_fields_of_the_event() {

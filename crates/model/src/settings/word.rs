@@ -86,8 +86,8 @@ words! {
         |text| Some(Self::from(text)).filter(|path| path.is_absolute()), |path| path.to_string_lossy().into_owned();
     SocketAddr: "an address and a port, such as \"0.0.0.0:4580\" or \"[::]:4580\"",
         |text| text.parse().ok(), ToString::to_string;
-    String: "a text", |text| Some(text.to_owned()), Self::clone;
-    Arc<str>: "a text", |text| Some(text.into()), ToString::to_string;
+    String: "a string", |text| Some(text.to_owned()), Self::clone;
+    Arc<str>: "a string", |text| Some(text.into()), ToString::to_string;
     Glob: "a glob", |text| Some(Self::new(text)), |glob| glob.as_str().to_owned();
     Vec<Glob>: "keys joined by dots, such as return.password",
         |text| text.split('.').map(|key| (!key.is_empty()).then(|| Glob::new(key))).collect(),

@@ -12,7 +12,6 @@ use crate::api::call::status::Disk;
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::query::DAY_US;
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::FREE_BYTES_LOW;
 use crate::base::units::bytes;
 use crate::cli::{Global, ask};
 use crate::config::Config;
@@ -87,9 +86,7 @@ fn usable(dir: &Path, config: &Config) -> io::Result<u64> {
     let space = rustix::fs::statvfs(existing)?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
 
-    let (part, most) = FREE_BYTES_LOW;
-    let low = config.store.free_bytes_low.bytes();
-    let low = low.unwrap_or((bytes(space.f_blocks) / part.max(1)).min(most));
+    let (low, _) = crate::daemon::free_space(config).thresholds(bytes(space.f_blocks));
     Ok(bytes(space.f_bavail).saturating_sub(low))
 }
 

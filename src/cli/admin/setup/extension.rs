@@ -235,20 +235,21 @@ impl Salt {
         });
     }
 
-    /// Plans the installation of the wheel.
-    pub(super) fn install(&self, plan: &mut Plan, wheel: &Path, installed: bool) {
+    /// Plans the installation of the wheel; `installed` is the version that is there.
+    pub(super) fn install(&self, plan: &mut Plan, wheel: &Path, installed: Option<&str>) {
         let does = format!(
             "install {} into Salt's Python, {}",
             wheel.display(),
             self.python.display()
         );
 
-        if installed {
+        if installed == Some(env!("CARGO_PKG_VERSION")) {
             plan.in_place("extension", does);
             return;
         }
 
         let (salt, wheel) = (self.clone(), wheel.to_owned());
+        let replaced = installed.map(str::to_owned);
         plan.step("extension", does, move || {
             // Nothing is fetched: Salt has all that the extension imports.
             salt.pip(&[
@@ -262,7 +263,19 @@ impl Salt {
             let python = salt.clone();
             let back = move || python.pip(&["uninstall", "--yes", "saltext.saltcellar"]);
 
-            match salt.loads(None) {
+            let found = salt.loads(None);
+            // The replaced wheel is gone. Without any, a master that uses it would publish no jobs.
+            if let Some(replaced) = replaced {
+                let version = found.with_context(|| {
+                    format!(
+                        "install the extension, which replaced its version {replaced}; \
+                         `--extension module-dirs` needs no pip"
+                    )
+                })?;
+                return Ok(Done::new().with_result(format!("Salt {version} loads it")));
+            }
+
+            match found {
                 Ok(version) => Ok(Done::new()
                     .with_result(format!("Salt {version} loads it"))
                     .undone_by("uninstall the extension", back)),

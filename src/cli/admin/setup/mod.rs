@@ -94,16 +94,17 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return Ok(());
     }
 
-    if args.import {
+    // Its result is returned at the end: a file that was skipped must not hide what `doctor` finds.
+    let imported = if args.import {
         let master = SaltMaster::read(&args.salt_config.join("master"));
-        import::run(
-            global,
-            &import::Import::local_cache(master.cachedir.join("jobs")),
-        )?;
-    }
+        let jobs = master.cachedir.join("jobs");
+        import::run(global, &import::Import::local_cache(jobs))
+    } else {
+        Ok(())
+    };
     // Doctor checks what was changed; it can be run alone at any time.
     if !changed {
-        return Ok(());
+        return imported;
     }
     // A stopped master opens no bus.
     if service::is("is-active", MASTER_UNIT)? {
@@ -113,7 +114,8 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     doctor::run(
         global,
         &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()),
-    )
+    )?;
+    imported
 }
 
 fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<Json> {
@@ -258,8 +260,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
                 let salt = salt?;
                 let wheel = extension::wheel(&share)?;
                 let installed = doctor::installed_extension(&salt.python, &master);
-                let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
-                salt.install(plan, &wheel, ours);
+                salt.install(plan, &wheel, installed.as_deref());
             }
 
             // The master would be restarted without its job cache, and then publish no job.

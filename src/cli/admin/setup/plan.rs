@@ -204,7 +204,7 @@ impl Plan {
                     let result = done.result.unwrap_or_else(|| "done".to_owned());
                     report.line(&format!("done      {result}"));
                     results.push(json!({ "step": step.name, "result": result }));
-                    undos.extend(done.undo);
+                    undos.push((step.does, done.undo));
                 }
                 Err(error) => {
                     // The steps so far only make sense together with this one.
@@ -268,17 +268,23 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Undoes steps in reverse order, and reports each on standard error. A failed undo does not
-/// prevent the others.
-fn undo(undos: Vec<Undo>) {
-    for Undo { does, act } in undos.into_iter().rev() {
-        let line = match act() {
-            Ok(()) => format!("undone    {does}"),
-            Err(error) => format!("NOT undone: {does}: {error:#}"),
-        };
-
+/// Undoes steps, each with what it did, in reverse order, and reports each on standard error. A
+/// failed undo does not prevent the others.
+fn undo(steps: Vec<(String, Option<Undo>)>) {
+    for (did, undo) in steps.into_iter().rev() {
         // Reported one by one: the caller's error says nothing about them.
-        print_error(&line);
+        print_error(&undone(&did, undo));
+    }
+}
+
+/// Undoes a step if it can be; returns the line that reports it.
+fn undone(did: &str, undo: Option<Undo>) -> String {
+    let Some(Undo { does, act }) = undo else {
+        return format!("stays     {did}");
+    };
+    match act() {
+        Ok(()) => format!("undone    {does}"),
+        Err(error) => format!("NOT undone: {does}: {error:#}"),
     }
 }
 
@@ -357,6 +363,16 @@ mod tests {
             .unwrap_err();
         assert_eq!(error.to_string(), "start the daemon: no disk");
         assert_eq!(*log.lock(), ["one", "two", "untwo", "unone"]);
+    }
+
+    #[test]
+    fn a_step_that_stays_is_reported_as_well() {
+        let line = |done: Done| undone("start the daemon", done.undo);
+        assert_eq!(line(Done::new()), "stays     start the daemon");
+        let stopped = Done::new().undone_by("stop it", || Ok(()));
+        assert_eq!(line(stopped), "undone    stop it");
+        let failed = Done::new().undone_by("stop it", || anyhow::bail!("no"));
+        assert_eq!(line(failed), "NOT undone: stop it: no");
     }
 
     /// A writer that fails with this error after some bytes.

@@ -209,12 +209,16 @@ fn deliver(plan: &mut Plan, spool: PathBuf, salt: anyhow::Result<Salt>) -> anyho
 
 /// Plans to stop the daemon and to keep it stopped at the next boot.
 fn stop(plan: &mut Plan) -> anyhow::Result<()> {
-    let mut units = Vec::new();
+    let (mut units, mut enabled, mut active) = (Vec::new(), Vec::new(), Vec::new());
     // An enabled socket unit would start the daemon with the next connection.
     for unit in [SOCKET_UNIT, UNIT] {
-        if service::is("is-enabled", unit)? || service::is("is-active", unit)? {
-            units.push(unit);
-        }
+        let (is_enabled, is_active) = (
+            service::is("is-enabled", unit)?,
+            service::is("is-active", unit)?,
+        );
+        units.extend((is_enabled || is_active).then_some(unit));
+        enabled.extend(is_enabled.then_some(unit));
+        active.extend(is_active.then_some(unit));
     }
 
     let does = format!("stop and disable {UNIT}");
@@ -225,7 +229,17 @@ fn stop(plan: &mut Plan) -> anyhow::Result<()> {
 
     plan.step("service", does, move || {
         service::systemctl("disable --now", &units)?;
-        Ok(Done::new())
+        Ok(
+            Done::new().undone_by(format!("enable and start {UNIT}"), move || {
+                if !enabled.is_empty() {
+                    service::systemctl("enable", &enabled)?;
+                }
+                if !active.is_empty() {
+                    service::systemctl("start", &active)?;
+                }
+                Ok(())
+            }),
+        )
     });
     Ok(())
 }

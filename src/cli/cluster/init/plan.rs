@@ -1,5 +1,6 @@
 //! The flags of `cluster init`, checked, and the names that follow from them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::address::Address;
@@ -109,6 +110,13 @@ impl<'a> Plan<'a> {
             .iter()
             .map(|host| Address::parse(host).map_err(|why| format!("read --server: {why}")))
             .collect::<Result<Vec<_>, _>>()?;
+        // Of equal ones only one would run, and NATS would wait for the others.
+        let different: BTreeSet<&String> = hosts.iter().collect();
+        if different.len() < hosts.len() {
+            return Err(
+                "read --server: a host appears twice; give each server its own host".to_owned(),
+            );
+        }
 
         Ok(Self {
             args,

@@ -100,6 +100,10 @@ fn flags_that_do_not_fit_are_rejected() {
         ),
         ("--masters a --server n1,n2", "read --server: 2 hosts"),
         (
+            "--masters a --server n1,n2,n1",
+            "read --server: a host appears twice",
+        ),
+        (
             "--masters a --server n/1",
             "read --server: \"n/1\" is not accepted",
         ),

@@ -3,7 +3,7 @@
 //! That Python lists its packages, and Salt checks the types of the configured options.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ use crate::reactor::{SaltPython, memory_file};
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of a file that are searched for its version.
 const HEAD_BYTES: u64 = 64 * 1024;
+/// What Python prints at most: 50 warnings of 400 characters, each of 12 bytes in JSON.
+const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
 /// Precedes the version of Python in the name of a directory of `salt-pip`.
 const EXTRAS: &str = "extras-";
 /// Precedes the version in a module of a directory for `module_dirs`.
@@ -84,12 +86,15 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     // In an unnamed file, because the master's user may lack the right to read the configuration.
     let options = encode_map(master.given()).to_string();
     let options = memory_file(options.as_bytes()).map_err(|error| error.to_string())?;
+    // A file, because nobody reads a pipe before the process has ended.
+    let mut answer = memory_file(&[]).map_err(|error| error.to_string())?;
+    let printed = answer.try_clone().map_err(|error| error.to_string())?;
 
     let mut child = salt_python
         .isolated()
         .args(["-c", QUERY])
         .stdin(Stdio::from(options))
-        .stdout(Stdio::piped())
+        .stdout(Stdio::from(printed))
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| error.to_string())?;
@@ -111,16 +116,14 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
         }
     };
 
-    // One line, which fits the buffer of a pipe.
-    let mut answer = String::new();
-    let read = child
-        .stdout
-        .take()
-        .map(|out| out.take(HEAD_BYTES).read_to_string(&mut answer));
+    let mut text = String::new();
+    let read = answer
+        .rewind()
+        .and_then(|()| answer.take(ANSWER_BYTES_MAX).read_to_string(&mut text));
 
     let answer: Option<Json> = read
-        .and_then(Result::ok)
-        .and_then(|_| serde_json::from_str(answer.lines().last()?).ok());
+        .ok()
+        .and_then(|_| serde_json::from_str(text.lines().last()?).ok());
 
     let Some(answer) = answer.filter(|_| status.success()) else {
         return Err(format!(

@@ -23,6 +23,14 @@ fn an_extension_is_installed_if_salts_loader_finds_it() {
         Some("0.1.0")
     );
     assert_eq!(answer_of(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
+    // More than the buffer of a pipe has room for.
+    let warnings = vec!["w".repeat(2_000); 50];
+    let long = format!(
+        "{}, \"warnings\": {}}}",
+        &whole[..whole.len() - 1],
+        serde_json::json!(warnings)
+    );
+    assert_eq!(answer_of(&long, 0).unwrap().warnings, warnings);
     for torn in [
         whole.replace("\"module\": \"/x.py\"", "\"module\": null"),
         whole.replace("\"entry\": true", "\"entry\": false"),

@@ -17,6 +17,7 @@ use self::sink::Sink;
 use super::colour::{self, Line, Tone};
 use super::outputter::Colours;
 use super::streams;
+use super::width::prefix;
 use crate::base::visible::{json_plain, plain};
 
 /// The structure of the output.
@@ -185,10 +186,13 @@ impl Output {
             return Ok(());
         };
 
-        // The last column stays empty: a terminal would wrap after it.
-        let text: String = text.chars().take(width.saturating_sub(1)).collect();
+        // The last column stays empty: a terminal would wrap after it, and only one line is erased.
+        let text = plain(text);
+        let shown: String = prefix(text.chars(), width.saturating_sub(1), usize::MAX)
+            .into_iter()
+            .collect();
 
-        self.sink.write(&format!("\r\x1b[K{}", plain(&text)))?;
+        self.sink.write(&format!("\r\x1b[K{shown}"))?;
         self.flush()
     }
 
