@@ -52,6 +52,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         // A pipe gets the width of a plain terminal.
         let width = out.width.unwrap_or(COLUMNS);
 
+        // A smaller terminal scrolls, because fewer lines would hide what is wrong.
         let height = out.height.unwrap_or(LINES).max(LINES);
 
         // The terminal's last line contains the prompt.
@@ -409,6 +410,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         );
     }
 
+    // Restarts are shown, because a process that keeps ending looks well between two of them.
     for source in &status.zeromq {
         let state = if source.process.is_some() {
             source.source.name()
@@ -472,6 +474,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         add(is_hindered, "reactor", &name, state, lag);
     }
 
+    // Dead letters are trouble even while deliveries succeed: only a person can decide about them.
     for sink in &status.sinks {
         let lag = match (behind(sink.lag_entries, sink.lag_s), sink.dead_letters) {
             (lag, 0) => lag,

@@ -185,7 +185,7 @@ impl Reaction {
 }
 
 /// The latest reactions of the last days in one of these states, at most [`LIST_ROWS_MAX`]. One call
-/// looks at a part of the history, so that a rare state takes several.
+/// looks at a part of the history, so a rare state takes several calls.
 fn latest(
     client: &mut Client,
     state: impl Into<States>,
@@ -231,6 +231,7 @@ fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
         };
 
         let count = these.len();
+        // The count is a lower bound, because the list has a limit of rows.
         let tag = &latest.row.tag;
         let rules = latest.record.rules.join(", ");
 

@@ -90,6 +90,7 @@ pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
 
+    // A client needs this one key only, so an error elsewhere must not keep it from asking.
     if let Some(error) = &choice.ignored {
         print_error(&format!(
             "warning: the configuration contains an error, only its key `socket` is used: {error}"
@@ -200,14 +201,14 @@ impl ListFlags {
     }
 }
 
-/// A call whose answer is a page of a list.
+/// A call whose response is a page of a list.
 pub(in crate::cli) trait Paged: Call {
     type Row: Serialize;
     /// Where a page begins.
     type After: Clone + PartialEq;
 
     fn rows(answer: &mut Self::Answer) -> Option<&mut Vec<Self::Row>>;
-    /// Whether the daemon has rows beyond these, and where the next page begins.
+    /// Whether there are rows beyond these, and where the next page begins.
     fn next(answer: &Self::Answer) -> (bool, Option<Self::After>);
     fn go_to(args: &mut Self::Args<'static>, after: Self::After);
     /// The maximum number of rows, if the call has one.
@@ -217,7 +218,7 @@ pub(in crate::cli) trait Paged: Call {
     /// Adds to a page what earlier pages contain besides their rows.
     fn join(_before: &mut Self::Answer, _page: &mut Self::Answer) {}
 
-    /// Appends a page. The position, and what else a page says of the list, is that of the last one.
+    /// Appends a page. The position, and what else a page says of the list, come from the last page.
     fn append(all: &mut Self::Answer, mut page: Self::Answer) {
         // A job can be gone by now: what was read of it stays.
         let (Some(before), Some(rows)) = (Self::rows(all), Self::rows(&mut page)) else {
@@ -287,7 +288,7 @@ pub(in crate::cli) struct Pages<C: Paged, M> {
     /// How many rows are wanted still.
     wanted: Option<usize>,
     after: Option<C::After>,
-    /// Whether the daemon has rows beyond those read.
+    /// Whether there are rows beyond the rows that were read.
     more: bool,
     is_done: bool,
 }
@@ -365,7 +366,7 @@ pub(in crate::cli) struct Listing<C: ListOf> {
     pages: Pages<C, Make<C>>,
     /// What was searched, if it is to be printed.
     scan: Option<Scan>,
-    /// Whether the rows contain the other order.
+    /// Whether the rows are printed in the reverse order.
     is_reversed: bool,
 }
 
@@ -480,7 +481,7 @@ impl<C: ListOf> Listing<C> {
     fn print_json(&mut self, out: &mut Output) -> anyhow::Result<()> {
         let is_document = out.format == Format::Json;
 
-        // Before the first text: without any row there is nothing but the error.
+        // Before anything is printed, because without any row there is nothing but the error.
         let mut page = Ok(self.next_in_order()?);
 
         if is_document {
@@ -505,7 +506,7 @@ impl<C: ListOf> Listing<C> {
                 }
                 before = ",\n";
             }
-            // At once, because the next page may be slow.
+            // Immediately, because the next page may be slow.
             out.flush()?;
 
             page = self.next_in_order();

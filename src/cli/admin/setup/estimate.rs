@@ -26,6 +26,7 @@ const SAMPLE_JOBS: usize = 1_000;
 /// States for how many days the free space lasts, and what the figure is based on.
 pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> String {
     let running = ask::answer::<calls::status::Show>(global, &NoArgs {}, "query the status");
+    // An error is no news here, because before the first setup there is no daemon.
     if let Ok(status) = running
         && status.disk.bytes_per_day > 0
     {
@@ -90,6 +91,8 @@ fn usable(dir: &Path, config: &Config) -> io::Result<u64> {
     let (part, most) = FREE_BYTES_LOW;
     let low = config.store.free_bytes_low.bytes();
     let low = low.unwrap_or((bytes(space.f_blocks) / part.max(1)).min(most));
+    // The blocks that the file system reserves for root are not counted, as in the daemon's measure
+    // of free space.
     Ok(bytes(space.f_bavail).saturating_sub(low))
 }
 
@@ -106,6 +109,8 @@ fn of_last_day(jobs: &Path, now: Micros) -> io::Result<u64> {
 
     let (mut examined, mut sum, mut seen) = (0_u64, 0_u64, 0_usize);
     for top in &tops {
+        // Only between directories: the sum is scaled by their number, so each must be counted
+        // whole.
         if seen >= SAMPLE_JOBS {
             break;
         }
@@ -128,6 +133,8 @@ fn returned_since(job: &Path, since: SystemTime) -> io::Result<u64> {
     let Some(metadata) = found(fs::metadata(job))? else {
         return Ok(0);
     };
+    // A return creates a directory in the job's directory, whose time therefore changes. An older
+    // job is skipped without reading its minions.
     if !metadata.is_dir() || metadata.modified()? < since {
         return Ok(0);
     }

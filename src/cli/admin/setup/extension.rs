@@ -172,6 +172,8 @@ impl Salt {
         let python = SaltPython::to_ask(&self.python, self.master.configured_user())
             .map_err(|why| anyhow!("run Salt's Python: {why}"))?;
 
+        // A file in memory appears neither in the list of processes nor on a disk: the options may
+        // contain secrets. Unlike a pipe, it needs no thread that writes to it.
         let options = encode_map(self.master.given()).to_string();
         let options = memory_file(options.as_bytes()).context("pass the master's options")?;
 
@@ -228,6 +230,8 @@ impl Salt {
             return;
         }
 
+        // Salt is asked before the step that restarts the master. A master whose job cache cannot
+        // be loaded publishes no job.
         let (salt, dir) = (self.clone(), dir.to_owned());
         plan.step("extension", does, move || {
             let version = salt.loads(Some(&dir))?;

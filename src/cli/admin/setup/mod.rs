@@ -140,6 +140,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     let overrides = global.overrides();
     let environment = Environment::of_process();
+    // Kept as a result, because a removal goes on without a valid configuration.
     let config = Config::load(&overrides, &environment).context("read the configuration");
 
     if args.remove {
@@ -175,6 +176,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let mut keys = daemon::Keys {
         bus: (choices.events == Events::Bus || args.passive).then(|| master.sock_dir.clone()),
         reactor: choices.reactor.then(|| main.clone()),
+        // A plain run keeps the page that an earlier `--passive` opened.
         listen: settings.listen(),
         python: None,
     };
@@ -239,6 +241,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let text = needs_options.then(|| options.text(&choices.comment()));
     let found = state_of(&options.path, text.as_deref())?;
 
+    // Whatever can be known to fail is an error here, before the first step and before anybody is
+    // asked.
     refuse_foreign(&options.path, found)?;
     options.ensure_effective()?;
     let changes = found != FileState::InPlace;
@@ -258,6 +262,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
                 let salt = salt?;
                 let wheel = extension::wheel(&share)?;
                 let installed = doctor::installed_extension(&salt.python, &master);
+                // A wheel of another release is replaced, because only equal versions are tested
+                // together.
                 let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
                 salt.install(plan, &wheel, ours);
             }
@@ -275,6 +281,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     if !args.master_only {
         service::units(plan, &args.root, &share)?;
+        // Asked while planning, before any step changes it: a failed setup returns the daemon to
+        // this state.
         let before = service::State::of_daemon()?;
         let reconfigured = daemon::configure(plan, &settings, &keys, choices, before)?;
         service::start(plan, before, reconfigured);
@@ -367,9 +375,11 @@ fn wanted(
     options: &mut MasterOptions,
     config: &Config,
 ) {
+    // Without setup's file, whose settings from an earlier run would look like the administrator's.
     let master = options.without();
 
     if choices.job_cache {
+        // `local_cache` is Salt's default.
         let now = master.text("master_job_cache").unwrap_or("local_cache");
         if !matches!(now, "saltcellar" | "local_cache") {
             plan.remarks.push(format!(
@@ -505,7 +515,7 @@ fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plans the file for a minion of another machine.
+/// Plans the file for a minion of another host.
 fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     let path = args.salt_config.join("minion.d").join(NAME);
     let text = minion_text(url, args.ca.as_deref());
@@ -552,6 +562,8 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
 
+    // Only a plain directory of `*.conf` is certain to include a file of this name once. Salt
+    // expands the pattern with `glob`.
     let Some(dir) = include
         .strip_suffix("/*.conf")
         .filter(|dir| !has_magic(dir))

@@ -3,8 +3,8 @@
 //!
 //! # Merging, as in Salt 3006 to 3008
 //!
-//! A list in an included file replaces that of the main file; lists of several included files are
-//! merged; a mapping replaces a list. Therefore the file repeats items that it would otherwise
+//! A list in an included file replaces the list of the main file; lists of several included files
+//! are merged; a mapping replaces a list. Therefore the file repeats items that it would otherwise
 //! replace, and none that Salt merges.
 
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl MasterOptions {
         self.wanted.push((option, value.into()));
     }
 
-    /// Adds an item to a list option, unless another file has it already.
+    /// Adds an item to a list option, unless another file contains it already.
     pub(super) fn add(&mut self, option: &'static str, item: &str) {
         let present = items(self.without().option(option));
         if present.iter().any(|there| there.as_str() == Some(item)) {
@@ -94,6 +94,7 @@ impl MasterOptions {
 
     /// Fails if an option would have no effect, because a later file overrides it.
     pub(super) fn ensure_effective(&self) -> anyhow::Result<()> {
+        // As Salt will read it, together with the file that is not written yet.
         let master = self.with();
 
         let in_effect = |(option, value): &&(&str, Value)| {
@@ -164,8 +165,7 @@ impl MasterOptions {
     }
 }
 
-/// The items of a list option; a mapping has an item for each key, as in Salt's reading of
-/// `engines`.
+/// The items of a list option. Each key of a mapping is an item, as in Salt's reading of `engines`.
 fn items(value: Option<&Value>) -> Vec<Value> {
     match value {
         Some(Value::List(items)) => items.clone(),

@@ -128,7 +128,7 @@ impl Plan {
         document
     }
 
-    /// Prints the steps. JSON output is a document that also has the fields of `more`.
+    /// Prints the steps. JSON output is a document that also contains the fields of `more`.
     pub(super) fn show(&self, form: Form, more: &Json) -> anyhow::Result<()> {
         Ok(self.print(&mut Output::new(form), more)?)
     }
@@ -190,6 +190,8 @@ impl Plan {
             confirm(is_table)?;
         }
 
+        // Made before the steps, which are consumed as they are carried out. It states the plan to
+        // which the person agreed.
         let mut document = self.document(more);
         let mut undos = Vec::new();
         let mut results = Vec::new();
@@ -204,6 +206,8 @@ impl Plan {
                     let result = done.result.unwrap_or_else(|| "done".to_owned());
                     report.line(&format!("done      {result}"));
                     results.push(json!({ "step": step.name, "result": result }));
+                    // A step without an undo adds nothing: it did something that cannot or need not
+                    // be taken back.
                     undos.extend(done.undo);
                 }
                 Err(error) => {
@@ -306,6 +310,7 @@ fn confirm(is_table: bool) -> anyhow::Result<()> {
     if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());
     }
+    // An error, because a script that goes on would expect a host that is set up.
     Err(finding("nothing was changed".to_owned()))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A password is in the file of its user and in the servers' configuration only, and both are readable by their owner only. Written once, it is kept, so
-//! that a master can be added.
+//! A password is in the file of its user and in the servers' configuration only, and both are readable by their owner only. Once written it is kept,
+//! even when a master is added.
 
 mod address;
 mod daemon;
@@ -90,6 +90,8 @@ fn files(
         let name = format!("nats-server-{}.conf", server.name());
         files.insert(name, server::config(plan, server, &password));
     }
+    // A master's slot is its place among the names. A name that is added at the end leaves the
+    // other slots as they are.
     for (n, master) in plan.masters.iter().enumerate() {
         let name = format!("saltcellar-{}.yaml", master.token());
         files.insert(name, daemon::section(plan, n + 1, master));
@@ -105,7 +107,8 @@ fn password(dir: Option<&Path>, user: &str) -> anyhow::Result<String> {
         match fs::read_to_string(&path) {
             Ok(text) => {
                 let text = text.trim();
-                // It goes into a configuration in quotes; another text is nobody's that was made here.
+                // It goes into a configuration in quotes. A password that was made here has no
+                // other characters.
                 let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
                 if text.is_empty() || !text.chars().all(fits) {
                     bail!(

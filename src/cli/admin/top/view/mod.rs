@@ -86,7 +86,7 @@ pub(super) struct View {
     /// Columns of the screen, as drawn last.
     pub(super) width: Cell<u16>,
     updated: Option<Instant>,
-    /// Why the daemon does not answer now; what is shown is older.
+    /// Why the daemon does not respond now; what is shown is older.
     pub(super) lost: Option<String>,
 }
 
@@ -215,6 +215,8 @@ impl View {
             return Action::Quit;
         }
 
+        // Any key closes the list of keys and does nothing else, as the last line of the screen
+        // says.
         if self.has_help {
             self.has_help = false;
             return Action::Stay;
@@ -275,6 +277,8 @@ impl View {
             KeyCode::Char('F') => {
                 self.is_failed_only = !self.is_failed_only;
                 self.clamp();
+                // The daemon selects the jobs, because the rows here are the latest and may contain
+                // no failure.
                 return Action::Reload;
             }
             KeyCode::Enter => {
