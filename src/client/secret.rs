@@ -4,7 +4,7 @@
 //!
 //! A value is in no status, log line, error, dead letter or rendered configuration: settings hold
 //! references ([`Secret`]), and each text about a connection passes [`Revealed::scrub`] before anyone
-//! else sees it; those of a sink in `engines::transport::open`.
+//! else sees it. Texts about a sink do so in `engines::transport::open`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -58,6 +58,7 @@ fn read(secret: &Secret) -> Result<String, SecretError> {
         return Err(failed(io::Error::other("it is empty")));
     }
 
+    // Rejected instead of cut, because no peer would accept a part of the value.
     if text.len() as u64 > SINK_SECRET_BYTES_MAX {
         return Err(failed(io::Error::other(format!(
             "longer than {SINK_SECRET_BYTES_MAX} bytes"
@@ -97,8 +98,8 @@ impl Revealed {
         }
     }
 
-    /// The text of an option, a header or a variable with this name. A plain text is hidden as well
-    /// if the name is that of a secret.
+    /// The value of an option, a header or a variable with this name. A plain value is hidden as
+    /// well if the name suggests a secret.
     pub(crate) fn named(&self, name: &str, text: &Text) -> Result<String, SecretError> {
         let value = self.text(text)?;
         if is_secret_name(name) {
@@ -150,6 +151,8 @@ impl Revealed {
         let mut known = self.0.lock();
         for spelling in spellings {
             let spelling: Vec<char> = spelling.chars().collect();
+            // A value may be hidden several times, and each spelling costs a search of every
+            // scrubbed string.
             if !known.contains(&spelling) {
                 known.push(spelling);
             }
@@ -187,7 +190,7 @@ impl Revealed {
     }
 }
 
-/// True if a header, a variable or an option of this name has a secret.
+/// True if the value of a header, a variable or an option of this name is a secret.
 fn is_secret_name(name: &str) -> bool {
     const WORDS: [&str; 10] = [
         "authorization",
@@ -235,6 +238,7 @@ impl<'a> UrlParts<'a> {
             parts.login.extend(login.split_once(':').map(|(_, of)| of));
         }
 
+        // Each part as a whole as well: what is too short to be hidden alone is hidden within it.
         parts.path.push(path);
         parts.path.extend(path.split('/'));
         parts.query.push(query);

@@ -62,6 +62,7 @@ pub(crate) fn client(tls: &ClientTls) -> Result<ClientConfig, String> {
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots);
 
+    // Most servers ask for no certificate, so none is an ordinary case.
     match identity(tls)? {
         Some((chain, key)) => builder
             .with_client_auth_cert(chain, key)

@@ -219,6 +219,8 @@ pub(in crate::cli) fn reason_lines(
             "warning"
         };
 
+        // Escaped before it is broken, because an escape is wider than the character that it
+        // replaces.
         let text = plain(&format!("{}: {}", reason.part, reason.message)).into_owned();
         let broken = broken(&text, room(width));
 
@@ -278,6 +280,7 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
     ]
     .map(bytes);
 
+    // The daemon remembers it since its start, and does not search the archive for it.
     let last = status.last_failure.as_ref().map_or_else(
         || "none since the start".to_owned(),
         |last| {

@@ -204,6 +204,7 @@ pub(super) fn check_daemon(
 fn check_store(found: &mut Findings, daemon: &mut Daemon<'_>) {
     let client = &mut daemon.client;
     let mut found = found.of("store");
+    // The daemon is asked instead of the file system, because it decides by its own limits.
     let stats = match client.make::<calls::store::Stats>(&NoArgs {}) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),

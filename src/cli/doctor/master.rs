@@ -95,6 +95,7 @@ fn salt(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
         );
     }
 
+    // A Python that cannot be queried is reported by the check of the extension, if that matters.
     if let Ok(installed) = context.python
         && let Some(salt) = &installed.salt
     {
@@ -186,6 +187,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let install = "`saltcellar setup` (or `salt-pip install` its wheel), then restart the master";
 
     let version = match (&file, &packaged, context.python) {
+        // A file is found without a query of Salt's Python, which may fail.
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
                 found.warn_because(

@@ -193,6 +193,7 @@ fn report_slot(
         return found.ok(which);
     }
 
+    // The number of masters may be unknown, see `Cluster::peers`.
     let slots = masters.map_or_else(|| "N".to_owned(), |count| count.to_string());
     let write = format!(
         "`cluster: {{slot: K/{slots}}}` in the configuration of each master's daemon, with another K from 1 to {slots}, then restart it"

@@ -206,6 +206,7 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
         }
     }
 
+    // Only a warning: `cluster init` accepts a single server, and each daemon keeps its entries.
     if stream.servers < SERVERS_MIN {
         is_ok = false;
         found.warn_because(
@@ -239,6 +240,8 @@ fn report_user(
 ) {
     const FIX: &str = "the user of this master as `saltcellar cluster init` makes it, in the servers' configuration";
 
+    // The server is asked and nothing is tried, because a try that succeeds would change the
+    // stream.
     let granted = match thread.block_on(cluster.granted(connection)) {
         Ok(granted) => granted,
         Err(error) => {

@@ -219,6 +219,7 @@ fn latest(
 fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
     let rows = latest(client, State::Skipped, false)?;
 
+    // By the option that stopped them, because each has another remedy.
     for (why, option) in [
         (SkipReason::Depth, "reactor.depth_max"),
         (SkipReason::Budget, "budget"),

@@ -52,6 +52,7 @@ fn no_access(socket: &Path) -> String {
     let user = users::User::numbered(rustix::process::geteuid().as_raw())
         .map_or_else(|| "USER".to_owned(), |user| user.name);
 
+    // A closed directory hides the socket, so its group is the group to join.
     let group = socket
         .ancestors()
         .find_map(|path| std::fs::metadata(path).ok())
@@ -437,6 +438,7 @@ impl<C: ListOf> Listing<C> {
         if out.format == Format::Table {
             let mut rows = self.next_in_order()?;
             loop {
+                // Even without rows, because the first part prints the headings.
                 table(&mut out, &rows)?;
                 // The next page may be slow.
                 out.flush()?;

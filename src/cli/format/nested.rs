@@ -30,6 +30,7 @@ fn write(out: &mut String, value: &Json, indent: usize) {
                 field(out, "-", item, indent);
             }
         }
+        // Split before it is escaped, because `plain` would turn the line ends into text.
         Json::String(text) if text.contains('\n') => {
             for part in text.trim_end_matches('\n').split('\n') {
                 line(out, indent, &plain(part.trim_end_matches('\r')));

@@ -265,6 +265,8 @@ impl Feed {
     }
 
     fn send_events(&mut self, events: Vec<ImportItem>) -> anyhow::Result<()> {
+        // A batch is named by its first event: the response counts the accepted events, and names
+        // none.
         let origin = events
             .first()
             .map(|event| event.origin.clone())
@@ -294,6 +296,7 @@ impl Feed {
         let packed_events = w.into_bytes();
         let (call, args) = packed::<EventReturn>(&EventReturnArgs {
             events: PackedArray(&packed_events),
+            // The times and masters are in the events.
             origin: item::origin(None, ""),
             ..EventReturnArgs::default()
         })

@@ -54,6 +54,7 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
         line.clear();
         number += 1;
 
+        // A file without line ends must not be read into memory as a whole.
         let count = from
             .by_ref()
             .take(JSON_LINE_BYTES_MAX)
@@ -83,6 +84,7 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
                 master,
                 payload,
             })?,
+            // Accepted on any line, because several exports may follow each other.
             Ok(JsonLine::Head(version)) => check_version(version).with_context(reading)?,
             Ok(JsonLine::Foreign(kind)) => feed.leave_out(kind),
             Ok(JsonLine::Empty) => {}
@@ -163,6 +165,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
 
     let raw = json.get("raw").map(raw_body).transpose()?;
 
+    // Taken out of the line instead of copied, because a body may be large.
     let mut value = |key: &str| -> Result<Option<Value>, String> {
         match json.get_mut(key).map(Json::take) {
             None | Some(Json::Null) => Ok(None),

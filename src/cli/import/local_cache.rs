@@ -245,6 +245,7 @@ impl Walk<'_> {
 
 /// The jid of a job's directory; `None` if it is empty.
 fn jid_of(dir: &Path) -> Result<Option<String>, String> {
+    // This file is short, and a load may be large. The load is read only without it.
     let text = match read(&dir.join("jid"), NAME_BYTES_MAX)? {
         Some(text) => {
             Some(String::from_utf8(text).map_err(|_| "the jid is not a string".to_owned())?)
@@ -364,6 +365,7 @@ impl Reading<'_> {
             self.push(&dir.join("nocache"), Payload::nocache(self.jid))?;
         }
 
+        // Before the returns, because it names their function.
         self.load(dir)?;
 
         let mut answers: Vec<(Option<i64>, PathBuf)> = Vec::new();
@@ -505,6 +507,7 @@ impl Reading<'_> {
             return Ok(());
         };
 
+        // Any value, because Salt stored the bare return before 2015.
         let Some(value) = self.value(&path, "", |_| true) else {
             // Salt makes the directory before it writes the return.
             return Ok(());

@@ -66,6 +66,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let rows: Vec<_> = page
             .causes
             .iter()
+            // Programs that read CSV get the whole key.
             .map(|row| cells(row, true, out.is_csv()))
             .collect();
         Table::new(columns).print(out, &rows)?;
@@ -94,6 +95,7 @@ pub(super) fn cause_key(client: &mut Client, jid: &str, beginning: &str) -> anyh
 
     let mut keys = page.causes.into_iter().map(|row| row.key);
     keys.find(|key| key.starts_with(beginning)).ok_or_else(|| {
+        // A string from the command line may have any length.
         let shown: String = beginning.chars().take(64).collect();
         anyhow::anyhow!(
             "find the cause {shown}: job {jid} has no cause with this key; `saltcellar jobs causes {jid}` lists them"
@@ -194,6 +196,7 @@ pub(in crate::cli) fn cause_lines(page: &CausesPage, width: Option<usize>) -> Ve
     let mut lines = vec![Line::default()];
     lines.extend(Table::new(columns(false)).lines(&rows, width));
 
+    // The daemon lists a limited number of causes.
     let more = page.total.saturating_sub(page.causes.len() as u64);
     if more > 0 {
         lines.push(format!("and {more} more causes").into());

@@ -216,6 +216,7 @@ fn list_and_follow(global: &Global, args: &List) -> anyhow::Result<()> {
     };
     let position = ask::answer::<calls::events::Follow>(global, &call, "follow the events")?.next;
 
+    // The whole list is read before it is printed, because the newest event comes last.
     let mut latest = Listing::<calls::events::List>::new(global, args.call())?.reversed(true);
     let events = latest.next_in_order()?;
     let listed = events.last().map_or(0, |event| event.seq + 1);
@@ -234,6 +235,7 @@ fn list_and_follow(global: &Global, args: &List) -> anyhow::Result<()> {
         events.iter().try_for_each(|event| out.json(event))?;
     }
 
+    // An event that was stored in between is in the list, and must not be printed twice.
     call.start.seq = Some(position.max(listed));
     tail::follow(
         global,
@@ -256,6 +258,7 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
         return list_and_follow(global, args);
     }
 
+    // One table for all pages, because each table prints its headings once.
     let mut table = Table::new(columns());
     Listing::<calls::events::List>::new(global, args.call())?
         .with_stats(args.stats)

@@ -106,10 +106,12 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
             Column::jid().drop_order(1),
         ];
 
+        // The same time for all rows, because their ages are compared with each other.
         let now = Clock::real().now();
 
         let cells = |row: &MinionRow| {
             let states = row.highstate.as_ref().and_then(|run| run.states.as_ref());
+            // A minion that was only seen in events has no job.
             let last = row.last.clone().unwrap_or_default();
             vec![
                 row.id.clone(),

@@ -154,6 +154,7 @@ fn states_of(value: &Json) -> Option<Vec<Ran<'_>>> {
 /// A state under its key: `service_|-ID_|-NAME_|-running`.
 fn ran<'a>(key: &'a str, state: &'a Json) -> Option<Ran<'a>> {
     let parts: Vec<&str> = key.split("_|-").collect();
+    // Any other key is no state's. The return is then shown as the value that it is.
     let [module, id, _, function] = parts.as_slice() else {
         return None;
     };

@@ -130,6 +130,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // JSON is one document, so its rows are collected; the other formats are printed job by job.
     let mut all = Vec::new();
 
+    // All ids are found before a row is printed, because a beginning that fits several jobs is an
+    // error.
     let jids = args.jids.iter();
     let jids: Vec<String> = jids
         .map(|jid| job_id::whole(&mut client, jid))

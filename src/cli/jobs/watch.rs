@@ -321,6 +321,7 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
         format!("{} failed", job.failed()),
     ];
     parts.push(format!("{} s", since.as_secs()));
+    // A step says more than the names of minions, and one line has no room for both.
     if !step.is_empty() {
         parts.push(step.to_owned());
     } else if !awaited.is_empty() {

@@ -88,6 +88,7 @@ struct ShadowReport {
 
 impl ShadowReport {
     fn note(&mut self, comparison: Comparison) {
+        // A call of several rules is counted once, under all of their names.
         let (rule, counter): (String, fn(&mut Counts) -> &mut u64) = match &comparison {
             Comparison::Same(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.same),
             Comparison::Differs(ours, ..) => {
@@ -152,6 +153,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         print(out, &report, &read)
     })?;
 
+    // After the report, which explains the exit code.
     match report.all.differences() {
         count if count > 0 && args.exit_code => Err(finding(format!(
             "{count} differences between saltcellar's reactor and Salt's"

@@ -155,6 +155,7 @@ fn table(
     }
 
     if report.losses.is_empty() {
+        // Said in words, because an absent list could mean that nothing was checked.
         field(out, "lost", "nothing")?;
     } else {
         out.line("")?;
@@ -199,6 +200,7 @@ fn table(
         }
     }
 
+    // For a person to look at: data that is damaged beyond recognition would be in these files.
     if !report.foreign.is_empty() {
         out.line("")?;
         out.heading("files without data of saltcellar:")?;

@@ -140,6 +140,7 @@ fn table(
     }
 
     if report.problems.is_empty() {
+        // Said in words, because an absent list could mean that nothing was checked.
         field(out, "damage", "none")?;
     }
     list(out, "damage", &report.problems)?;

@@ -47,6 +47,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> S
     let jobs = master.cachedir.join("jobs");
     match of_last_day(&jobs, Clock::real().now()) {
         Ok(raw) if raw > 0 => {
+            // At least 1, because it divides below.
             let per_day = (raw / COMPRESSION).max(1);
             format!(
                 "{} are usable for entries, about {} days: Salt's job cache received {} in the last day, about {} on this disk",

@@ -316,6 +316,7 @@ fn for_removal(
     (config_file, config): (&Path, anyhow::Result<Config>),
 ) -> anyhow::Result<Json> {
     let found = state_of(&options.path, None)?;
+    // The extension's default, unless the master's configuration sets another directory.
     let spool = master.cachedir.join("saltcellar");
     let spool = doctor::master_setting(master, "spool_dir").map_or(spool, PathBuf::from);
 

@@ -148,6 +148,7 @@ impl Plan {
             out.line(&format!("{state:<9} {}", step.does))?;
         }
 
+        // The whole file, because a person agrees to what is shown.
         if let Some(text) = more.get("text").and_then(Json::as_str) {
             text.lines()
                 .try_for_each(|line| out.line(&format!("          | {line}")))?;

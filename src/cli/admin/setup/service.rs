@@ -288,6 +288,7 @@ pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
 
     let user = user.to_owned();
     plan.step("group", does, move || {
+        // Without `-a` the user would leave all other groups.
         run("usermod", &["-aG", GROUP, &user])?;
 
         Ok(

@@ -303,6 +303,8 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn foot_line(view: &View) -> Line<'static> {
+    // In the order in which keys are handled: the list of keys takes every key, then the filter all
+    // letters.
     let text = if view.has_help {
         "any key closes the list of keys".to_owned()
     } else if view.is_editing {

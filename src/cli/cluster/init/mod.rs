@@ -46,6 +46,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let plan = Plan::of(args).map_err(BadUsage)?;
     let texts = files(&plan, |user| password(args.dir.as_deref(), user))?;
 
+    // Without a directory the passwords are new each time, because no file keeps them.
     let Some(dir) = &args.dir else {
         let document = json!({ "files": texts });
         return show(global.output, &document, |out| {
@@ -59,6 +60,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
 
     write(dir, &texts).with_context(|| format!("write to {}", dir.display()))?;
+    // Only the names are printed, because the files contain passwords.
     let names: Vec<_> = texts.keys().collect();
     let document = json!({ "dir": dir.to_string_lossy(), "files": names });
     show(global.output, &document, |out| {

@@ -111,6 +111,7 @@ fn users<'a>(plan: &Plan<'_>, password: &impl Fn(&str) -> &'a str) -> String {
         quoted(password(ADMIN))
     );
     for master in &plan.masters {
+        // `doctor` compares a user with the same rights, so what is printed here passes its check.
         let rights = Rights::of(&plan.subjects, master);
         // Writing to a string cannot fail.
         let _ = write!(

@@ -29,6 +29,8 @@ pub(in crate::cli) fn slowest_first(returns: &mut Value) {
         let Value::Map(states) = states else { continue };
 
         let took = |state: &Value| get(state, "duration").and_then(milliseconds).unwrap_or(0.0);
+        // The states keep their places and only their numbers change, because the formatting sorts
+        // by them.
         let mut slowest: Vec<(usize, f64)> = states
             .iter()
             .map(|(_, state)| took(state))
@@ -64,6 +66,7 @@ fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
 
 /// `None` for returns without states.
 fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
+    // The layers around the states of an event or a runner, as in Salt's `output`.
     let mut data = get(data, "return").unwrap_or(data);
     data = get(data, "data").unwrap_or(data);
 
@@ -472,6 +475,7 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
 
     lines.push(format!("{cyan}\nSummary for {host}\n{rule}{end}"));
 
+    // Salt calls states that a test run would change "unchanged", and counts them as succeeded.
     let mut marks = Vec::new();
     if not_run > 0 {
         marks.push(format!(

@@ -122,6 +122,7 @@ fn sorted(pairs: &[(Value, Value)]) -> Vec<(String, &Value)> {
             .collect();
     }
 
+    // Salt sorts keys of mixed types by their text, because Python cannot compare them.
     let mut named: Vec<_> = sorted
         .drain(..)
         .map(|(key, value)| (python::text(key), value))

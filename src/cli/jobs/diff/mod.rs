@@ -51,6 +51,7 @@ ask::paged! {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    // Without an earlier run the daemon finds the previous run of the same job.
     let (with, jid) = match args.jids.as_slice() {
         [earlier, later] => (Some(earlier), later.as_str()),
         // The command line requires one.
@@ -207,6 +208,7 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
         _ => false,
     };
 
+    // Compared as they are printed, because the result is shown as lines.
     let [a, b] = [a, b].map(|value| {
         if is_nothing(value) {
             String::new()

@@ -63,8 +63,8 @@ impl Settings {
             read => read.with_context(|| format!("read {}", path.display()))?,
         };
 
-        // Without this file, because its settings from an earlier run would look like a person's and
-        // be left out of the new one.
+        // Without this file, because its settings from an earlier run would look like a person's,
+        // and would be left out of the new file.
         let others =
             Config::load_files_with(config_file, &path, None).context("read the configuration")?;
 

@@ -304,6 +304,7 @@ fn job_lines(job: &JobAnswer, causes: Option<&CausesPage>, width: usize) -> Vec<
     if let Some(causes) = causes {
         lines.extend(cause_lines(causes, Some(width)));
     }
+    // Without causes the names are shown alone, without what is known of each minion.
     let groups = causes.map(|causes| causes.missing.as_slice());
     lines.extend(missing_lines(
         groups.unwrap_or_default(),
@@ -321,6 +322,7 @@ fn job_lines(job: &JobAnswer, causes: Option<&CausesPage>, width: usize) -> Vec<
 
     for answer in returns {
         let mut shown = return_lines(&job.row.jid, answer, view);
+        // One long return would push the others out of reach.
         if shown.len() > RETURN_LINES {
             let more = shown.len() - RETURN_LINES;
             shown.truncate(RETURN_LINES);
