@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! A value is in no status, log line, error, dead letter or rendered configuration: settings hold
-//! references ([`Secret`]), and each text about a connection passes [`Revealed::scrub`] before anyone
-//! else sees it. Texts about a sink do so in `engines::transport::open`.
+//! references ([`Secret`]), and each message about a connection passes [`Revealed::scrub`] before
+//! anyone else sees it. Texts about a sink do so in `engines::transport::open`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -159,15 +159,16 @@ impl Revealed {
         }
     }
 
-    /// The text without the values, however they are spelled: as they are, in percent encoding, as
-    /// JSON or HTML, in base64 or hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
+    /// The string without the values, however they are spelled: as they are, in percent encoding,
+    /// as JSON or HTML, in base64 or hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
     pub(crate) fn scrub(&self, text: &str) -> String {
         let text = text
             .get(..text.floor_char_boundary(SCRUBBED_BYTES_MAX))
             .unwrap_or_default();
 
         let mut ranges = Vec::new();
-        // Each value is searched in the original text: a placeholder must not make or hide a match.
+        // Each value is searched in the original string, because a placeholder must not make or
+        // hide a match.
         for value in self.0.lock().iter() {
             find(text, value, &mut ranges);
         }
@@ -207,12 +208,12 @@ fn is_secret_name(name: &str) -> bool {
 
     let mut name = name.to_ascii_lowercase();
     name.retain(|c| c.is_ascii_alphanumeric());
-    // A name that is taken for a secret by mistake hides a harmless text; the opposite would show a
-    // secret.
+    // A name that is taken for a secret by mistake hides a harmless string; the opposite would show
+    // a secret.
     WORDS.iter().any(|word| name.contains(word)) || name.ends_with("key")
 }
 
-/// The parts of an address that can be secret; all empty for another text.
+/// The parts of an address that can be secret; all empty for any other string.
 #[derive(Debug, Default)]
 struct UrlParts<'a> {
     /// The login as a whole, and its password.
@@ -249,7 +250,7 @@ impl<'a> UrlParts<'a> {
     }
 }
 
-/// The characters that are the same in each text in base64 that contains these bytes: for each of
+/// The characters that are the same in each base64 string that contains these bytes, for each of
 /// three offsets and both alphabets.
 fn in_base64(bytes: &[u8]) -> impl Iterator<Item = String> {
     let at_offset = |offset: usize| {
@@ -307,7 +308,7 @@ fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
 }
 
 /// The end of a spelling of a value that begins here. All spellings of a character are followed, as
-/// a value can have backslashes.
+/// a value can contain backslashes.
 fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize> {
     let mut now = vec![from];
     let mut next = Vec::new();
@@ -358,7 +359,7 @@ fn spellings(text: &[u8], at: usize, want: char, ends: &mut Vec<usize>) {
         Some(b'%') => ends.extend(percent(rest, own).map(|len| at + len)),
         Some(b'&') => ends.extend(entity(rest, want).map(|len| at + len)),
         Some(b'\\') => {
-            // Text within text within text: each level doubles the backslashes.
+            // A string within a string within a string: each level doubles the backslashes.
             let run = rest.iter().take_while(|byte| **byte == b'\\').count();
             if want == '\\' {
                 ends.extend([2, 4, 8].into_iter().filter(|n| *n <= run).map(|n| at + n));

@@ -66,7 +66,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         Ok(())
     })?;
 
-    // Last: the exit code has to follow a complete report.
+    // Last, because the error that sets the exit code must follow a complete report.
     if status.health.state == Level::Problem {
         return Err(finding(summary(&status.health.reasons)));
     }
@@ -462,7 +462,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         } else {
             "active"
         };
-        // In a cluster every master's bus has all events.
+        // In a cluster every master's bus carries all events.
         let leader = reactor
             .election
             .as_ref()

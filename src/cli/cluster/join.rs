@@ -52,7 +52,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         .context("open the store")?
         .on_threads();
 
-    // In the file system of the state directory, which has room for histories.
+    // In the file system of the state directory, where there is room for histories.
     let beside = options.dir.with_extension("joining");
     if beside.exists() {
         std::fs::remove_dir_all(&beside).context("remove the rest of an earlier attempt")?;

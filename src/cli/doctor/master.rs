@@ -394,6 +394,8 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
         fs::metadata(dir).is_ok_and(|dir| fits(&dir))
     };
 
+    // Only the daemon may own the directory itself. Above it, root and the master's user may as
+    // well, if nobody else can write there.
     is(&dir, &|dir| dir.uid() == uid)
         && dir.ancestors().skip(1).all(|above| {
             is(above, &|above| {
@@ -575,6 +577,7 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
             )
         };
 
+        // The last file that sets the option wins, so the complete list belongs there.
         let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
         found.advise(
             result,
@@ -692,8 +695,8 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     }
 }
 
-/// Fails with a message if the daemon has no Python of Salt. The `PATH` of this shell finds more than
-/// a service does.
+/// Fails with a message if the daemon finds no Python of Salt. The `PATH` of this shell finds more
+/// than a service does.
 fn ensure_found(of_daemon: Option<&Path>, of_shell: Option<&Path>) -> Result<(), String> {
     const CHECK: &str = "reactor.python";
 

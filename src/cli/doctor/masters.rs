@@ -95,6 +95,7 @@ impl Cluster {
         let origin = option_origin(master, CLUSTER);
         let id = &self.id;
 
+        // Without named peers the number of masters is unknown, because a master can join unnamed.
         let (count, which) = if self.peers.is_empty() {
             (None, format!("a master of the cluster {id} ({origin})"))
         } else {
@@ -167,6 +168,7 @@ impl MastersOfMinion {
         );
         report_slot(&mut found, &which, Some(count), config, job_cache);
 
+        // With failover only one master at a time receives the minion's events.
         let reactor = &config.reactor;
         if !self.is_failover && reactor.master.is_some() && reactor.election.is_none() {
             found.warn_because(

@@ -215,7 +215,7 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
         return false;
     }
 
-    // A master may have only `master.d`.
+    // A master may be configured by `master.d` alone.
     if salt_master.conf_file.exists() || !salt_master.files.is_empty() {
         return true;
     }

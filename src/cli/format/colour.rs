@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! Whether anything is coloured, and which word has which colour, is decided here and nowhere else.
-//! Text is escaped before colour is added: an escape sequence in data stays text.
+//! Strings are escaped before colour is added, and an escape sequence in data has no effect.
 
 use std::cell::Cell;
 

@@ -130,7 +130,7 @@ pub(super) fn packed<C: Call>(args: &C::Args<'_>) -> Result<PackedCall, EncodeEr
     Ok((C::NAME, encode(args)?))
 }
 
-/// The origin of what is imported. Marked as a replay, so that the daemon looks for it.
+/// The origin of what is imported. Marked as a replay, which makes the daemon look for it.
 pub(super) fn origin(at: Option<i64>, master: &str) -> Origin {
     Origin {
         at: at.map(|at| Time(Micros(at))),

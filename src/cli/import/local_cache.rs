@@ -16,8 +16,8 @@
 //! retention drops the oldest first. To bound memory, each walk over the tree collects only the
 //! next [`IMPORT_JOBS_SORTED`] jobs.
 //!
-//! A load has the time of its jid, all other items that of their file. The tree may be in use: jobs
-//! deleted meanwhile are skipped.
+//! The time of a load is the time of its jid. The time of all other items is the time of their
+//! file. The tree may be in use: jobs deleted meanwhile are skipped.
 
 use std::collections::BinaryHeap;
 use std::fs;
@@ -67,7 +67,7 @@ pub(super) fn import(
         for (key, place) in jobs {
             let path = root.join(place);
 
-            // The key has the text of jids in Salt's form; any other jid is reread.
+            // The key contains jids of Salt's form; any other jid is reread.
             let jid = match key.text() {
                 Some(jid) => Some(jid),
                 None => jid_of(&path).unwrap_or_else(|why| {
@@ -456,7 +456,7 @@ impl Reading<'_> {
 
         let is_map = |value: &[u8]| Reader::new(value).map().is_ok();
         let Some(load) = self.value(&path, "the load is not a map", is_map) else {
-            // A job without its load may still have its minions.
+            // A job without its load may still list its minions.
             return self.minions(&minions_path, None);
         };
 

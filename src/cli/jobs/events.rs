@@ -137,7 +137,7 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
         .context("read the event's data")
         .map_err(BadData)?;
 
-    // Absolute, because the daemon has another working directory.
+    // Absolute, because the daemon runs in another working directory.
     let bus = event
         .bus
         .map(std::path::absolute)
@@ -186,7 +186,7 @@ fn data(event: &Send) -> anyhow::Result<Value> {
 
     match yaml::value(&text)? {
         Value::Map(pairs) => Ok(Value::Map(pairs)),
-        // An empty text.
+        // An empty string is nil in YAML.
         Value::Nil => Ok(Value::Map(Vec::new())),
         other => bail!("expected a map such as '{{\"key\": \"value\"}}', found {other}"),
     }

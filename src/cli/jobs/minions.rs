@@ -225,7 +225,7 @@ fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
 }
 
 fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
-    // Single times are followed by their zone; columns have it in the heading.
+    // Single times are followed by their zone; columns show it in the heading.
     let in_zone = |at: Option<Time>| at.map(short_at_in_zone).unwrap_or_default();
     let run = |run: &MinionRun| format!("{}  {}  {}", in_zone(run.time), run.fun, run.jid);
 

@@ -130,7 +130,8 @@ impl Ran<'_> {
     }
 }
 
-/// The states of a return in the order in which they ran; `None` if it has none, or anything else.
+/// The states of a return in the order in which they ran; `None` if it contains none, or anything
+/// else.
 fn states_of(value: &Json) -> Option<Vec<Ran<'_>>> {
     let of_runner = |value: &'_ Json| value.get("outputter").is_some();
     let map = match value.get("data") {
@@ -179,7 +180,7 @@ fn ran<'a>(key: &'a str, state: &'a Json) -> Option<Ran<'a>> {
     })
 }
 
-/// A duration as Salt has it: a number, or text such as `12.3 ms`.
+/// A duration in Salt's form: a number, or a string such as `12.3 ms`.
 fn milliseconds(duration: &Json) -> f64 {
     let text = duration.as_str().and_then(|text| text.split(' ').next());
     duration

@@ -147,7 +147,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         };
 
         if args.sort == Some(StateOrder::Duration) {
-            // One without a duration has not run.
+            // A state without a duration did not run.
             let duration = |state: &State| state.duration_ms.unwrap_or(-1.0);
             let slowest_first = |a: &State, b: &State| duration(b).total_cmp(&duration(a));
             page.states.sort_by(slowest_first);
@@ -212,7 +212,7 @@ fn row(jid: &str, state: &State, with_jid: bool) -> Vec<String> {
     cells
 }
 
-/// The result of a state; that of an absent one is none.
+/// The result of a state; `none` for an absent state.
 pub(super) fn result(state: Option<&State>) -> &'static str {
     state.map_or("none", |state| word(state.result, state.changed))
 }

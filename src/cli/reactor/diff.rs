@@ -470,7 +470,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             };
 
             for one in fields {
-                // A field that only one side has is also different.
+                // A field that only one side sets is a difference as well.
                 let (ours, salts) = (shown(&one.ours), shown(&one.salts));
                 out.line(&plain(&format!(
                     "  {}: saltcellar {ours}, Salt {salts}",

@@ -50,12 +50,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
         let holder = format!("pid {}, restoring a backup", std::process::id());
         let mut options = crate::daemon::store_options(&config(global)?, holder, Clock::real());
-        // Everything else is as the daemon of this configuration would have it.
+        // Everything else is as for the daemon of this configuration.
         options.dir.clone_from(&args.to);
 
         let segments = layout::segments(&args.to).context("build the indexes")?;
 
-        // The newest segment of a class has its index in memory.
+        // The index of the newest segment of a class is in memory.
         let finished = segments.iter().filter(|segment| !segment.is_newest);
         let indexes = finished
             .map(|segment| (segment.name(), segment.index()))

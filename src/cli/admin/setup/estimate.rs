@@ -1,4 +1,4 @@
-//! The plan's remark about the disk: how many days of history it has room for.
+//! The plan's remark about the disk: for how many days of history there is room.
 //!
 //! The best source is the daemon, if it has already run for a while (`setup --passive`): the entries of
 //! its last day. Before that, it is the job cache that saltcellar replaces.

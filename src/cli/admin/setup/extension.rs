@@ -254,7 +254,7 @@ impl Salt {
 
         let (salt, wheel) = (self.clone(), wheel.to_owned());
         plan.step("extension", does, move || {
-            // Nothing is fetched: Salt has all that the extension imports.
+            // Nothing is fetched, because Salt's Python contains all that the extension imports.
             salt.pip(&[
                 "install",
                 "--no-index",

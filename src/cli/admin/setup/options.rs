@@ -1,5 +1,5 @@
-//! The options for Salt: the text of the file in `master.d` or `minion.d`, and the check that all
-//! of them take effect.
+//! The options for Salt: the contents of the file in `master.d` or `minion.d`, and the check that
+//! all of them take effect.
 //!
 //! # Merging, as in Salt 3006 to 3008
 //!
@@ -21,7 +21,7 @@ pub(super) const NAME: &str = "saltcellar.conf";
 /// The engine that stands for saltcellar's reactor in the master's `engines`.
 pub(super) const ENGINE: &str = "saltcellar_reactor";
 
-/// The options of a master, with the text of the file that sets them.
+/// The options of a master, with the contents of the file that sets them.
 pub(super) struct MasterOptions {
     /// The main file.
     main: PathBuf,
@@ -173,7 +173,7 @@ fn items(value: Option<&Value>) -> Vec<Value> {
             .iter()
             .map(|(key, value)| Value::Map([(key.clone(), value.clone())].into_iter().collect()))
             .collect(),
-        // Salt's default of `event_return` is an empty text.
+        // Salt's default of `event_return` is an empty string.
         Some(Value::Str(one)) if !one.is_empty() => vec![one.as_str().into()],
         _ => Vec::new(),
     }
@@ -187,7 +187,7 @@ fn names_reactor(engines: &Value) -> bool {
         .any(|item| item.as_str() == Some("reactor") || item.as_map().is_some_and(is_own))
 }
 
-/// The text of the file for a minion on another host.
+/// The contents of the file for a minion on another host.
 pub(super) fn minion_text(url: &str, ca: Option<&Path>) -> String {
     let head = "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion-listener URL --remove`.\n";
     let mut body = format!("{head}{}", line("saltcellar.url", &url.into()));

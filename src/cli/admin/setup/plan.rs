@@ -255,7 +255,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports progress, which only tables have.
+    /// Reports progress, which only tables show.
     fn line(&mut self, text: &str) {
         if self.out.format == Format::Table {
             // Flushed, because the next step may take long.

@@ -32,7 +32,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let height = usize::from(area.height);
 
     let facts = facts(view);
-    // What jobs need not have; a part of it is for why the daemon is not well.
+    // The lines that jobs do not need. Some of them say why the daemon is not well.
     let spare = height
         .saturating_sub(facts.len() + 1)
         .saturating_sub(JOBS_MIN.max(height * 2 / 5));
@@ -268,7 +268,7 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
 }
 
 fn draw_job(frame: &mut Frame<'_>, job: &OpenJob, scroll: u16, area: Rect) {
-    // Only what is on the screen: a return may have many lines.
+    // Only what is on the screen, because a return may be thousands of lines long.
     let shown = job.lines.iter().skip(usize::from(scroll));
     let shown = shown.take(usize::from(area.height));
     let lines: Vec<Line<'_>> = shown.map(drawn).collect();

@@ -53,7 +53,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// As many as fit a large screen.
 const JOBS: usize = 100;
 const REACTIONS: usize = 5;
-/// More returns than fit a screen; `jobs show` has all of them.
+/// More returns than fit a screen; `jobs show` prints all of them.
 const RETURNS: usize = 200;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {

@@ -88,7 +88,7 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
             // An orchestration is shown under the id of the master, with its `retcode`.
             let master = |key: &Value| key.as_str().is_some_and(|key| key.ends_with("_master"));
             let of_master = hosts.iter().filter(|(key, _)| master(key)).count() == 1;
-            // Beside the results of a runner, `retcode` is no host.
+            // Next to the results of a runner, `retcode` is no host.
             let is_host = |key: &Value| !(of_master && key.as_str() == Some("retcode"));
 
             let hosts = hosts.iter().filter(|(key, _)| is_host(key));
@@ -145,7 +145,7 @@ fn format_host(
             );
             colour = colours.cyan();
         }
-        // A list instead of states has the reasons why they did not compile.
+        // A list instead of states contains the reasons why they did not compile.
         Value::Array(errors) => {
             colour = colours.light_red();
             lines.push(format!("    {colour}Data failed to compile:{end}"));
@@ -356,7 +356,7 @@ fn format_state(
     Some(heading)
 }
 
-/// A number, or text such as `12.3 ms`.
+/// A number, or a string such as `12.3 ms`.
 fn milliseconds(value: &Value) -> Option<f64> {
     value
         .as_f64()

@@ -47,7 +47,7 @@ pub(super) struct Settings {
     /// The file of setup.
     pub(super) path: PathBuf,
     main: PathBuf,
-    /// Its text; empty if there is none.
+    /// Its contents; empty if there is none.
     text: String,
     /// The settings of all other files.
     others: Config,

@@ -295,7 +295,7 @@ impl View {
     }
 }
 
-/// Lines of one return; `jobs show` has all of them.
+/// Lines of one return; `jobs show` prints all of them.
 const RETURN_LINES: usize = 40;
 
 /// An open job on a screen with `width` columns: as `jobs show` begins.
