@@ -269,6 +269,8 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             )
         };
 
+        // Shown even after a later delivery. The number of failures since then tells whether it is
+        // over.
         let error = row.error.as_ref().map(|error| {
             let Problem { time, message } = error;
             format!(

@@ -502,6 +502,8 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         let is_bad = cluster.not_reading.is_some();
         add(is_bad, "cluster", &cluster.stream, state, "-".to_owned());
 
+        // Trouble until all of its entries are here, because lists of jobs are incomplete until
+        // then.
         for master in &cluster.masters {
             let state = state_of(master);
             let lag = master.behind_s.map_or("-".to_owned(), |behind_s| {

@@ -115,6 +115,7 @@ fn configuration(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     let mut found = found.of("master_config");
     let MasterContext { master, .. } = context;
 
+    // Salt itself adds warnings about the types of options, which are not known here.
     let of_salt = context.python.iter().flat_map(|python| &python.warnings);
 
     for message in master.notes.iter().map(|note| &note.message).chain(of_salt) {

@@ -309,6 +309,7 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
                 out.line(&summary(0, found.0.len()))?;
             }
         }
+        // One document in both formats, because the summary belongs to all checks.
         Format::Json | Format::Jsonl => {
             let one = |f: &CheckFinding| {
                 let (reason, remedy) = f

@@ -191,6 +191,8 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
     let name = cluster.subjects.stream();
     let mut is_ok = true;
 
+    // Named and never repaired: what the stream keeps may be the only copy that reaches a master
+    // (docs/decisions/one-history.md).
     for difference in &stream.differences {
         let message = format!("the stream {name}: {difference}");
         match difference {
@@ -358,6 +360,7 @@ fn sync(found: &mut Reporter<'_>, config: &Config, nats: &Nats) {
                     "the server {server} syncs each message before it acknowledges it"
                 ));
             }
+            // Two minutes by default.
             Synced::Every(interval) => found.warn_because(
                 format!(
                     "the server {server} acknowledges messages, and syncs them every {}",

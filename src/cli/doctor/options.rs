@@ -171,6 +171,7 @@ fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
 
+    // Unset means Salt's default, which the remedy below restores.
     let Some(size) = master.int(CHECK) else {
         return;
     };

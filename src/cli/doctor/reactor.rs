@@ -144,6 +144,7 @@ fn actors(found: &mut Findings, state: &ReactorState) {
             .filter(|rule| rule.handled_by == who)
             .collect();
 
+        // One finding for all rules of a kind. `reactor rules` shows the reason of each.
         let Some(first) = these.first() else { continue };
 
         let mut names: Vec<_> = these

@@ -323,6 +323,7 @@ impl<C: Paged, M: FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>> Pa
         let (more, next) = C::next(&answer);
 
         self.more = more;
+        // By the rows that arrived, because a call may return fewer than its limit.
         self.wanted = self.wanted.map(|wanted| wanted.saturating_sub(rows));
         self.is_done = !more || self.wanted == Some(0);
 

@@ -226,6 +226,7 @@ impl Table {
             return escaped(rows).iter().try_for_each(|row| out.csv_row(row));
         }
 
+        // Before the widths are measured, because an escape is wider than its character.
         let rows = self.bounded(rows);
         self.fit(&rows, out.width);
 

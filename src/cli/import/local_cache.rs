@@ -437,6 +437,7 @@ impl Reading<'_> {
         form: &str,
         is_one: impl Fn(&[u8]) -> bool,
     ) -> Option<Vec<u8>> {
+        // A missing file is normal, because the master may have deleted the job meanwhile.
         match read_value(path) {
             Ok(None) => None,
             Ok(Some(value)) if is_one(&value) => Some(value),

@@ -61,6 +61,7 @@ pub(in crate::cli) fn facts(job: &JobAnswer, width: Option<usize>) -> Vec<Line> 
 /// `3 of 4, 1 failed`
 fn returned(job: &JobAnswer) -> Line {
     let row = &job.row;
+    // Without a list of minions nobody knows how many were addressed.
     let share = match row.expected {
         Some(expected) => format!("{} of {expected}", row.returned),
         None => row.returned.to_string(),

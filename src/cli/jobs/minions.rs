@@ -179,6 +179,7 @@ fn highstate_counts(run: &MinionRun, now: Micros) -> String {
 /// Prints what the response does not cover.
 fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
     // Filled only for what was skipped.
+    // Said at the end of each response, because a list that was cut short must not look complete.
     let notes = [
         skipped.jobs_skipped.then(|| {
             format!(

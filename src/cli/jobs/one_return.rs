@@ -95,6 +95,7 @@ fn heading(answer: &Return) -> Line {
         head = head.and(Tone::Title, ", ").and(Tone::Bad, "failed");
     }
 
+    // What the master did not confirm is marked (docs/decisions/confirmed-returns.md).
     let seen = match &answer.master {
         Some(peer) => format!("answered, from peer {}, not verified here", plain(peer)),
         None => "seen on the bus only".to_owned(),
@@ -205,6 +206,7 @@ fn state_lines(ran: &Ran<'_>) -> Vec<Line> {
     ];
     let what: Vec<_> = what.into_iter().filter(|part| !part.is_empty()).collect();
 
+    // The names of results are ASCII, so bytes are columns.
     let padding = " ".repeat(RESULT.saturating_sub(name.len()));
     let mut lines = vec![
         Line::from(" ".repeat(INDENT))

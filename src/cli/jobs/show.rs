@@ -138,6 +138,7 @@ fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
         behind_s: None,
     });
 
+    // The master is named, because the return may be there.
     let unknown = job.unknown.iter().map(|one| NoReturnOf {
         jid,
         result: ReturnResult::Unknown.name(),

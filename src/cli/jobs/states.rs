@@ -181,6 +181,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn row(jid: &str, state: &State, with_jid: bool) -> Vec<String> {
     let duration = state.duration_ms.map(|ms| format!("{ms:.1}"));
 
+    // Some states return a list of comments.
     let comment = match value(&state.comment) {
         Json::Array(parts) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
         // A row is one line, so the first line stands for a comment.

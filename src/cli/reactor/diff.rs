@@ -296,6 +296,7 @@ fn of_salts(salts: &SaltsCall) -> Json {
 fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
+            // Null for a field that one side lacks.
             let shown = |value: &Option<salt_sls::Value>| value.as_ref().map(encode);
             let field = |one: &Difference| json!({"field": one.field, "saltcellar": shown(&one.ours), "salt": shown(&one.salts)});
             json!({

@@ -149,6 +149,7 @@ fn to_json(outcome: &Outcome) -> Json {
                     "fun": call.fun,
                     "args": call.args.iter().map(encode).collect::<Vec<_>>(),
                     "kwargs": encode_map(&call.kwargs),
+                    // A function that raised returned nothing, so one of both is null.
                     "return": call.answer.as_ref().ok().map(encode),
                     "raised": call.answer.as_ref().err().map(|(kind, text)| format!("{kind}: {text}")),
                 })

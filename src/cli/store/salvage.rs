@@ -75,6 +75,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn document(args: &Args, report: &SalvageReport) -> Json {
+    // `before_seq` is null after the last block of a class, where no number bounds the loss.
     let loss = |loss: &Loss| {
         json!({
             "path": loss.path.to_string_lossy(), "offset": loss.range.offset, "bytes": loss.range.bytes,

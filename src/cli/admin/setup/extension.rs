@@ -287,6 +287,7 @@ impl Salt {
             .or_else(|why| SaltPython::new(&self.python, Some(&self.master.user)).map_err(|_| why))
             .map_err(|why| anyhow!("run pip in Salt's Python: {why}"))?;
 
+        // `-m pip` instead of a program `pip`, which could belong to another Python.
         let output = python
             .isolated()
             .args(["-m", "pip"])

@@ -455,6 +455,7 @@ fn master_file(
 
     // The file changes while the master is stopped. Without systemd that is left to a person.
     if !args.master_only && service::is("is-active", MASTER_UNIT)? {
+        // Read without this file, which sets none of the options that the address follows from.
         let address = waited_for(&options.without());
         plan.step(
             "master",
@@ -519,6 +520,8 @@ fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
 /// Plans the file for a minion of another host.
 fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     let path = args.salt_config.join("minion.d").join(NAME);
+    // Nothing is read from the minion's configuration, so the file can be made before Salt is
+    // installed.
     let text = minion_text(url, args.ca.as_deref());
     let found = state_of(&path, Some(&text))?;
 

@@ -153,6 +153,7 @@ impl MasterOptions {
                 .find_map(of)
         };
 
+        // Two reactors would make every reaction twice.
         ensure!(
             !master.runs_reactor(),
             "hand the reactor over: Salt's own would still be on, because `engines` in {} names `reactor`; remove it there",

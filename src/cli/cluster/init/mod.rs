@@ -150,6 +150,7 @@ fn write(dir: &Path, files: &Files) -> anyhow::Result<()> {
             .mode(0o600)
             .open(&new)
             .with_context(|| name.clone())?;
+        // Synced before the rename, or a power loss could leave an empty file under the name.
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
             .and_then(|()| fs::rename(&new, &path))

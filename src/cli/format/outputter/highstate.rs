@@ -280,7 +280,8 @@ fn format_state(
         colours.green()
     };
 
-    // A result outweighs the changes.
+    // A result outweighs the changes. As in Salt the last such state colours the heading, even
+    // yellow after red.
     match result {
         Value::Boolean(false) => (colour, heading) = (colours.red(), colours.red()),
         Value::Nil => (colour, heading) = (colours.light_yellow(), colours.light_yellow()),
