@@ -239,7 +239,8 @@ impl<'a> UrlParts<'a> {
             parts.login.extend(login.split_once(':').map(|(_, of)| of));
         }
 
-        // Each part as a whole as well: what is too short to be hidden alone is hidden within it.
+        // Kept as a whole and in segments: what is too short to be hidden alone is hidden within
+        // the whole.
         parts.path.push(path);
         parts.path.extend(path.split('/'));
         parts.query.push(query);

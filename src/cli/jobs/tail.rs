@@ -101,8 +101,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// The sequence number before which all events are that may be printed: for a time that has passed, the end of the archive's events before
-/// it.
+/// The sequence number before which all events are that may be printed. For a time that has passed, it follows from the newest event
+/// before that time.
 fn end_of(global: &Global, filter: &EventFlags) -> anyhow::Result<Option<u64>> {
     let has_passed = |Time(until): Time| until <= Clock::real().now();
     if !filter.when.until().is_some_and(has_passed) {

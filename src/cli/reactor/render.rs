@@ -73,7 +73,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
     for render in &outcome.renders {
         out.heading(&plain(&render.file))?;
-        // Nothing was rendered because the file failed. A note says why.
+        // Without a rendered string the file failed, and a note says why.
         match &render.text {
             Some(text) => {
                 for line in text.lines() {
