@@ -168,6 +168,8 @@ impl Verb {
             Self::Cluster(verb) => verb.has_rows(),
             Self::Store(verb) => verb.has_rows(),
             Self::Reactor(verb) => verb.has_rows(),
+            // Listed one by one, because a new verb must decide: csv is rejected for a verb without
+            // a table.
             Self::Serve(_)
             | Self::Config(_)
             | Self::Page
@@ -215,6 +217,7 @@ fn outcome<C: Parser>(
         }
     };
 
+    // Errors are printed here only. A verb returns its error, which therefore appears once.
     match dispatch(cli) {
         Ok(()) => Exit::Ok,
         Err(error) => {
@@ -231,6 +234,7 @@ fn outcome<C: Parser>(
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, verb } = cli;
 
+    // First, because these choices apply to everything that the verb prints.
     format::colour::choose(global.color);
 
     if global.utc {

@@ -15,8 +15,8 @@ pub(super) fn running(master: &SaltMaster) -> Option<PathBuf> {
     python::of_running_master(User::named(&master.user).map(|user| user.uid))
 }
 
-/// Salt's Python: `given`, else that of the running master, of its unit, or of the installed Salt.
-/// It is not checked yet.
+/// Salt's Python: `given`, else the Python of the running master, of its unit, or of the installed
+/// Salt. It is not checked yet.
 pub(super) fn find(given: Option<&Path>, master: &SaltMaster) -> Option<PathBuf> {
     let exists = |python: &PathBuf| python.is_file();
     given

@@ -25,8 +25,8 @@ pub(crate) struct Connection {
 impl Connection {
     /// Connects to any of the servers.
     ///
-    /// `name` is shown in lists of connections of the servers. Answers arrive at subjects below `inbox`, or below NATS's own `_INBOX`. A server lets a user
-    /// without the right to one subscribe to it in vain: the requests then end late, and [`Connection::last_error`] has the reason.
+    /// `name` is shown in lists of connections of the servers. Responses arrive at subjects below `inbox`, or below NATS's own `_INBOX`. A server lets a
+    /// user without the right to one subscribe to it in vain: the requests then end late, and [`Connection::last_error`] returns the reason.
     pub(crate) async fn open(
         settings: &Nats,
         name: &str,
@@ -50,6 +50,8 @@ impl Connection {
         inbox: Option<&str>,
         revealed: &Revealed,
     ) -> Result<Self, String> {
+        // Errors of the server, such as a missing right, arrive apart from the request that they
+        // concern.
         let reported = Arc::new(Mutex::new(None));
         let mut options = ConnectOptions::new()
             .name(name)
@@ -63,6 +65,8 @@ impl Connection {
                 }
             });
 
+        // The user may have the right to subscribe below this prefix only, and each response is a
+        // message to such a subject.
         if let Some(inbox) = inbox {
             options = options.custom_inbox_prefix(inbox);
         }
@@ -77,6 +81,7 @@ impl Connection {
             options = options.token(revealed.secret(token).map_err(|error| error.to_string())?);
         }
 
+        // The client gets all servers, because it changes over to another when its server ends.
         let servers: Result<Vec<ServerAddr>, _> = settings
             .servers
             .iter()
@@ -88,6 +93,8 @@ impl Connection {
             .connect(servers)
             .await
             .map_err(|error| error.to_string())?;
+        // Requests would otherwise have the library's timeout instead of the timeout of the
+        // settings.
         let mut context = async_nats::jetstream::new(client);
         context.set_timeout(settings.timeout);
 

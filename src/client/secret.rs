@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! A value is in no status, log line, error, dead letter or rendered configuration: settings hold
-//! references ([`Secret`]), and each text about a connection passes [`Revealed::scrub`] before anyone
-//! else sees it; those of a sink in `engines::transport::open`.
+//! references ([`Secret`]), and each message about a connection passes [`Revealed::scrub`] before
+//! anyone else sees it. Texts about a sink do so in `engines::transport::open`.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -58,6 +58,7 @@ fn read(secret: &Secret) -> Result<String, SecretError> {
         return Err(failed(io::Error::other("it is empty")));
     }
 
+    // Rejected instead of cut, because no peer would accept a part of the value.
     if text.len() as u64 > SINK_SECRET_BYTES_MAX {
         return Err(failed(io::Error::other(format!(
             "longer than {SINK_SECRET_BYTES_MAX} bytes"
@@ -97,8 +98,8 @@ impl Revealed {
         }
     }
 
-    /// The text of an option, a header or a variable with this name. A plain text is hidden as well
-    /// if the name is that of a secret.
+    /// The value of an option, a header or a variable with this name. A plain value is hidden as
+    /// well if the name suggests a secret.
     pub(crate) fn named(&self, name: &str, text: &Text) -> Result<String, SecretError> {
         let value = self.text(text)?;
         if is_secret_name(name) {
@@ -150,21 +151,24 @@ impl Revealed {
         let mut known = self.0.lock();
         for spelling in spellings {
             let spelling: Vec<char> = spelling.chars().collect();
+            // A value may be hidden several times, and each spelling costs a search of every
+            // scrubbed string.
             if !known.contains(&spelling) {
                 known.push(spelling);
             }
         }
     }
 
-    /// The text without the values, however they are spelled: as they are, in percent encoding, as
-    /// JSON or HTML, in base64 or hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
+    /// The string without the values, however they are spelled: as they are, in percent encoding,
+    /// as JSON or HTML, in base64 or hexadecimal. It ends after [`SCRUBBED_BYTES_MAX`].
     pub(crate) fn scrub(&self, text: &str) -> String {
         let text = text
             .get(..text.floor_char_boundary(SCRUBBED_BYTES_MAX))
             .unwrap_or_default();
 
         let mut ranges = Vec::new();
-        // Each value is searched in the original text: a placeholder must not make or hide a match.
+        // Each value is searched in the original string, because a placeholder must not make or
+        // hide a match.
         for value in self.0.lock().iter() {
             find(text, value, &mut ranges);
         }
@@ -187,7 +191,7 @@ impl Revealed {
     }
 }
 
-/// True if a header, a variable or an option of this name has a secret.
+/// True if the value of a header, a variable or an option of this name is a secret.
 fn is_secret_name(name: &str) -> bool {
     const WORDS: [&str; 10] = [
         "authorization",
@@ -204,12 +208,12 @@ fn is_secret_name(name: &str) -> bool {
 
     let mut name = name.to_ascii_lowercase();
     name.retain(|c| c.is_ascii_alphanumeric());
-    // A name that is taken for a secret by mistake hides a harmless text; the opposite would show a
-    // secret.
+    // A name that is taken for a secret by mistake hides a harmless string; the opposite would show
+    // a secret.
     WORDS.iter().any(|word| name.contains(word)) || name.ends_with("key")
 }
 
-/// The parts of an address that can be secret; all empty for another text.
+/// The parts of an address that can be secret; all empty for any other string.
 #[derive(Debug, Default)]
 struct UrlParts<'a> {
     /// The login as a whole, and its password.
@@ -235,6 +239,8 @@ impl<'a> UrlParts<'a> {
             parts.login.extend(login.split_once(':').map(|(_, of)| of));
         }
 
+        // Kept as a whole and in segments: what is too short to be hidden alone is hidden within
+        // the whole.
         parts.path.push(path);
         parts.path.extend(path.split('/'));
         parts.query.push(query);
@@ -245,7 +251,7 @@ impl<'a> UrlParts<'a> {
     }
 }
 
-/// The characters that are the same in each text in base64 that contains these bytes: for each of
+/// The characters that are the same in each base64 string that contains these bytes, for each of
 /// three offsets and both alphabets.
 fn in_base64(bytes: &[u8]) -> impl Iterator<Item = String> {
     let at_offset = |offset: usize| {
@@ -303,7 +309,7 @@ fn find(text: &str, value: &[char], ranges: &mut Vec<(usize, usize)>) {
 }
 
 /// The end of a spelling of a value that begins here. All spellings of a character are followed, as
-/// a value can have backslashes.
+/// a value can contain backslashes.
 fn end_of(text: &[u8], from: usize, first: char, rest: &[char]) -> Option<usize> {
     let mut now = vec![from];
     let mut next = Vec::new();
@@ -354,7 +360,7 @@ fn spellings(text: &[u8], at: usize, want: char, ends: &mut Vec<usize>) {
         Some(b'%') => ends.extend(percent(rest, own).map(|len| at + len)),
         Some(b'&') => ends.extend(entity(rest, want).map(|len| at + len)),
         Some(b'\\') => {
-            // Text within text within text: each level doubles the backslashes.
+            // A string within a string within a string: each level doubles the backslashes.
             let run = rest.iter().take_while(|byte| **byte == b'\\').count();
             if want == '\\' {
                 ends.extend([2, 4, 8].into_iter().filter(|n| *n <= run).map(|n| at + n));

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A thread on which a client answers its peer even while its caller is idle.
+/// A thread on which a client responds to its peer even while its caller is idle.
 pub(crate) struct ClientThread(Option<Runtime>);
 
 impl ClientThread {
     /// A thread with this name, of at most 15 bytes.
     pub(crate) fn start(name: &'static str) -> Result<Self, String> {
-        // One worker is enough for one connection. It runs between calls too, to answer the
+        // One worker is enough for one connection. It also runs between calls, to respond to the
         // peer's keep-alives.
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)

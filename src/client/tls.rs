@@ -36,7 +36,7 @@ pub(crate) fn authorities(tls: &ClientTls) -> Result<Vec<CertificateDer<'static>
     Ok(found.certs)
 }
 
-/// The certificate that the client shows, if it has one.
+/// The certificate that the client shows, if any.
 pub(crate) fn identity(tls: &ClientTls) -> Result<Option<Identity>, String> {
     let (Some(certificate), Some(path)) = (&tls.certificate, &tls.key) else {
         return Ok(None);
@@ -49,7 +49,7 @@ pub(crate) fn identity(tls: &ClientTls) -> Result<Option<Identity>, String> {
 /// The configuration of a client.
 pub(crate) fn client(tls: &ClientTls) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
-    // The host's store may have certificates of forms that rustls does not accept.
+    // The host's store may contain certificates of forms that rustls does not accept.
     let (accepted, ignored) = roots.add_parsable_certificates(authorities(tls)?);
     if accepted == 0 {
         return Err(format!(
@@ -62,6 +62,7 @@ pub(crate) fn client(tls: &ClientTls) -> Result<ClientConfig, String> {
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots);
 
+    // Most servers ask for no certificate, so none is an ordinary case.
     match identity(tls)? {
         Some((chain, key)) => builder
             .with_client_auth_cert(chain, key)

@@ -44,7 +44,7 @@ pub(in crate::cli) fn run(global: &Global, verb: &ConfigVerb) -> anyhow::Result<
     let config = Config::load(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
 
-    // Sinks and scripts have rules of their own, which only `serve` would apply otherwise.
+    // Sinks and scripts are checked separately, which otherwise only `serve` would do.
     of_config(&config).context("read the configuration")?;
     script::of_config(&config).context("read the configuration")?;
 

@@ -219,6 +219,7 @@ fn list(global: &Global) -> anyhow::Result<()> {
         let cells = |row: &Sink| {
             let delivered = row.counters.delivered.to_string();
             let error = present_error(row);
+            // Empty without a position, because a lag of zero would mean that all is delivered.
             let [lag, lag_s] = [row.lag_entries, row.lag_s].map(or_empty);
             vec![
                 row.name.clone(),
@@ -268,6 +269,8 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             )
         };
 
+        // Shown even after a later delivery. The number of failures since then tells whether it is
+        // over.
         let error = row.error.as_ref().map(|error| {
             let Problem { time, message } = error;
             format!(
@@ -375,6 +378,7 @@ fn list_letters(global: &Global, name: String) -> anyhow::Result<()> {
 fn show_letter(global: &Global, name: &str, id: &str) -> anyhow::Result<()> {
     let call = DeadLettersArgs {
         name: name.to_owned(),
+        // The daemon finds it by its id, so a long list is not read for it.
         ids: Some(vec![id.to_owned()]),
         after: None,
         ..DeadLettersArgs::default()

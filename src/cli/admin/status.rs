@@ -52,6 +52,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         // A pipe gets the width of a plain terminal.
         let width = out.width.unwrap_or(COLUMNS);
 
+        // A smaller terminal scrolls, because fewer lines would hide what is wrong.
         let height = out.height.unwrap_or(LINES).max(LINES);
 
         // The terminal's last line contains the prompt.
@@ -65,7 +66,7 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
         Ok(())
     })?;
 
-    // Last: the exit code has to follow a complete report.
+    // Last, because the error that sets the exit code must follow a complete report.
     if status.health.state == Level::Problem {
         return Err(finding(summary(&status.health.reasons)));
     }
@@ -218,6 +219,8 @@ pub(in crate::cli) fn reason_lines(
             "warning"
         };
 
+        // Escaped before it is broken, because an escape is wider than the character that it
+        // replaces.
         let text = plain(&format!("{}: {}", reason.part, reason.message)).into_owned();
         let broken = broken(&text, room(width));
 
@@ -277,6 +280,7 @@ fn facts(status: &Status) -> Vec<(&'static str, String)> {
     ]
     .map(bytes);
 
+    // The daemon remembers it since its start, and does not search the archive for it.
     let last = status.last_failure.as_ref().map_or_else(
         || "none since the start".to_owned(),
         |last| {
@@ -409,6 +413,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         );
     }
 
+    // Restarts are shown, because a process that keeps ending looks well between two of them.
     for source in &status.zeromq {
         let state = if source.process.is_some() {
             source.source.name()
@@ -457,7 +462,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         } else {
             "active"
         };
-        // In a cluster every master's bus has all events.
+        // In a cluster every master's bus carries all events.
         let leader = reactor
             .election
             .as_ref()
@@ -472,6 +477,7 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         add(is_hindered, "reactor", &name, state, lag);
     }
 
+    // Dead letters are trouble even while deliveries succeed: only a person can decide about them.
     for sink in &status.sinks {
         let lag = match (behind(sink.lag_entries, sink.lag_s), sink.dead_letters) {
             (lag, 0) => lag,
@@ -496,6 +502,8 @@ fn parts(status: &Status) -> Vec<Vec<String>> {
         let is_bad = cluster.not_reading.is_some();
         add(is_bad, "cluster", &cluster.stream, state, "-".to_owned());
 
+        // Trouble until all of its entries are here, because lists of jobs are incomplete until
+        // then.
         for master in &cluster.masters {
             let state = state_of(master);
             let lag = master.behind_s.map_or("-".to_owned(), |behind_s| {

@@ -92,6 +92,7 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
             functions,
             from,
         }) => {
+            // Read before the call, because a missing file must not leave a new token behind.
             let token = from.as_deref().map(given).transpose()?;
             let [minions, tags, functions] =
                 [minions, tags, functions].map(|glob| glob.map(Glob::from));

@@ -1,4 +1,4 @@
-//! `saltcellar cluster join`: copies the history that a peer's daemon has into the own store.
+//! `saltcellar cluster join`: copies the history of a peer's daemon into this daemon's store.
 
 use std::path::PathBuf;
 
@@ -47,6 +47,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let holder = format!("pid {}, joining a history", std::process::id());
     let options = crate::daemon::store_options(&config, holder, clock.clone());
     let (policy, _) = crate::daemon::policy(&config, &clock, &options.metrics);
+    // Opened before the backup is copied: its lock shows that the daemon is stopped.
     let (store, intake, threads) = Store::open(&options)
         .context("open the store")?
         .on_threads();

@@ -1,4 +1,4 @@
-//! Access rights of a user to a file, by the file's mode and the users and groups of this machine.
+//! Access rights of a user to a file, by the file's mode and the users and groups of this host.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

@@ -8,7 +8,7 @@ use crate::api::call::status::Status;
 use crate::api::client::Client;
 use crate::config::Config;
 
-/// A row of the table in docs/DOCTOR.md. Each file of checks has a list of them.
+/// A row of the table in docs/DOCTOR.md. Each file of checks contains a list of them.
 pub(super) struct Check {
     /// The name of its findings.
     pub(super) name: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Check {
 
 /// How a check runs: with what it looks at.
 pub(super) enum Run {
-    /// Asks the daemon; left out if it does not answer.
+    /// Asks the daemon; left out if it does not respond.
     Daemon(fn(&mut Findings, &mut Daemon<'_>)),
     /// Looks at this host, with or without a daemon.
     Machine(fn(&mut Findings, &Machine<'_>)),

@@ -1,4 +1,4 @@
-//! The configuration of the daemon: that of the running one, or else of the file.
+//! The configuration of the daemon, as it runs or else as its file says.
 
 use serde_json::Value as Json;
 

@@ -60,6 +60,7 @@ pub(super) fn check_socket(found: &mut Findings, socket: &Path, config: &Config)
 
     let at = socket.display();
 
+    // Not followed, because the owner of a link decides where it leads.
     let file = match std::fs::symlink_metadata(socket) {
         Ok(file) if file.file_type().is_socket() => file,
         Ok(_) => {
@@ -118,8 +119,7 @@ pub(super) fn ask(socket: &Path) -> Result<(Client, Status), ClientError> {
     Ok((client, status))
 }
 
-/// Parts of the daemon that have checks of their own, with more detail than the reasons of
-/// `status`.
+/// Parts of the daemon with separate checks, which show more detail than the reasons of `status`.
 const CHECKED_PARTS: [&str; 8] = [
     "disk",
     "bus ",
@@ -156,7 +156,7 @@ fn check_reasons(found: &mut Findings, daemon: &mut Daemon<'_>) {
     }
 }
 
-/// Checks that the daemon is reachable and has the version of this program.
+/// Checks that the daemon is reachable and of the same version as this program.
 pub(super) fn check_daemon(
     found: &mut Findings,
     answer: Result<(Client, Status), ClientError>,
@@ -204,6 +204,7 @@ pub(super) fn check_daemon(
 fn check_store(found: &mut Findings, daemon: &mut Daemon<'_>) {
     let client = &mut daemon.client;
     let mut found = found.of("store");
+    // The daemon is asked instead of the file system, because it decides by its own limits.
     let stats = match client.make::<calls::store::Stats>(&NoArgs {}) {
         Ok(answer) => answer,
         Err(error) => return found.problem(error.to_string()),
@@ -277,6 +278,7 @@ fn check_buses(found: &mut Findings, daemon: &mut Daemon<'_>) {
         ..
     } in &status.bus
     {
+        // Otherwise only a warning, because a master that is stopped on purpose has no bus.
         if *connected {
             found.ok(format!("{path}, {events} events"));
         } else {
@@ -301,6 +303,7 @@ fn losses(found: &mut Findings, status: &Status) {
         meaning,
     } in loss_counters()
     {
+        // A daemon of another release may lack a counter.
         let n = status.counters.get(name).copied().unwrap_or(0);
 
         if n > 0 {

@@ -49,8 +49,8 @@ impl Findings {
     }
 }
 
-/// The findings of one check. The fix of a finding is text for a configuration file, or a command
-/// in backquotes.
+/// The findings of one check. The remedy of a finding is a line for a configuration file, or a
+/// command in backquotes.
 pub(super) struct Reporter<'a> {
     check: &'static str,
     pub(super) found: &'a mut Findings,

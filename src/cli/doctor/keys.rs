@@ -59,6 +59,7 @@ fn redaction(found: &mut Findings, machine: &Machine<'_>) {
         return found.ok("all built-in redactions are on");
     }
 
+    // Only the missing rules, in a form that can be added to the list.
     let rules: Vec<_> = off
         .iter()
         .map(|name| format!("{{builtin: {name}}}"))

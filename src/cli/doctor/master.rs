@@ -95,6 +95,7 @@ fn salt(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
         );
     }
 
+    // A Python that cannot be queried is reported by the check of the extension, if that matters.
     if let Ok(installed) = context.python
         && let Some(salt) = &installed.salt
     {
@@ -114,6 +115,7 @@ fn configuration(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     let mut found = found.of("master_config");
     let MasterContext { master, .. } = context;
 
+    // Salt itself adds warnings about the types of options, which are not known here.
     let of_salt = context.python.iter().flat_map(|python| &python.warnings);
 
     for message in master.notes.iter().map(|note| &note.message).chain(of_salt) {
@@ -186,6 +188,7 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let install = "`saltcellar setup` (or `salt-pip install` its wheel), then restart the master";
 
     let version = match (&file, &packaged, context.python) {
+        // A file is found without a query of Salt's Python, which may fail.
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
                 found.warn_because(
@@ -392,6 +395,8 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
         fs::metadata(dir).is_ok_and(|dir| fits(&dir))
     };
 
+    // Only the daemon may own the directory itself. Above it, root and the master's user may as
+    // well, if nobody else can write there.
     is(&dir, &|dir| dir.uid() == uid)
         && dir.ancestors().skip(1).all(|above| {
             is(above, &|above| {
@@ -573,6 +578,7 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
             )
         };
 
+        // The last file that sets the option wins, so the complete list belongs there.
         let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
         found.advise(
             result,
@@ -690,8 +696,8 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     }
 }
 
-/// Fails with a message if the daemon has no Python of Salt. The `PATH` of this shell finds more than
-/// a service does.
+/// Fails with a message if the daemon finds no Python of Salt. The `PATH` of this shell finds more
+/// than a service does.
 fn ensure_found(of_daemon: Option<&Path>, of_shell: Option<&Path>) -> Result<(), String> {
     const CHECK: &str = "reactor.python";
 

@@ -65,7 +65,7 @@ impl Uses {
 /// The file and line of a top-level option; the last file takes precedence.
 pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
     for path in master.files.iter().rev() {
-        // A file that vanished meanwhile has no line with the option.
+        // A file that vanished meanwhile is passed over.
         let text = fs::read_to_string(path).unwrap_or_default();
 
         let line = text.lines().position(|line| {

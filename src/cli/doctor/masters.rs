@@ -95,6 +95,7 @@ impl Cluster {
         let origin = option_origin(master, CLUSTER);
         let id = &self.id;
 
+        // Without named peers the number of masters is unknown, because a master can join unnamed.
         let (count, which) = if self.peers.is_empty() {
             (None, format!("a master of the cluster {id} ({origin})"))
         } else {
@@ -167,6 +168,7 @@ impl MastersOfMinion {
         );
         report_slot(&mut found, &which, Some(count), config, job_cache);
 
+        // With failover only one master at a time receives the minion's events.
         let reactor = &config.reactor;
         if !self.is_failover && reactor.master.is_some() && reactor.election.is_none() {
             found.warn_because(
@@ -193,6 +195,7 @@ fn report_slot(
         return found.ok(which);
     }
 
+    // The number of masters may be unknown, see `Cluster::peers`.
     let slots = masters.map_or_else(|| "N".to_owned(), |count| count.to_string());
     let write = format!(
         "`cluster: {{slot: K/{slots}}}` in the configuration of each master's daemon, with another K from 1 to {slots}, then restart it"

@@ -215,7 +215,7 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
         return false;
     }
 
-    // A master may have only `master.d`.
+    // A master may be configured by `master.d` alone.
     if salt_master.conf_file.exists() || !salt_master.files.is_empty() {
         return true;
     }
@@ -309,6 +309,7 @@ fn report(global: &Global, found: &Findings, unreachable: bool) -> anyhow::Resul
                 out.line(&summary(0, found.0.len()))?;
             }
         }
+        // One document in both formats, because the summary belongs to all checks.
         Format::Json | Format::Jsonl => {
             let one = |f: &CheckFinding| {
                 let (reason, remedy) = f

@@ -32,7 +32,7 @@ const NAME: &str = "cluster.name";
 /// Fewer servers cannot lose one.
 const SERVERS_MIN: usize = 3;
 
-/// Where systemd has the credentials of a unit.
+/// The variable that names systemd's directory of a unit's credentials.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
 /// Longest wait for a server, of which there are several.
@@ -80,12 +80,14 @@ fn nats(found: &mut Findings, machine: &Machine<'_>) {
         Err(error) => return found.of(NATS).problem(error.to_string()),
     };
 
+    // First, because the monitoring ports need no login and therefore none of the files below.
     sync(&mut found.of(SYNC), config, &cluster.nats);
 
     // What this user cannot read is no fault of the daemon.
     if let Some(path) = closed_file(&cluster.nats) {
         return found.of(NATS).needs_root(path);
     }
+    // systemd passes credentials to the processes of the unit only.
     let secrets = [&cluster.nats.password, &cluster.nats.token];
     let is_credential = |secret| matches!(secret, &Some(Secret::Credential(_)));
     if secrets.into_iter().any(is_credential) && std::env::var_os(CREDENTIALS).is_none() {
@@ -148,6 +150,8 @@ fn connect(
     let mut failures = Vec::new();
 
     for server in &cluster.nats.servers {
+        // With all servers the client would settle for the first that responds, and leave the
+        // others untested.
         let mut alone = cluster.clone();
         alone.nats.servers = vec![server.clone()];
         alone.nats.timeout = alone.nats.timeout.min(SERVER_TIMEOUT);
@@ -163,11 +167,12 @@ fn connect(
                 ));
                 connected = Some(connection);
             }
+            // Reported below, because how bad it is depends on the other servers.
             Err(error) => failures.push(revealed.scrub(&error)),
         }
     }
 
-    // One that is left is enough.
+    // One reachable server is enough.
     for failure in failures {
         if connected.is_some() {
             found.warn(failure);
@@ -186,6 +191,8 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
     let name = cluster.subjects.stream();
     let mut is_ok = true;
 
+    // Named and never repaired: what the stream keeps may be the only copy that reaches a master
+    // (docs/decisions/one-history.md).
     for difference in &stream.differences {
         let message = format!("the stream {name}: {difference}");
         match difference {
@@ -206,6 +213,7 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
         }
     }
 
+    // Only a warning: `cluster init` accepts a single server, and each daemon keeps its entries.
     if stream.servers < SERVERS_MIN {
         is_ok = false;
         found.warn_because(
@@ -239,6 +247,8 @@ fn report_user(
 ) {
     const FIX: &str = "the user of this master as `saltcellar cluster init` makes it, in the servers' configuration";
 
+    // The server is asked and nothing is tried, because a try that succeeds would change the
+    // stream.
     let granted = match thread.block_on(cluster.granted(connection)) {
         Ok(granted) => granted,
         Err(error) => {
@@ -350,6 +360,7 @@ fn sync(found: &mut Reporter<'_>, config: &Config, nats: &Nats) {
                     "the server {server} syncs each message before it acknowledges it"
                 ));
             }
+            // Two minutes by default.
             Synced::Every(interval) => found.warn_because(
                 format!(
                     "the server {server} acknowledges messages, and syncs them every {}",
@@ -366,12 +377,13 @@ fn sync(found: &mut Reporter<'_>, config: &Config, nats: &Nats) {
 }
 
 fn ask(monitor: &str, nats: &Nats) -> Result<Varz, String> {
+    // NATS does not redirect, so whatever does is no monitoring port.
     let mut config = Agent::config_builder()
         .max_redirects(0)
         .timeout_global(Some(MONITOR_TIMEOUT));
 
     if monitor.starts_with("https:") {
-        // The same authorities as those of the servers.
+        // The same authorities as for the servers' port for clients.
         let roots = tls::authorities(&nats.tls)?;
         let roots = roots
             .iter()
@@ -387,6 +399,7 @@ fn ask(monitor: &str, nats: &Nats) -> Result<Varz, String> {
         .get(format!("{monitor}/varz"))
         .call()
         .map_err(|error| error.to_string())?;
+    // Any program may listen at this address, so the response is bounded.
     let bytes = answer
         .body_mut()
         .with_config()

@@ -82,6 +82,7 @@ fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Us
     };
 
     if is_set {
+        // Only readers of the bus lose events by it.
         let result = if uses.bus {
             CheckResult::Problem
         } else {
@@ -103,6 +104,7 @@ fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let MasterContext { master, .. } = context;
 
     if master.text(CHECK) == Some("tcp") {
+        // Without `bus` the daemon misses nothing, but the port is open to every user.
         let result = if uses.bus {
             CheckResult::Problem
         } else {
@@ -169,6 +171,7 @@ fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses
     let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
 
+    // Unset means Salt's default, which the remedy below restores.
     let Some(size) = master.int(CHECK) else {
         return;
     };

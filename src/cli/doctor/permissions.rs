@@ -88,6 +88,7 @@ impl PrivatePath<'_> {
             Ok(looked) => looked,
         };
 
+        // The path is reported as private only if nothing is found from here on.
         let before = found.0.len();
         let advise = |found: &mut Findings, message: String, write: String| {
             found.of(check).warn_because(message, why, write);

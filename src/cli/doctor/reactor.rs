@@ -144,6 +144,7 @@ fn actors(found: &mut Findings, state: &ReactorState) {
             .filter(|rule| rule.handled_by == who)
             .collect();
 
+        // One finding for all rules of a kind. `reactor rules` shows the reason of each.
         let Some(first) = these.first() else { continue };
 
         let mut names: Vec<_> = these
@@ -185,7 +186,7 @@ impl Reaction {
 }
 
 /// The latest reactions of the last days in one of these states, at most [`LIST_ROWS_MAX`]. One call
-/// looks at a part of the history, so that a rare state takes several.
+/// looks at a part of the history, so a rare state takes several calls.
 fn latest(
     client: &mut Client,
     state: impl Into<States>,
@@ -219,6 +220,7 @@ fn latest(
 fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
     let rows = latest(client, State::Skipped, false)?;
 
+    // By the option that stopped them, because each has another remedy.
     for (why, option) in [
         (SkipReason::Depth, "reactor.depth_max"),
         (SkipReason::Budget, "budget"),
@@ -231,6 +233,7 @@ fn limited(found: &mut Findings, client: &mut Client) -> anyhow::Result<()> {
         };
 
         let count = these.len();
+        // The count is a lower bound, because the list has a limit of rows.
         let tag = &latest.row.tag;
         let rules = latest.record.rules.join(", ");
 

@@ -18,6 +18,7 @@ pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
     // Stable: within a result the order of the checks stays.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.result));
 
+    // Without a terminal each finding stays on one line, where programs can search it.
     let Some(width) = out.width else {
         let columns = ["RESULT", "CHECK", "MESSAGE"].map(Column::left);
         let row = |f: &&CheckFinding| {
@@ -57,7 +58,7 @@ pub(super) fn table(out: &mut Output, found: &Findings) -> anyhow::Result<()> {
     ))?;
     for finding in findings {
         let message = plain(&finding.message);
-        // The first line has less room than the others if they start further left.
+        // The first line is shorter than the others if they start further left.
         let room = width.saturating_sub(indent);
         let lines = wrapped_after(start - indent, &message, room, LongWords::Keep);
 

@@ -70,6 +70,7 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
         }
     }
 
+    // Reported in addition to what waits, because these entries are not delivered later.
     if spool.dead_letter_bytes > 0 {
         let message = format!(
             "{name}/spool.dead-letter holds {} of records that the daemon failed to store repeatedly: keep the file and report a bug",

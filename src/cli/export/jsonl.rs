@@ -65,6 +65,7 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
     let mut out =
         open(&part, OpenOptions::new().append(true).create(true)).with_context(writing)?;
 
+    // Without a complete first line there is nothing to continue.
     if from.is_none() {
         out.set_len(0).with_context(writing)?;
         write_head(&mut out, events).with_context(writing)?;
@@ -286,11 +287,12 @@ enum ExportTime {
 impl<'a> Line<'a> {
     fn of(entry: &'a EntryRow) -> Self {
         let Time(at) = entry.time;
-        // Gap records have tag and data like an event.
+        // Gap records contain a tag and data like an event.
         let on_bus = entry.on_bus || entry.kind == Kind::Gap;
 
         let tag = on_bus.then(|| {
             let tag = as_bytes(entry.tag.packed()).unwrap_or_default();
+            // A tag may consist of any bytes, which an import has to restore.
             std::str::from_utf8(tag)
                 .map_or_else(|_| to_json(&Value::Binary(tag.to_vec())), Json::from)
         });
@@ -300,7 +302,7 @@ impl<'a> Line<'a> {
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
         let value = value.ok().filter(|_| rest.is_empty());
 
-        // Wide integers, repeated keys and data that is no msgpack have no form in JSON of their own.
+        // Wide integers, repeated keys and data that is no msgpack cannot be expressed in JSON.
         let is_exact = value.as_ref().is_some_and(|value| is_exact(value, body));
 
         Self {
@@ -318,7 +320,7 @@ impl<'a> Line<'a> {
             minion: entry.minion.as_deref(),
             master: entry.master.as_deref(),
             raw: (!is_exact).then(|| BASE64.encode(body)),
-            // If it is not msgpack, `raw` has all there is.
+            // If it is not msgpack, `raw` contains everything.
             body: value.map_or_else(Map::new, |value| named_body(entry, &value)),
         }
     }

@@ -52,6 +52,7 @@ fn no_access(socket: &Path) -> String {
     let user = users::User::numbered(rustix::process::geteuid().as_raw())
         .map_or_else(|| "USER".to_owned(), |user| user.name);
 
+    // A closed directory hides the socket, so its group is the group to join.
     let group = socket
         .ancestors()
         .find_map(|path| std::fs::metadata(path).ok())
@@ -90,6 +91,7 @@ pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
 
+    // A client needs this one key only, so an error elsewhere must not keep it from asking.
     if let Some(error) = &choice.ignored {
         print_error(&format!(
             "warning: the configuration contains an error, only its key `socket` is used: {error}"
@@ -200,14 +202,14 @@ impl ListFlags {
     }
 }
 
-/// A call whose answer is a page of a list.
+/// A call whose response is a page of a list.
 pub(in crate::cli) trait Paged: Call {
     type Row: Serialize;
     /// Where a page begins.
     type After: Clone + PartialEq;
 
     fn rows(answer: &mut Self::Answer) -> Option<&mut Vec<Self::Row>>;
-    /// Whether the daemon has rows beyond these, and where the next page begins.
+    /// Whether there are rows beyond these, and where the next page begins.
     fn next(answer: &Self::Answer) -> (bool, Option<Self::After>);
     fn go_to(args: &mut Self::Args<'static>, after: Self::After);
     /// The maximum number of rows, if the call has one.
@@ -217,7 +219,7 @@ pub(in crate::cli) trait Paged: Call {
     /// Adds to a page what earlier pages contain besides their rows.
     fn join(_before: &mut Self::Answer, _page: &mut Self::Answer) {}
 
-    /// Appends a page. The position, and what else a page says of the list, is that of the last one.
+    /// Appends a page. The position, and what else a page says of the list, come from the last page.
     fn append(all: &mut Self::Answer, mut page: Self::Answer) {
         // A job can be gone by now: what was read of it stays.
         let (Some(before), Some(rows)) = (Self::rows(all), Self::rows(&mut page)) else {
@@ -287,7 +289,7 @@ pub(in crate::cli) struct Pages<C: Paged, M> {
     /// How many rows are wanted still.
     wanted: Option<usize>,
     after: Option<C::After>,
-    /// Whether the daemon has rows beyond those read.
+    /// Whether there are rows beyond the rows that were read.
     more: bool,
     is_done: bool,
 }
@@ -321,6 +323,7 @@ impl<C: Paged, M: FnMut(&C::Args<'static>) -> Result<C::Answer, ClientError>> Pa
         let (more, next) = C::next(&answer);
 
         self.more = more;
+        // By the rows that arrived, because a call may return fewer than its limit.
         self.wanted = self.wanted.map(|wanted| wanted.saturating_sub(rows));
         self.is_done = !more || self.wanted == Some(0);
 
@@ -365,7 +368,7 @@ pub(in crate::cli) struct Listing<C: ListOf> {
     pages: Pages<C, Make<C>>,
     /// What was searched, if it is to be printed.
     scan: Option<Scan>,
-    /// Whether the rows contain the other order.
+    /// Whether the rows are printed in the reverse order.
     is_reversed: bool,
 }
 
@@ -441,6 +444,7 @@ impl<C: ListOf> Listing<C> {
         if out.format == Format::Table {
             let mut rows = self.next_in_order()?;
             loop {
+                // Even without rows, because the first part prints the headings.
                 table(&mut out, &rows)?;
                 // The next page may be slow.
                 out.flush()?;
@@ -485,7 +489,7 @@ impl<C: ListOf> Listing<C> {
     fn print_json(&mut self, out: &mut Output) -> anyhow::Result<()> {
         let is_document = out.format == Format::Json;
 
-        // Before the first text: without any row there is nothing but the error.
+        // Before anything is printed, because without any row there is nothing but the error.
         let mut page = Ok(self.next_in_order()?);
 
         if is_document {
@@ -510,7 +514,7 @@ impl<C: ListOf> Listing<C> {
                 }
                 before = ",\n";
             }
-            // At once, because the next page may be slow.
+            // Immediately, because the next page may be slow.
             out.flush()?;
 
             page = self.next_in_order();

@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! Whether anything is coloured, and which word has which colour, is decided here and nowhere else.
-//! Text is escaped before colour is added: an escape sequence in data stays text.
+//! Strings are escaped before colour is added, and an escape sequence in data has no effect.
 
 use std::cell::Cell;
 
@@ -37,6 +37,7 @@ pub(in crate::cli) fn is_on(is_terminal: bool) -> bool {
         Choice::Auto => {}
     }
 
+    // By the convention of no-color.org, an empty value counts as unset.
     let is_unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     is_terminal && !is_unwanted && !is_dumb
@@ -97,7 +98,7 @@ const WORDS: &[(Tone, &[&str])] = &[
 ];
 
 impl Tone {
-    /// That of the name of a result or a state, which may be followed by more.
+    /// The tone of the name of a result or a state; more words may follow.
     pub(in crate::cli) fn of_word(text: &str) -> Self {
         let first = text
             .split([' ', ':', ','])
@@ -111,7 +112,7 @@ impl Tone {
             .map_or(Self::Plain, |(tone, _)| *tone)
     }
 
-    /// That of a number of failures.
+    /// The tone of a number of failures.
     pub(in crate::cli) fn of_failures(text: &str) -> Self {
         if matches!(text, "" | "0") {
             Self::Plain
@@ -120,7 +121,7 @@ impl Tone {
         }
     }
 
-    /// That of a number of changes, or of what is still missing.
+    /// The tone of a number of changes, or of what is still missing.
     pub(in crate::cli) fn of_changes(text: &str) -> Self {
         if matches!(text, "" | "0") {
             Self::Plain
@@ -129,7 +130,7 @@ impl Tone {
         }
     }
 
-    /// That of `3/4`: returned, of how many that were expected.
+    /// The tone of a share such as `3/4`, of returned and expected minions.
     pub(in crate::cli) fn of_share(text: &str) -> Self {
         let first = text.split(' ').next().unwrap_or_default();
         match first.split_once('/') {

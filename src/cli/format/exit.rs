@@ -59,7 +59,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The exit code of an error: that of its first cause that has one.
+    /// The exit code of an error, by its first cause with a code.
     pub fn of(error: &anyhow::Error) -> Self {
         error
             .chain()
@@ -104,7 +104,7 @@ impl Exit {
             });
         }
 
-        // The connection never came up; the errors of one that did follow.
+        // The connection never came up. The errors of an open connection follow.
         if cause.is::<NoDaemon>() {
             return Some(Self::NoDaemon);
         }

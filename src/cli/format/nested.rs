@@ -20,7 +20,7 @@ fn write(out: &mut String, value: &Json, indent: usize) {
     match value {
         Json::Object(object) if !is_leaf(value) => {
             for (key, value) in object {
-                // Without the mark of other types than text, and of text that looks like it.
+                // Without the mark of keys that are no strings, and of strings that look like it.
                 let key = key.strip_prefix('$').unwrap_or(key);
                 field(out, &format!("{}:", plain(key)), value, indent);
             }
@@ -30,6 +30,7 @@ fn write(out: &mut String, value: &Json, indent: usize) {
                 field(out, "-", item, indent);
             }
         }
+        // Split before it is escaped, because `plain` would turn the line ends into text.
         Json::String(text) if text.contains('\n') => {
             for part in text.trim_end_matches('\n').split('\n') {
                 line(out, indent, &plain(part.trim_end_matches('\r')));

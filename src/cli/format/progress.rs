@@ -65,6 +65,7 @@ impl Bar {
             .with_style(style)
             .with_prefix(what);
 
+        // The first line without a terminal comes after a whole interval.
         let now = Instant::now();
 
         Self {
@@ -149,6 +150,7 @@ pub(in crate::cli) fn bytes(n: u64) -> String {
         unit = next;
     }
 
+    // Three digits are enough, and bytes have no fraction.
     if unit == "B" || value >= 100.0 {
         format!("{value:.0} {unit}")
     } else {

@@ -1,4 +1,4 @@
-//! Standard output and standard error. A test has its own.
+//! Standard output and standard error. A test replaces both.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write};
@@ -24,7 +24,7 @@ pub(in crate::cli) fn stderr() -> Box<dyn Write> {
 }
 
 thread_local! {
-    // The thread that runs a command; a test has several of them at a time.
+    // Of the thread that runs a command, because a test runs several at a time.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -68,7 +68,7 @@ pub(in crate::cli) fn print_error_of(program: &str, text: &str) {
     let _ = writeln!(stderr(), "{program}: {}", plain(text));
 }
 
-/// What a verb of a test has instead.
+/// What replaces the streams for a verb of a test.
 #[cfg(test)]
 pub(in crate::cli) mod capture {
     use std::cell::RefCell;

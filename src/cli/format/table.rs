@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! No cell is wider than [`CELL_WIDTH_MAX`], on a terminal or not: a longer one is cut and ends in
-//! an ellipsis. The other formats have whole values. Widths are those of a terminal: a wide
-//! character takes two columns, a combining one none.
+//! an ellipsis. The other formats print whole values. Widths are counted in columns of a terminal:
+//! a wide character takes two columns, a combining one none.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ const SHRUNK_CHARS_MIN: usize = 8;
 const GAP: &str = "  ";
 /// Maximum width of a cell. One long argument would otherwise pad every row of its column.
 const CELL_WIDTH_MAX: usize = 1000;
-/// Maximum number of characters of a cell: combining ones have no width.
+/// Maximum number of characters of a cell, because combining characters have no width.
 const CELL_CHARS_MAX: usize = 2 * CELL_WIDTH_MAX;
 const ELLIPSIS: char = '\u{2026}';
 /// Default of [`Column::min_chars`] of columns that are truncated at the end.
@@ -138,7 +138,7 @@ impl Column {
         }
     }
 
-    /// Omits the column on a terminal if all of the first rows have the same in it.
+    /// Omits the column on a terminal if all of the first rows contain the same in it.
     pub(in crate::cli) const fn if_different(self) -> Self {
         Self {
             only_if_different: true,
@@ -217,7 +217,7 @@ impl Table {
         tone: impl Fn(usize) -> Tone,
         below: impl Fn(usize) -> String,
     ) -> Result<(), OutputError> {
-        // CSV has whole cells, for programs.
+        // CSV is for programs, so its cells are whole.
         if out.is_csv() {
             if !std::mem::replace(&mut self.headed, true) {
                 out.csv_table(&self.titles())?;
@@ -226,6 +226,7 @@ impl Table {
             return escaped(rows).iter().try_for_each(|row| out.csv_row(row));
         }
 
+        // Before the widths are measured, because an escape is wider than its character.
         let rows = self.bounded(rows);
         self.fit(&rows, out.width);
 
@@ -391,7 +392,7 @@ impl Table {
 
         let mut line = Line::default();
         for (number, ((column, &width), cell)) in cells.enumerate() {
-            // By the whole cell: a cut one may have lost what it says.
+            // By the whole cell, because a cut cell may lack the word that decides.
             let tone = match column.tone {
                 CellTone::None => Tone::Plain,
                 CellTone::OfText(tone) => tone(cell),
@@ -442,7 +443,7 @@ impl Fit {
     }
 
     fn cut_to(self, cell: &str, width: usize, chars: usize) -> Cow<'_, str> {
-        // A cell of few bytes has few columns and characters.
+        // A cell of few bytes takes few columns and characters, and most cells are short.
         if cell.len() <= width.min(chars)
             || width_of(cell) <= width && cell.chars().count() <= chars
         {
@@ -471,7 +472,7 @@ impl Fit {
 
 /// A time without what does not fit: first its milliseconds, then its year.
 fn cut_time(cell: &str, width: usize) -> Cow<'_, str> {
-    // An absent time, or another text in its place.
+    // An absent time, or another string in its place.
     if cell.len() != TIME_CHARS || !cell.is_ascii() || width >= TIME_CHARS {
         return Fit::TruncateEnd.cut(cell, width);
     }

@@ -123,7 +123,7 @@ fn now() -> Micros {
     Clock::real().now()
 }
 
-/// The nearest time that the calendar has.
+/// The nearest time within the calendar.
 fn timestamp(at: Micros) -> Timestamp {
     let edge = if at.0 < 0 {
         Timestamp::MIN

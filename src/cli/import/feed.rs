@@ -4,8 +4,8 @@
 //! # Invariant
 //!
 //! An item is either stored (acknowledged, so on disk), already known to the daemon, or skipped,
-//! which is reported and counted. Every call contains its item's time and is marked as a replay, so
-//! that the daemon deduplicates other sources.
+//! which is reported and counted. Every call contains its item's time and is marked as a replay,
+//! which makes the daemon deduplicate it with other sources.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
@@ -265,6 +265,8 @@ impl Feed {
     }
 
     fn send_events(&mut self, events: Vec<ImportItem>) -> anyhow::Result<()> {
+        // A batch is named by its first event: the response counts the accepted events, and names
+        // none.
         let origin = events
             .first()
             .map(|event| event.origin.clone())
@@ -294,6 +296,7 @@ impl Feed {
         let packed_events = w.into_bytes();
         let (call, args) = packed::<EventReturn>(&EventReturnArgs {
             events: PackedArray(&packed_events),
+            // The times and masters are in the events.
             origin: item::origin(None, ""),
             ..EventReturnArgs::default()
         })
@@ -331,7 +334,7 @@ impl Feed {
         let mut open: HashMap<u64, &str> = HashMap::new();
         let mut rest = wanted.into_iter();
         loop {
-            // Several at once, because the time of a lookup is mostly waiting.
+            // Several together, because the time of a lookup is mostly waiting.
             while open.len() < IMPORT_QUESTIONS
                 && let Some(jid) = rest.next()
             {
@@ -435,8 +438,8 @@ impl Feed {
                     }
                 }
                 Err(error) => {
-                    // The daemon is gone or cannot store: a repeated import continues from what it
-                    // has.
+                    // The daemon is gone or cannot store: a repeated import continues from what is
+                    // stored.
                     return Err(error).with_context(|| format!("store {}", pending.origin));
                 }
             }

@@ -72,6 +72,7 @@ impl Payload {
     pub(super) fn call(&self, at: i64, master: &str) -> Result<Option<PackedCall>, EncodeError> {
         let origin = origin(Some(at), master);
         let jid = || Id(self.jid.clone());
+        // Empty means unknown, which a call expresses by leaving the key out.
         let minions = Some(PackedArray(&self.minions)).filter(|_| !self.minions.is_empty());
 
         match self.kind {
@@ -104,6 +105,7 @@ impl Payload {
                 origin,
                 ..EndtimeArgs::default()
             }),
+            // Salt says so in the call that reserves the job's id, and no other call carries it.
             Kind::NoCache => packed::<PrepJid>(&PrepJidArgs {
                 passed_jid: Some(jid()),
                 nocache: true,
@@ -128,7 +130,7 @@ pub(super) fn packed<C: Call>(args: &C::Args<'_>) -> Result<PackedCall, EncodeEr
     Ok((C::NAME, encode(args)?))
 }
 
-/// The origin of what is imported. Marked as a replay, so that the daemon looks for it.
+/// The origin of what is imported. Marked as a replay, which makes the daemon look for it.
 pub(super) fn origin(at: Option<i64>, master: &str) -> Origin {
     Origin {
         at: at.map(|at| Time(Micros(at))),

@@ -54,6 +54,7 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
         line.clear();
         number += 1;
 
+        // A file without line ends must not be read into memory as a whole.
         let count = from
             .by_ref()
             .take(JSON_LINE_BYTES_MAX)
@@ -83,6 +84,7 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
                 master,
                 payload,
             })?,
+            // Accepted on any line, because several exports may follow each other.
             Ok(JsonLine::Head(version)) => check_version(version).with_context(reading)?,
             Ok(JsonLine::Foreign(kind)) => feed.leave_out(kind),
             Ok(JsonLine::Empty) => {}
@@ -163,6 +165,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
 
     let raw = json.get("raw").map(raw_body).transpose()?;
 
+    // Taken out of the line instead of copied, because a body may be large.
     let mut value = |key: &str| -> Result<Option<Value>, String> {
         match json.get_mut(key).map(Json::take) {
             None | Some(Json::Null) => Ok(None),
@@ -182,8 +185,8 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             .ok_or_else(|| format!("`{key}` must be a string"))
     };
 
-    // The bytes of a value: those of the body if the line has it, of one of its elements if it is a
-    // list of several fields.
+    // The bytes of a value: the body's if the line contains `raw`, or the bytes of an element of it
+    // if the body is a list of several fields.
     let bytes = |value: Option<Value>, element: Option<usize>| match (&raw, element) {
         (Some(raw), None) => Ok(Some(raw.clone())),
         (Some(raw), Some(n)) => Ok(msgpack::elements(raw)
@@ -208,7 +211,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
         Ok(found)
     };
 
-    // Lines of a program, and of a daemon without a master, have none.
+    // Lines of a program, and of a daemon without a master, name none.
     let master = match value("master")? {
         None => String::new(),
         master => text("master", master)?,
@@ -216,7 +219,7 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
 
     let on_bus = value("on_bus")?.and_then(|flag| flag.as_bool()) == Some(true);
 
-    // Lines that a program writes need not have it: what it imports was returned.
+    // Lines that a program writes may lack it, because what a program imports was returned.
     let confirmed = value("confirmed")?.and_then(|flag| flag.as_bool()) != Some(false);
 
     let payload = match kind {

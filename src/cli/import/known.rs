@@ -1,5 +1,5 @@
-//! Entries that the daemon already has. They are looked up before anything is stored, which makes
-//! imports repeatable.
+//! Entries that the daemon already stores. They are looked up before anything is stored, which
+//! makes imports repeatable.
 //!
 //! The data of a job is looked up by its jid and compared with the job's entries. Events are
 //! compared by tag and data with all stored events of a time range; each stored event matches once.
@@ -27,7 +27,7 @@ use crate::wire::salt_event::peek;
 #[derive(Debug, Default)]
 pub(super) struct StoredJob {
     loads: HashSet<u64>,
-    /// It has a load, or what stands for one.
+    /// It contains a load, or what stands for a load.
     is_known: bool,
     minions: HashSet<Vec<u8>>,
     answers: HashSet<(String, u64)>,
@@ -66,7 +66,7 @@ impl StoredJob {
                 let minion = entry.minion.clone().unwrap_or_default();
                 self.answers.insert((minion, answer(body)));
             }
-            // It takes precedence: an imported one is older.
+            // It takes precedence, because an imported end time is older.
             Kind::Endtime => self.has_endtime = true,
             Kind::NoCache => self.nocache = true,
             _ => {}
@@ -135,7 +135,7 @@ fn answer(load: &[u8]) -> u64 {
     })
 }
 
-/// A fingerprint of an event, from that of its data.
+/// A fingerprint of an event, from the fingerprint of its data.
 fn event_fingerprint(tag: &str, data: u64) -> u64 {
     fingerprint::of_value(&Value::from(tag)).rotate_left(32) ^ data
 }

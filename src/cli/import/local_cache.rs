@@ -16,8 +16,8 @@
 //! retention drops the oldest first. To bound memory, each walk over the tree collects only the
 //! next [`IMPORT_JOBS_SORTED`] jobs.
 //!
-//! A load has the time of its jid, all other items that of their file. The tree may be in use: jobs
-//! deleted meanwhile are skipped.
+//! The time of a load is the time of its jid. The time of all other items is the time of their
+//! file. The tree may be in use: jobs deleted meanwhile are skipped.
 
 use std::collections::BinaryHeap;
 use std::fs;
@@ -67,7 +67,7 @@ pub(super) fn import(
         for (key, place) in jobs {
             let path = root.join(place);
 
-            // The key has the text of jids in Salt's form; any other jid is reread.
+            // The key contains jids of Salt's form; any other jid is reread.
             let jid = match key.text() {
                 Some(jid) => Some(jid),
                 None => jid_of(&path).unwrap_or_else(|why| {
@@ -245,6 +245,7 @@ impl Walk<'_> {
 
 /// The jid of a job's directory; `None` if it is empty.
 fn jid_of(dir: &Path) -> Result<Option<String>, String> {
+    // This file is short, and a load may be large. The load is read only without it.
     let text = match read(&dir.join("jid"), NAME_BYTES_MAX)? {
         Some(text) => {
             Some(String::from_utf8(text).map_err(|_| "the jid is not a string".to_owned())?)
@@ -364,6 +365,7 @@ impl Reading<'_> {
             self.push(&dir.join("nocache"), Payload::nocache(self.jid))?;
         }
 
+        // Before the returns, because it names their function.
         self.load(dir)?;
 
         let mut answers: Vec<(Option<i64>, PathBuf)> = Vec::new();
@@ -435,6 +437,7 @@ impl Reading<'_> {
         form: &str,
         is_one: impl Fn(&[u8]) -> bool,
     ) -> Option<Vec<u8>> {
+        // A missing file is normal, because the master may have deleted the job meanwhile.
         match read_value(path) {
             Ok(None) => None,
             Ok(Some(value)) if is_one(&value) => Some(value),
@@ -454,7 +457,7 @@ impl Reading<'_> {
 
         let is_map = |value: &[u8]| Reader::new(value).map().is_ok();
         let Some(load) = self.value(&path, "the load is not a map", is_map) else {
-            // A job without its load may still have its minions.
+            // A job without its load may still list its minions.
             return self.minions(&minions_path, None);
         };
 
@@ -505,6 +508,7 @@ impl Reading<'_> {
             return Ok(());
         };
 
+        // Any value, because Salt stored the bare return before 2015.
         let Some(value) = self.value(&path, "", |_| true) else {
             // Salt makes the directory before it writes the return.
             return Ok(());

@@ -128,6 +128,7 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
     let (stored, known) = stats.totals();
     let of = |kind: &Kind| stats.by_kind.get(kind).copied().unwrap_or_default();
 
+    // Every kind in JSON, even without items: a script need not ask whether its key exists.
     let counts = |(kind, name): &(Kind, &str)| {
         let (stored, known) = of(kind);
         (

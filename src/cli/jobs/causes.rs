@@ -66,6 +66,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let rows: Vec<_> = page
             .causes
             .iter()
+            // Programs that read CSV get the whole key.
             .map(|row| cells(row, true, out.is_csv()))
             .collect();
         Table::new(columns).print(out, &rows)?;
@@ -81,7 +82,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// The key that begins with this text, as tables show it, of a cause of a job.
+/// The key of a cause of a job that begins with this string, as tables show it.
 pub(super) fn cause_key(client: &mut Client, jid: &str, beginning: &str) -> anyhow::Result<String> {
     let call = ListArgs {
         jid: Some(Id(jid.to_owned())),
@@ -109,7 +110,7 @@ pub(super) fn cause_key(client: &mut Client, jid: &str, beginning: &str) -> anyh
     }
 }
 
-/// The columns of a table of causes; `whole` for one that has a verb to itself.
+/// The columns of a table of causes; `whole` for the table of a verb of its own.
 fn columns(whole: bool) -> Vec<Column> {
     let mut columns = vec![
         Column::right("MINIONS").toned(Tone::of_failures),
@@ -130,7 +131,7 @@ const KEY: usize = 8;
 
 fn cells(row: &CauseRow, whole: bool, is_csv: bool) -> Vec<String> {
     let cause = &row.cause;
-    // Without a failed state the run itself has failed.
+    // Without a failed state the run itself failed.
     let code = cause
         .exit_code
         .map_or_else(String::new, |code| format!(", exit code {code}"));
@@ -171,7 +172,8 @@ fn summary(page: &CausesPage) -> Vec<Line> {
     std::iter::once(first).chain(more).collect()
 }
 
-/// The causes of a job and its missing minions; `None` if it has neither, or is not stored any more.
+/// The causes of a job and its missing minions; `None` if there are neither, or the job is not
+/// stored any more.
 pub(in crate::cli) fn causes_of(
     client: &mut Client,
     job: &JobAnswer,
@@ -202,6 +204,7 @@ pub(in crate::cli) fn cause_lines(page: &CausesPage, width: Option<usize>) -> Ve
     let mut lines = vec![Line::default()];
     lines.extend(Table::new(columns(false)).lines(&rows, width));
 
+    // The daemon lists a limited number of causes.
     let more = page.total.saturating_sub(page.causes.len() as u64);
     if more > 0 {
         lines.push(format!("and {more} more causes").into());

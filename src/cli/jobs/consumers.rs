@@ -236,6 +236,8 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
                 name: name.clone(),
                 ..api::NameArgs::default()
             };
+            // Whether it existed is looked at, because a mistyped name must not pass for a deleted
+            // consumer.
             let is_deleted =
                 ask::answer::<calls::consumers::Delete>(global, &call, "delete the consumer")?;
 
@@ -401,6 +403,7 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
             ),
             (
                 "lost",
+                // "Up to", because whole segments are counted, without the consumer's filter.
                 row.lost.as_ref().map(|lost| {
                     let LostRange {
                         first,

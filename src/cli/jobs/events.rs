@@ -137,7 +137,7 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
         .context("read the event's data")
         .map_err(BadData)?;
 
-    // Absolute, because the daemon has another working directory.
+    // Absolute, because the daemon runs in another working directory.
     let bus = event
         .bus
         .map(std::path::absolute)
@@ -186,7 +186,7 @@ fn data(event: &Send) -> anyhow::Result<Value> {
 
     match yaml::value(&text)? {
         Value::Map(pairs) => Ok(Value::Map(pairs)),
-        // An empty text.
+        // An empty string is nil in YAML.
         Value::Nil => Ok(Value::Map(Vec::new())),
         other => bail!("expected a map such as '{{\"key\": \"value\"}}', found {other}"),
     }
@@ -216,6 +216,7 @@ fn list_and_follow(global: &Global, args: &List) -> anyhow::Result<()> {
     };
     let position = ask::answer::<calls::events::Follow>(global, &call, "follow the events")?.next;
 
+    // The whole list is read before it is printed, because the newest event comes last.
     let mut latest = Listing::<calls::events::List>::new(global, args.call())?.reversed(true);
     let events = latest.next_in_order()?;
     let listed = events.last().map_or(0, |event| event.seq + 1);
@@ -234,6 +235,7 @@ fn list_and_follow(global: &Global, args: &List) -> anyhow::Result<()> {
         events.iter().try_for_each(|event| out.json(event))?;
     }
 
+    // An event that was stored in between is in the list, and must not be printed twice.
     call.start.seq = Some(position.max(listed));
     tail::follow(
         global,
@@ -256,6 +258,7 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
         return list_and_follow(global, args);
     }
 
+    // One table for all pages, because each table prints its headings once.
     let mut table = Table::new(columns());
     Listing::<calls::events::List>::new(global, args.call())?
         .with_stats(args.stats)

@@ -46,7 +46,7 @@ pub(in crate::cli) fn facts(job: &JobAnswer, width: Option<usize>) -> Vec<Line> 
         ("nocache", Line::from(if job.nocache { "true" } else { "" })),
     ];
 
-    // Most jobs have only some of these.
+    // Most jobs lack some of these.
     let known = head
         .into_iter()
         .filter(|(_, value)| !value.text().is_empty());
@@ -61,6 +61,7 @@ pub(in crate::cli) fn facts(job: &JobAnswer, width: Option<usize>) -> Vec<Line> 
 /// `3 of 4, 1 failed`
 fn returned(job: &JobAnswer) -> Line {
     let row = &job.row;
+    // Without a list of minions nobody knows how many were addressed.
     let share = match row.expected {
         Some(expected) => format!("{} of {expected}", row.returned),
         None => row.returned.to_string(),
@@ -92,14 +93,14 @@ fn returned(job: &JobAnswer) -> Line {
         .and(Tone::Plain, unverified + &bus_only)
 }
 
-/// A value in as many lines of the terminal as one may take; the other formats have all of it.
+/// A value in as many lines of the terminal as one may take; the other formats print all of it.
 fn cut(value: &str, width: Option<usize>) -> String {
     let value = plain(value);
     let most = width.map_or(usize::MAX, |width| {
         width.saturating_mul(VALUE_LINES).saturating_sub(NAME)
     });
 
-    // Few bytes have few columns.
+    // Few bytes take few columns, and counting columns is slower.
     if value.len() <= most || width_of(&value) <= most {
         return value.into_owned();
     }

@@ -81,7 +81,7 @@ impl FilterFlags {
         ];
         let scope: Map<String, Json> = fields
             .into_iter()
-            // An empty text, such as an unset variable of a script, is no filter.
+            // An empty string, such as an unset variable of a script, is no filter.
             .filter_map(|(key, value)| {
                 Some((key.to_owned(), json!(value.filter(|v| !v.is_empty())?)))
             })
@@ -102,7 +102,7 @@ impl FilterFlags {
 }
 
 impl EventFlags {
-    /// The job, unless the text is empty.
+    /// The job, unless the string is empty.
     pub(super) fn jid(&self) -> Option<&str> {
         self.jid.as_deref().filter(|jid| !jid.is_empty())
     }

@@ -22,6 +22,7 @@ pub(super) fn whole(client: &mut Client, jid: &str) -> anyhow::Result<String> {
         jid: Some(Id(jid.to_owned())),
         // A second one shows that it is not the only one.
         limit: Some(2),
+        // Polling jobs have ids as well, and one of them may be meant.
         find_job: true,
         ..calls::jobs::ListArgs::default()
     };
@@ -30,6 +31,7 @@ pub(super) fn whole(client: &mut Client, jid: &str) -> anyhow::Result<String> {
         .context("find the job")?;
 
     match found.jobs.as_slice() {
+        // The caller reports an unknown job, with the id as it was given.
         [] => Ok(jid.to_owned()),
         [only] => Ok(only.jid.clone()),
         _ => bail!(

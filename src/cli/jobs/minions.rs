@@ -106,10 +106,12 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
             Column::jid().drop_order(1),
         ];
 
+        // The same time for all rows, because their ages are compared with each other.
         let now = Clock::real().now();
 
         let cells = |row: &MinionRow| {
             let states = row.highstate.as_ref().and_then(|run| run.states.as_ref());
+            // A minion that was only seen in events has no job.
             let last = row.last.clone().unwrap_or_default();
             vec![
                 row.id.clone(),
@@ -177,6 +179,7 @@ fn highstate_counts(run: &MinionRun, now: Micros) -> String {
 /// Prints what the response does not cover.
 fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
     // Filled only for what was skipped.
+    // Said at the end of each response, because a list that was cut short must not look complete.
     let notes = [
         skipped.jobs_skipped.then(|| {
             format!(
@@ -223,7 +226,7 @@ fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
 }
 
 fn details(out: &mut Output, minion: &Minion) -> anyhow::Result<()> {
-    // Single times are followed by their zone; columns have it in the heading.
+    // Single times are followed by their zone; columns show it in the heading.
     let in_zone = |at: Option<Time>| at.map(short_at_in_zone).unwrap_or_default();
     let run = |run: &MinionRun| format!("{}  {}  {}", in_zone(run.time), run.fun, run.jid);
 

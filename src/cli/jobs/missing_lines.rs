@@ -27,6 +27,7 @@ pub(in crate::cli) fn missing_lines(
     }
 
     let mut lines = vec![Line::default()];
+    // Programs that read the lines expect one minion on each.
     let Some(width) = width else {
         lines.push(Line::new(Tone::Title, "missing:"));
         lines.extend(one_by_one(groups, names));
@@ -61,6 +62,7 @@ fn name_of(minion: &MissingMinion) -> String {
 
 /// What is known of each minion, one a line.
 fn one_by_one(groups: &[MissingGroup], names: &[String]) -> Vec<Line> {
+    // Only the first minions of each group are described, so a name may lack a description.
     let known: BTreeMap<&str, (Silence, &MissingMinion)> = groups
         .iter()
         .flat_map(|group| group.minions.iter().map(|minion| (group.why, minion)))

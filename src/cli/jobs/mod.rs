@@ -201,6 +201,7 @@ pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
 }
 
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
+    // One table for all pages, because each table prints its headings once.
     let mut table = Table::new([
         Column::jid(),
         Column::time(title("TIME", "TIME (UTC)")).drop_order(1),
@@ -294,6 +295,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
 
     let is_reversed = filter.rows.reverse;
     let mut pages = Listing::<calls::jobs::List>::new(global, filter.args())?.reversed(is_reversed);
+    // A second connection, because the list uses the first until its end.
     let mut client = ask::connect(global)?;
     let mut out = Output::paged(global.output);
 

@@ -95,6 +95,7 @@ fn heading(answer: &Return) -> Line {
         head = head.and(Tone::Title, ", ").and(Tone::Bad, "failed");
     }
 
+    // What the master did not confirm is marked (docs/decisions/confirmed-returns.md).
     let seen = match &answer.master {
         Some(peer) => format!("answered, from peer {}, not verified here", plain(peer)),
         None => "seen on the bus only".to_owned(),
@@ -130,7 +131,8 @@ impl Ran<'_> {
     }
 }
 
-/// The states of a return in the order in which they ran; `None` if it has none, or anything else.
+/// The states of a return in the order in which they ran; `None` if it contains none, or anything
+/// else.
 fn states_of(value: &Json) -> Option<Vec<Ran<'_>>> {
     let of_runner = |value: &'_ Json| value.get("outputter").is_some();
     let map = match value.get("data") {
@@ -154,6 +156,7 @@ fn states_of(value: &Json) -> Option<Vec<Ran<'_>>> {
 /// A state under its key: `service_|-ID_|-NAME_|-running`.
 fn ran<'a>(key: &'a str, state: &'a Json) -> Option<Ran<'a>> {
     let parts: Vec<&str> = key.split("_|-").collect();
+    // Any other key is no state's. The return is then shown as the value that it is.
     let [module, id, _, function] = parts.as_slice() else {
         return None;
     };
@@ -178,7 +181,7 @@ fn ran<'a>(key: &'a str, state: &'a Json) -> Option<Ran<'a>> {
     })
 }
 
-/// A duration as Salt has it: a number, or text such as `12.3 ms`.
+/// A duration in Salt's form: a number, or a string such as `12.3 ms`.
 fn milliseconds(duration: &Json) -> f64 {
     let text = duration.as_str().and_then(|text| text.split(' ').next());
     duration
@@ -203,6 +206,7 @@ fn state_lines(ran: &Ran<'_>) -> Vec<Line> {
     ];
     let what: Vec<_> = what.into_iter().filter(|part| !part.is_empty()).collect();
 
+    // The names of results are ASCII, so bytes are columns.
     let padding = " ".repeat(RESULT.saturating_sub(name.len()));
     let mut lines = vec![
         Line::from(" ".repeat(INDENT))

@@ -138,6 +138,7 @@ fn without_return(job: &JobAnswer) -> Vec<NoReturnOf<'_>> {
         behind_s: None,
     });
 
+    // The master is named, because the return may be there.
     let unknown = job.unknown.iter().map(|one| NoReturnOf {
         jid,
         result: ReturnResult::Unknown.name(),
@@ -344,7 +345,8 @@ fn head(out: &mut Output, client: &mut Client, job: &JobAnswer, args: &Args) -> 
 
     let facts = facts(job, out.width);
     let causes = cause_lines(&found, out.width);
-    // By a result the response may list none of them, or has them for the caller to read.
+    // By a result the response may list none of them. If it lists them, they are what was asked
+    // for, and are printed whole.
     let (groups, width) = match args.result.filter(|result| result.is_without_return()) {
         Some(_) if job.missing.is_empty() => (&[][..], None),
         Some(_) => (found.missing.as_slice(), None),
@@ -357,7 +359,7 @@ fn head(out: &mut Output, client: &mut Client, job: &JobAnswer, args: &Args) -> 
     Ok(())
 }
 
-/// Prints the returns of a page. `is_long` is whether what stands before has more than one line.
+/// Prints the returns of a page. `is_long` is whether the part before takes more than one line.
 fn one_by_one(
     out: &mut Output,
     job: &JobAnswer,

@@ -130,6 +130,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // JSON is one document, so its rows are collected; the other formats are printed job by job.
     let mut all = Vec::new();
 
+    // All ids are found before a row is printed, because a beginning that fits several jobs is an
+    // error.
     let jids = args.jids.iter();
     let jids: Vec<String> = jids
         .map(|jid| job_id::whole(&mut client, jid))
@@ -145,7 +147,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         };
 
         if args.sort == Some(StateOrder::Duration) {
-            // One without a duration has not run.
+            // A state without a duration did not run.
             let duration = |state: &State| state.duration_ms.unwrap_or(-1.0);
             let slowest_first = |a: &State, b: &State| duration(b).total_cmp(&duration(a));
             page.states.sort_by(slowest_first);
@@ -179,6 +181,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn row(jid: &str, state: &State, with_jid: bool) -> Vec<String> {
     let duration = state.duration_ms.map(|ms| format!("{ms:.1}"));
 
+    // Some states return a list of comments.
     let comment = match value(&state.comment) {
         Json::Array(parts) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
         // A row is one line, so the first line stands for a comment.
@@ -210,7 +213,7 @@ fn row(jid: &str, state: &State, with_jid: bool) -> Vec<String> {
     cells
 }
 
-/// The result of a state; that of an absent one is none.
+/// The result of a state; `none` for an absent state.
 pub(super) fn result(state: Option<&State>) -> &'static str {
     state.map_or("none", |state| word(state.result, state.changed))
 }

@@ -83,8 +83,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         before: end_of(global, &args.filter)?,
     };
 
-    // The first call does not wait: its response has the position from which a later connection
-    // continues.
+    // The first call does not wait: its response contains the position from which a later
+    // connection continues.
     let mut call = FollowArgs {
         filter: args.filter.args(),
         wait_ms: Some(0),
@@ -101,7 +101,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// The sequence number before which all events are that may be printed: of a time that has passed, the end of the archive's events before it.
+/// The sequence number before which all events are that may be printed. For a time that has passed, it follows from the newest event
+/// before that time.
 fn end_of(global: &Global, filter: &EventFlags) -> anyhow::Result<Option<u64>> {
     let has_passed = |Time(until): Time| until <= Clock::real().now();
     if !filter.when.until().is_some_and(has_passed) {
@@ -143,8 +144,8 @@ impl Bounds {
         }
     }
 
-    /// Whether the time of an event is within them. An event that waited in a spool has an earlier time than the events before it in the
-    /// log, so its place says nothing.
+    /// Whether the time of an event is within them. An event that waited in a spool is older than the events before it in the log, so
+    /// its place says nothing.
     fn has(&self, event: &EventRow) -> bool {
         self.since.is_none_or(|since| event.time.0 >= since)
             && self.until.is_none_or(|until| event.time.0 < until)

@@ -265,7 +265,7 @@ fn print_return(out: &mut Output, job: &mut JobState, answer: &NewReturn) -> any
             }
         }
         Format::Jsonl => {
-            // The totals so far, as the status line of a terminal has them.
+            // The totals so far, as the status line of a terminal shows them.
             out.json(&WatchedReturn {
                 answer,
                 returned: job.returned.len(),
@@ -322,6 +322,7 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
         format!("{} failed", job.failed()),
     ];
     parts.push(format!("{} s", since.as_secs()));
+    // A step says more than the names of minions, and one line has no room for both.
     if !step.is_empty() {
         parts.push(step.to_owned());
     } else if !awaited.is_empty() {
@@ -335,7 +336,8 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
 }
 
 fn finish(out: &mut Output, client: &mut Client, jid: &str, job: &JobState) -> anyhow::Result<()> {
-    // As `jobs show` has it: without all responses of a master that is behind, its minions are not missing.
+    // As in `jobs show`: while a master is behind, its minions are not missing, because its
+    // responses may still come.
     let args = MissingArgs {
         jid: Id(jid.to_owned()),
     };

@@ -88,6 +88,7 @@ struct ShadowReport {
 
 impl ShadowReport {
     fn note(&mut self, comparison: Comparison) {
+        // A call of several rules is counted once, under all of their names.
         let (rule, counter): (String, fn(&mut Counts) -> &mut u64) = match &comparison {
             Comparison::Same(ours, ..) => (ours.rules.join(", "), |counts| &mut counts.same),
             Comparison::Differs(ours, ..) => {
@@ -152,6 +153,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         print(out, &report, &read)
     })?;
 
+    // After the report, which explains the exit code.
     match report.all.differences() {
         count if count > 0 && args.exit_code => Err(finding(format!(
             "{count} differences between saltcellar's reactor and Salt's"
@@ -294,6 +296,7 @@ fn of_salts(salts: &SaltsCall) -> Json {
 fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
+            // Null for a field that one side lacks.
             let shown = |value: &Option<salt_sls::Value>| value.as_ref().map(encode);
             let field = |one: &Difference| json!({"field": one.field, "saltcellar": shown(&one.ours), "salt": shown(&one.salts)});
             json!({
@@ -468,7 +471,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             };
 
             for one in fields {
-                // A field that only one side has is also different.
+                // A field that only one side sets is a difference as well.
                 let (ours, salts) = (shown(&one.ours), shown(&one.salts));
                 out.line(&plain(&format!(
                     "  {}: saltcellar {ours}, Salt {salts}",

@@ -58,6 +58,7 @@ impl ListOf for calls::reactor::History {
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let states = match args.state.as_slice() {
         [] => None,
+        // The command line accepts known names only, so this does not fail.
         names => Some(States::named(names.iter().map(String::as_str)).map_err(anyhow::Error::msg)?),
     };
 

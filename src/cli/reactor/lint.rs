@@ -307,6 +307,8 @@ impl Checking<'_> {
                 let mut notes = Vec::new();
                 let found = resolve(text, "TAG", settings, &**self.salt, &mut notes);
 
+                // Salt only logs this when an event arrives, and the rule does nothing
+                // (`render_reaction`).
                 if found.is_empty() {
                     let why = notes.iter().find_map(|note| note.cause.clone());
                     let problem = "file missing or not found";

@@ -37,7 +37,7 @@ pub(in crate::cli) struct Args {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let data: Json = serde_json::from_str(&args.data).context("read --data as JSON")?;
-    // JSON of events has marks for types that JSON lacks.
+    // JSON of events marks types that JSON lacks.
     let data = decode(&data);
 
     let Chosen { master, salt, .. } = args.salt.choose(global)?;
@@ -73,7 +73,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
     for render in &outcome.renders {
         out.heading(&plain(&render.file))?;
-        // No text: the file failed, and a note says why.
+        // Without a rendered string the file failed, and a note says why.
         match &render.text {
             Some(text) => {
                 for line in text.lines() {
@@ -149,6 +149,7 @@ fn to_json(outcome: &Outcome) -> Json {
                     "fun": call.fun,
                     "args": call.args.iter().map(encode).collect::<Vec<_>>(),
                     "kwargs": encode_map(&call.kwargs),
+                    // A function that raised returned nothing, so one of both is null.
                     "return": call.answer.as_ref().ok().map(encode),
                     "raised": call.answer.as_ref().err().map(|(kind, text)| format!("{kind}: {text}")),
                 })

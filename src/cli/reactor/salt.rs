@@ -67,7 +67,7 @@ impl SaltArgs {
             });
 
             // A named file is checked on its own, without rules of saltcellar's configuration. Salt
-            // and its speed are those of this host.
+            // and its speed are a matter of this host.
             let mut own = ReactorConfig::default();
             own.python = config.python;
             own.helper_memory = config.helper_memory;

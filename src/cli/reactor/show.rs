@@ -81,7 +81,7 @@ fn print(out: &mut Output, row: &ReactionRow, record: &StoredRecord) -> anyhow::
     for (n, call) in record.calls.iter().enumerate() {
         print_call(out, call)?;
 
-        // Only jobs and runners whose end is stored have a result.
+        // Only jobs and runners whose end is stored show a result.
         if let Some(Some(result)) = row.results.iter().flatten().nth(n) {
             out.line("    result:")?;
             out.text(&nested(&serde_json::to_value(result)?, 6))?;

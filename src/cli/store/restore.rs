@@ -57,12 +57,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if let Some(mut options) = options {
         let mut bar = Bar::new("index", Unit::Segments);
 
-        // Everything else is as the daemon of this configuration would have it.
+        // Everything else is as for the daemon of this configuration.
         options.dir.clone_from(&args.to);
 
         let segments = layout::segments(&args.to).context("build the indexes")?;
 
-        // The newest segment of a class has its index in memory.
+        // The index of the newest segment of a class is in memory.
         let finished = segments.iter().filter(|segment| !segment.is_newest);
         let indexes = finished
             .map(|segment| (segment.name(), segment.index()))

@@ -75,6 +75,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn document(args: &Args, report: &SalvageReport) -> Json {
+    // `before_seq` is null after the last block of a class, where no number bounds the loss.
     let loss = |loss: &Loss| {
         json!({
             "path": loss.path.to_string_lossy(), "offset": loss.range.offset, "bytes": loss.range.bytes,
@@ -155,6 +156,7 @@ fn table(
     }
 
     if report.losses.is_empty() {
+        // Said in words, because an absent list could mean that nothing was checked.
         field(out, "lost", "nothing")?;
     } else {
         out.line("")?;
@@ -199,6 +201,7 @@ fn table(
         }
     }
 
+    // For a person to look at: data that is damaged beyond recognition would be in these files.
     if !report.foreign.is_empty() {
         out.line("")?;
         out.heading("files without data of saltcellar:")?;

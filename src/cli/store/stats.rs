@@ -126,7 +126,7 @@ fn limits(class: &StoreClass) -> Vec<String> {
         None => age,
     };
 
-    // A class that left the configuration still has segments.
+    // Segments of a class that left the configuration remain.
     let age = if class.configured {
         age
     } else {

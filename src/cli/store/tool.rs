@@ -16,7 +16,7 @@ pub(in crate::cli) fn config(global: &Global) -> anyhow::Result<Config> {
     Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")
 }
 
-/// The configured state directory, or by default that of the running daemon, if any.
+/// The configured state directory, or by default the directory of the running daemon, if any.
 pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
     let config = config(global)?;
 

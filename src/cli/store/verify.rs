@@ -140,6 +140,7 @@ fn table(
     }
 
     if report.problems.is_empty() {
+        // Said in words, because an absent list could mean that nothing was checked.
         field(out, "damage", "none")?;
     }
     list(out, "damage", &report.problems)?;
@@ -166,6 +167,7 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
     for problem in problems {
         out.line(&plain(&problem.path.to_string_lossy()))?;
 
+        // Not every problem is at a place in a file.
         let location = match (problem.offset, problem.bytes) {
             (Some(offset), Some(bytes)) => {
                 format!("byte {offset}, {}: ", count(bytes, "byte", "bytes"))

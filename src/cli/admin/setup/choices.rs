@@ -73,7 +73,7 @@ impl Choices {
         let default = Self::default();
         let mut flags = String::new();
 
-        // Only what differs from the default, so that a later default applies to those who chose
+        // Only what differs from the default, because a later default should apply to whoever chose
         // nothing.
         if self.reactor {
             flags += " --reactor";

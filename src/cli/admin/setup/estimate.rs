@@ -1,4 +1,4 @@
-//! The plan's remark about the disk: how many days of history it has room for.
+//! The plan's remark about the disk: for how many days of history there is room.
 //!
 //! The best source is the daemon, if it has already run for a while (`setup --passive`): the entries of
 //! its last day. Before that, it is the job cache that saltcellar replaces.
@@ -25,6 +25,7 @@ const SAMPLE_JOBS: usize = 1_000;
 /// States for how many days the free space lasts, and what the figure is based on.
 pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> String {
     let running = ask::answer::<calls::status::Show>(global, &NoArgs {}, "query the status");
+    // An error is no news here, because before the first setup there is no daemon.
     if let Ok(status) = running
         && status.disk.bytes_per_day > 0
     {
@@ -45,6 +46,7 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> S
     let jobs = master.cachedir.join("jobs");
     match of_last_day(&jobs, Clock::real().now()) {
         Ok(raw) if raw > 0 => {
+            // At least 1, because it divides below.
             let per_day = (raw / COMPRESSION).max(1);
             format!(
                 "{} are usable for entries, about {} days: Salt's job cache received {} in the last day, about {} on this disk",
@@ -86,6 +88,8 @@ fn usable(dir: &Path, config: &Config) -> io::Result<u64> {
     let space = rustix::fs::statvfs(existing)?;
     let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
 
+    // The blocks that the file system reserves for root are not counted, as in the daemon's measure
+    // of free space.
     let (low, _) = crate::daemon::free_space(config).thresholds(bytes(space.f_blocks));
     Ok(bytes(space.f_bavail).saturating_sub(low))
 }
@@ -103,6 +107,8 @@ fn of_last_day(jobs: &Path, now: Micros) -> io::Result<u64> {
 
     let (mut examined, mut sum, mut seen) = (0_u64, 0_u64, 0_usize);
     for top in &tops {
+        // Only between directories: the sum is scaled by their number, so each must be counted
+        // whole.
         if seen >= SAMPLE_JOBS {
             break;
         }
@@ -125,6 +131,8 @@ fn returned_since(job: &Path, since: SystemTime) -> io::Result<u64> {
     let Some(metadata) = found(fs::metadata(job))? else {
         return Ok(0);
     };
+    // A return creates a directory in the job's directory, whose time therefore changes. An older
+    // job is skipped without reading its minions.
     if !metadata.is_dir() || metadata.modified()? < since {
         return Ok(0);
     }

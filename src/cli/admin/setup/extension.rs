@@ -172,6 +172,8 @@ impl Salt {
         let python = SaltPython::to_ask(&self.python, self.master.configured_user())
             .map_err(|why| anyhow!("run Salt's Python: {why}"))?;
 
+        // A file in memory appears neither in the list of processes nor on a disk: the options may
+        // contain secrets. Unlike a pipe, it needs no thread that writes to it.
         let options = encode_map(self.master.given()).to_string();
         let options = memory_file(options.as_bytes()).context("pass the master's options")?;
 
@@ -228,6 +230,8 @@ impl Salt {
             return;
         }
 
+        // Salt is asked before the step that restarts the master. A master whose job cache cannot
+        // be loaded publishes no job.
         let (salt, dir) = (self.clone(), dir.to_owned());
         plan.step("extension", does, move || {
             let version = salt.loads(Some(&dir))?;
@@ -251,7 +255,7 @@ impl Salt {
         let (salt, wheel) = (self.clone(), wheel.to_owned());
         let replaced = installed.map(str::to_owned);
         plan.step("extension", does, move || {
-            // Nothing is fetched: Salt has all that the extension imports.
+            // Nothing is fetched, because Salt's Python contains all that the extension imports.
             salt.pip(&[
                 "install",
                 "--no-index",
@@ -296,6 +300,7 @@ impl Salt {
             .or_else(|why| SaltPython::new(&self.python, Some(&self.master.user)).map_err(|_| why))
             .map_err(|why| anyhow!("run pip in Salt's Python: {why}"))?;
 
+        // `-m pip` instead of a program `pip`, which could belong to another Python.
         let output = python
             .isolated()
             .args(["-m", "pip"])

@@ -142,6 +142,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     let overrides = global.overrides();
     let environment = Environment::of_process();
+    // Kept as a result, because a removal goes on without a valid configuration.
     let config = Config::load(&overrides, &environment).context("read the configuration");
 
     if args.remove {
@@ -177,6 +178,7 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let mut keys = daemon::Keys {
         bus: (choices.events == Events::Bus || args.passive).then(|| master.sock_dir.clone()),
         reactor: choices.reactor.then(|| main.clone()),
+        // A plain run keeps the page that an earlier `--passive` opened.
         listen: settings.listen(),
         python: None,
     };
@@ -241,6 +243,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let text = needs_options.then(|| options.text(&choices.comment()));
     let found = state_of(&options.path, text.as_deref())?;
 
+    // Whatever can be known to fail is an error here, before the first step and before anybody is
+    // asked.
     refuse_foreign(&options.path, found)?;
     options.ensure_effective()?;
     let changes = found != FileState::InPlace;
@@ -260,6 +264,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
                 let salt = salt?;
                 let wheel = extension::wheel(&share)?;
                 let installed = doctor::installed_extension(&salt.python, &master);
+                // A wheel of another release is replaced, because only equal versions are tested
+                // together.
                 salt.install(plan, &wheel, installed.as_deref());
             }
 
@@ -276,6 +282,8 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
 
     if !args.master_only {
         service::units(plan, &args.root, &share)?;
+        // Asked while planning, before any step changes it: a failed setup returns the daemon to
+        // this state.
         let before = service::State::of_daemon()?;
         let reconfigured = daemon::configure(plan, &settings, &keys, choices, before)?;
         service::start(plan, before, reconfigured);
@@ -309,6 +317,7 @@ fn for_removal(
     (config_file, config): (&Path, anyhow::Result<Config>),
 ) -> anyhow::Result<Json> {
     let found = state_of(&options.path, None)?;
+    // The extension's default, unless the master's configuration sets another directory.
     let spool = master.cachedir.join("saltcellar");
     let spool = doctor::master_setting(master, "spool_dir").map_or(spool, PathBuf::from);
 
@@ -368,9 +377,11 @@ fn wanted(
     options: &mut MasterOptions,
     config: &Config,
 ) {
+    // Without setup's file, whose settings from an earlier run would look like the administrator's.
     let master = options.without();
 
     if choices.job_cache {
+        // `local_cache` is Salt's default.
         let now = master.text("master_job_cache").unwrap_or("local_cache");
         if !matches!(now, "saltcellar" | "local_cache") {
             plan.remarks.push(format!(
@@ -445,6 +456,7 @@ fn master_file(
 
     // The file changes while the master is stopped. Without systemd that is left to a person.
     if !args.master_only && service::is("is-active", MASTER_UNIT)? {
+        // Read without this file, which sets none of the options that the address follows from.
         let address = waited_for(&options.without());
         plan.step(
             "master",
@@ -506,9 +518,11 @@ fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plans the file for a minion of another machine.
+/// Plans the file for a minion of another host.
 fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     let path = args.salt_config.join("minion.d").join(NAME);
+    // Nothing is read from the minion's configuration, so the file can be made before Salt is
+    // installed.
     let text = minion_text(url, args.ca.as_deref());
     let found = state_of(&path, Some(&text))?;
 
@@ -553,6 +567,8 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
 
+    // Only a plain directory of `*.conf` is certain to include a file of this name once. Salt
+    // expands the pattern with `glob`.
     let Some(dir) = include
         .strip_suffix("/*.conf")
         .filter(|dir| !has_magic(dir))

@@ -1,10 +1,10 @@
-//! The options for Salt: the text of the file in `master.d` or `minion.d`, and the check that all
-//! of them take effect.
+//! The options for Salt: the contents of the file in `master.d` or `minion.d`, and the check that
+//! all of them take effect.
 //!
 //! # Merging, as in Salt 3006 to 3008
 //!
-//! A list in an included file replaces that of the main file; lists of several included files are
-//! merged; a mapping replaces a list. Therefore the file repeats items that it would otherwise
+//! A list in an included file replaces the list of the main file; lists of several included files
+//! are merged; a mapping replaces a list. Therefore the file repeats items that it would otherwise
 //! replace, and none that Salt merges.
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) const NAME: &str = "saltcellar.conf";
 /// The engine that stands for saltcellar's reactor in the master's `engines`.
 pub(super) const ENGINE: &str = "saltcellar_reactor";
 
-/// The options of a master, with the text of the file that sets them.
+/// The options of a master, with the contents of the file that sets them.
 pub(super) struct MasterOptions {
     /// The main file.
     main: PathBuf,
@@ -57,7 +57,7 @@ impl MasterOptions {
         self.wanted.push((option, value.into()));
     }
 
-    /// Adds an item to a list option, unless another file has it already.
+    /// Adds an item to a list option, unless another file contains it already.
     pub(super) fn add(&mut self, option: &'static str, item: &str) {
         let present = items(self.without().option(option));
         if present.iter().any(|there| there.as_str() == Some(item)) {
@@ -94,6 +94,7 @@ impl MasterOptions {
 
     /// Fails if an option would have no effect, because a later file overrides it.
     pub(super) fn ensure_effective(&self) -> anyhow::Result<()> {
+        // As Salt will read it, together with the file that is not written yet.
         let master = self.with();
 
         let in_effect = |(option, value): &&(&str, Value)| {
@@ -152,6 +153,7 @@ impl MasterOptions {
                 .find_map(of)
         };
 
+        // Two reactors would make every reaction twice.
         ensure!(
             !master.runs_reactor(),
             "hand the reactor over: Salt's own would still be on, because `engines` in {} names `reactor`; remove it there",
@@ -164,8 +166,7 @@ impl MasterOptions {
     }
 }
 
-/// The items of a list option; a mapping has an item for each key, as in Salt's reading of
-/// `engines`.
+/// The items of a list option. Each key of a mapping is an item, as in Salt's reading of `engines`.
 fn items(value: Option<&Value>) -> Vec<Value> {
     match value {
         Some(Value::List(items)) => items.clone(),
@@ -173,7 +174,7 @@ fn items(value: Option<&Value>) -> Vec<Value> {
             .iter()
             .map(|(key, value)| Value::Map([(key.clone(), value.clone())].into_iter().collect()))
             .collect(),
-        // Salt's default of `event_return` is an empty text.
+        // Salt's default of `event_return` is an empty string.
         Some(Value::Str(one)) if !one.is_empty() => vec![one.as_str().into()],
         _ => Vec::new(),
     }
@@ -187,7 +188,7 @@ fn names_reactor(engines: &Value) -> bool {
         .any(|item| item.as_str() == Some("reactor") || item.as_map().is_some_and(is_own))
 }
 
-/// The text of the file for a minion on another host.
+/// The contents of the file for a minion on another host.
 pub(super) fn minion_text(url: &str, ca: Option<&Path>) -> String {
     let head = "# Target of this minion's `--return saltcellar`. To undo: `saltcellar setup --minion-listener URL --remove`.\n";
     let mut body = format!("{head}{}", line("saltcellar.url", &url.into()));

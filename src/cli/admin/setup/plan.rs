@@ -128,7 +128,7 @@ impl Plan {
         document
     }
 
-    /// Prints the steps. JSON output is a document that also has the fields of `more`.
+    /// Prints the steps. JSON output is a document that also contains the fields of `more`.
     pub(super) fn show(&self, form: Form, more: &Json) -> anyhow::Result<()> {
         Ok(self.print(&mut Output::new(form), more)?)
     }
@@ -148,6 +148,7 @@ impl Plan {
             out.line(&format!("{state:<9} {}", step.does))?;
         }
 
+        // The whole file, because a person agrees to what is shown.
         if let Some(text) = more.get("text").and_then(Json::as_str) {
             text.lines()
                 .try_for_each(|line| out.line(&format!("          | {line}")))?;
@@ -190,6 +191,8 @@ impl Plan {
             confirm(is_table)?;
         }
 
+        // Made before the steps, which are consumed as they are carried out. It states the plan to
+        // which the person agreed.
         let mut document = self.document(more);
         let mut undos = Vec::new();
         let mut results = Vec::new();
@@ -250,7 +253,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports progress, which only tables have.
+    /// Reports progress, which only tables show.
     fn line(&mut self, text: &str) {
         if self.out.format == Format::Table {
             // Flushed, because the next step may take long.
@@ -312,6 +315,7 @@ fn confirm(is_table: bool) -> anyhow::Result<()> {
     if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());
     }
+    // An error, because a script that goes on would expect a host that is set up.
     Err(finding("nothing was changed".to_owned()))
 }
 

@@ -53,12 +53,15 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     // A file that a person edited stays, and everything that it needs with it.
     refuse_foreign(&options.path, found)?;
 
+    // The configuration that the master will have decides, not the present one: another file may
+    // keep Salt's reactor off.
     let after = options.without();
     ensure_a_reactor(&after)?;
 
     let is_there = matches!(found, FileState::InPlace | FileState::Outdated);
     let does = format!("remove {}", options.path.display());
     let path = options.path.clone();
+    // Where the restarted master listens follows from the configuration that it then reads.
     let address = waited_for(&after);
 
     // First, because the extension delivers to the daemon that a later step stops.
@@ -149,6 +152,7 @@ fn ensure_a_reactor(after: &SaltMaster) -> anyhow::Result<()> {
     }
 
     let files = after.option_by_file("engines");
+    // The file that Salt reads last decides, so the change belongs there.
     let file = files.last().map_or_else(
         || after.conf_file.display().to_string(),
         |(file, _)| file.display().to_string(),
@@ -180,10 +184,14 @@ fn deliver(plan: &mut Plan, spool: PathBuf, salt: anyhow::Result<Salt>) -> anyho
 
         let mut before = waiting(&spool)?;
         let salt = match salt {
+            // Salt's Python may be gone, which must not prevent a removal. The entries stay in the
+            // spool.
             Ok(salt) => salt,
             Err(error) => return Ok(left(before, &format!(" ({error:#})"))),
         };
 
+        // Each run of the extension's maintenance delivers for a limited time only, so a large
+        // spool needs several.
         for _ in 0..DELIVERIES_MAX {
             // The file in `master.d` still exists, so Salt finds the extension.
             if let Err(error) = salt.deliver(None) {
@@ -228,6 +236,8 @@ fn stop(plan: &mut Plan) -> anyhow::Result<()> {
     }
 
     plan.step("service", does, move || {
+        // Both units in one command: a connection to the socket would restart a service that was
+        // stopped before it.
         service::systemctl("disable --now", &units)?;
         Ok(
             Done::new().undone_by(format!("enable and start {UNIT}"), move || {

@@ -33,6 +33,8 @@ fn start_master(address: Option<&MasterAddress>) -> anyhow::Result<()> {
 
     let master = Master::new(address.clone(), Arc::default());
 
+    // systemd may consider the master started before its processes listen, so its state alone
+    // proves nothing.
     let until = Instant::now() + MASTER_START_TIME;
     loop {
         // Any process of the master that responds proves that it has started with the new file.
@@ -64,6 +66,7 @@ pub(super) fn restarted_around(
 
     service::systemctl("stop", &[MASTER_UNIT])?;
 
+    // The error is kept, because a stopped master must be started again whatever failed.
     let changed = change(path)
         .with_context(|| format!("change {} (run setup as root)", path.display()))
         .and_then(|()| start_master(address));

@@ -23,11 +23,12 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> O
     let salts = master.int("keep_jobs_seconds").unwrap_or(86_400);
     let text = sentence(keep, salts.unsigned_abs());
 
+    // With every other setting the master's report deletes nothing, so there is nothing to count.
     if keep.age != Age::Salt || salts == 0 {
         return Some(text);
     }
 
-    // The configuration asks for Salt's time, so that older jobs go: say how many.
+    // The configuration asks for Salt's time, and older jobs go. A dry run says how many.
     let args = PruneArgs {
         class: Some(JOBS.to_owned()),
         age_s: Some(salts.unsigned_abs()),

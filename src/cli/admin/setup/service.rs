@@ -98,10 +98,12 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
         );
     };
 
-    // systemd will run both as root at each start of the machine.
+    // systemd will run both as root at each boot.
     let unsafe_units = "install units that start this program; copy it to a place of root's";
     TrustedPath::check_tree(&dir, own_uid()).context(unsafe_units)?;
 
+    // The program may be anywhere, unlike a package's, so it is checked before a unit of root's
+    // names it.
     let program = std::env::current_exe().context("find this program")?;
     let program = TrustedProgram::check(&program, own_uid()).context(unsafe_units)?;
     let program = program
@@ -127,6 +129,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
         .iter()
         .map(|(to, _)| to.display().to_string())
         .collect();
+    // The contents are read already, so the step installs what was checked.
     let does = format!("install {} from {}", names.join(", "), dir.display());
 
     plan.step("units", does, move || {
@@ -285,6 +288,7 @@ pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
 
     let user = user.to_owned();
     plan.step("group", does, move || {
+        // Without `-a` the user would leave all other groups.
         run("usermod", &["-aG", GROUP, &user])?;
 
         Ok(

@@ -19,11 +19,11 @@ use crate::cli::jobs::job_rows;
 use crate::cli::{Column, Table, Tone, plain, short_at, title as time_title};
 use crate::reactor::stored::StoredRecord;
 
-/// Where the others are of a list that does not fit.
+/// Says where to find the rows of a list that does not fit.
 const HINT: &str = ", see `saltcellar status`";
-/// Lines that the list of jobs has at least, where there is room.
+/// Minimum number of lines of the list of jobs, where there is room.
 const JOBS_MIN: usize = 8;
-/// Lines that reasons have at least.
+/// Minimum number of lines of the reasons.
 const REASONS_MIN: usize = 2;
 
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
@@ -32,7 +32,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let height = usize::from(area.height);
 
     let facts = facts(view);
-    // What jobs need not have; a part of it is for why the daemon is not well.
+    // The lines that jobs do not need. Some of them say why the daemon is not well.
     let spare = height
         .saturating_sub(facts.len() + 1)
         .saturating_sub(JOBS_MIN.max(height * 2 / 5));
@@ -108,6 +108,7 @@ fn style(tone: Tone) -> Style {
         Tone::Warning => Color::Yellow,
         Tone::Bad => Color::Red,
     };
+    // The view runs on a terminal only.
     if colour::is_on(true) {
         style.fg(colour)
     } else {
@@ -267,7 +268,7 @@ fn draw_jobs(frame: &mut Frame<'_>, view: &View, area: Rect) {
 }
 
 fn draw_job(frame: &mut Frame<'_>, job: &OpenJob, scroll: u16, area: Rect) {
-    // Only what is on the screen: a return may have many lines.
+    // Only what is on the screen, because a return may be thousands of lines long.
     let shown = job.lines.iter().skip(usize::from(scroll));
     let shown = shown.take(usize::from(area.height));
     let lines: Vec<Line<'_>> = shown.map(drawn).collect();
@@ -285,6 +286,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
         .collect();
 
     let width = lines.iter().map(Line::width).max().unwrap_or(0) + 2;
+    // A terminal may be smaller than the list.
     let size = |wanted: usize, most: u16| u16::try_from(wanted).unwrap_or(most).min(most);
     let width = size(width, area.width);
     let height = size(lines.len() + 2, area.height);
@@ -301,6 +303,8 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
 }
 
 fn foot_line(view: &View) -> Line<'static> {
+    // In the order in which keys are handled: the list of keys takes every key, then the filter all
+    // letters.
     let text = if view.has_help {
         "any key closes the list of keys".to_owned()
     } else if view.is_editing {

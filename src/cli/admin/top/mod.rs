@@ -53,7 +53,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// As many as fit a large screen.
 const JOBS: usize = 100;
 const REACTIONS: usize = 5;
-/// More returns than fit a screen; `jobs show` has all of them.
+/// More returns than fit a screen; `jobs show` prints all of them.
 const RETURNS: usize = 200;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
@@ -96,6 +96,7 @@ fn live(
 ) -> anyhow::Result<()> {
     let mut updated = Instant::now();
     loop {
+        // Drawn after each key and not only after an update, because the keyboard would seem slow.
         terminal.draw(|frame| draw::draw(frame, view))?;
 
         let wait = interval.saturating_sub(updated.elapsed());
@@ -108,6 +109,7 @@ fn live(
             match view.press(key) {
                 Action::Quit => return Ok(()),
                 Action::Open(jid) => match read_job(client, &jid) {
+                    // A restart of the daemon must not end the view.
                     Err(error) if ask::is_gone(&error) => view.lose(error.to_string()),
                     read => {
                         let (job, causes) = read?;

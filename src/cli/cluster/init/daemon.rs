@@ -10,6 +10,7 @@ pub(super) fn section(plan: &Plan<'_>, number: usize, master: &MasterName) -> St
     let config = &plan.args.config_dir;
     let name = master.as_str();
     let scheme = if plan.args.no_tls { "nats" } else { "tls" };
+    // Each daemon knows all servers, because no server announces the others (`no_advertise`).
     let servers: Vec<_> = plan
         .servers
         .iter()

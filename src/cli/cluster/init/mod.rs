@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A password is in the file of its user and in the servers' configuration only, and both are readable by their owner only. Written once, it is kept, so
-//! that a master can be added.
+//! A password is in the file of its user and in the servers' configuration only, and both are readable by their owner only. Once written it is kept,
+//! even when a master is added.
 
 mod address;
 mod daemon;
@@ -46,6 +46,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let plan = Plan::of(args).map_err(BadUsage)?;
     let texts = files(&plan, |user| password(args.dir.as_deref(), user))?;
 
+    // Without a directory the passwords are new each time, because no file keeps them.
     let Some(dir) = &args.dir else {
         let document = json!({ "files": texts });
         return show(global.output, &document, |out| {
@@ -59,6 +60,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
 
     write(dir, &texts).with_context(|| format!("write to {}", dir.display()))?;
+    // Only the names are printed, because the files contain passwords.
     let names: Vec<_> = texts.keys().collect();
     let document = json!({ "dir": dir.to_string_lossy(), "files": names });
     show(global.output, &document, |out| {
@@ -90,6 +92,8 @@ fn files(
         let name = format!("nats-server-{}.conf", server.name());
         files.insert(name, server::config(plan, server, &password));
     }
+    // A master's slot is its place among the names. A name that is added at the end leaves the
+    // other slots as they are.
     for (n, master) in plan.masters.iter().enumerate() {
         let name = format!("saltcellar-{}.yaml", master.token());
         files.insert(name, daemon::section(plan, n + 1, master));
@@ -105,7 +109,8 @@ fn password(dir: Option<&Path>, user: &str) -> anyhow::Result<String> {
         match fs::read_to_string(&path) {
             Ok(text) => {
                 let text = text.trim();
-                // It goes into a configuration in quotes; another text is nobody's that was made here.
+                // It goes into a configuration in quotes. A password that was made here has no
+                // other characters.
                 let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
                 if text.is_empty() || !text.chars().all(fits) {
                     bail!(
@@ -145,6 +150,7 @@ fn write(dir: &Path, files: &Files) -> anyhow::Result<()> {
             .mode(0o600)
             .open(&new)
             .with_context(|| name.clone())?;
+        // Synced before the rename, or a power loss could leave an empty file under the name.
         file.write_all(text.as_bytes())
             .and_then(|()| file.sync_all())
             .and_then(|()| fs::rename(&new, &path))

@@ -44,7 +44,7 @@ pub(super) const ADMIN: &str = "nats-admin";
 /// The servers themselves, when they connect to each other.
 pub(super) const ROUTE: &str = "nats-route";
 
-/// The file of a user's password, and of the servers' own.
+/// The file of a user's password, or of the password that the servers share.
 pub(super) fn password_file(user: &str) -> String {
     format!("{user}.password")
 }
@@ -62,6 +62,8 @@ impl<'a> Plan<'a> {
     pub(super) fn of(args: &'a Args) -> Result<Self, String> {
         let mut masters = Vec::new();
         for name in &args.masters {
+            // A control character would break the lines of the configuration files, which name the
+            // master.
             let name = MasterName::new(name)
                 .filter(|name| !name.as_str().contains(char::is_control))
                 .ok_or_else(|| format!("read --masters: {}", MasterName::problem(name)))?;
@@ -78,6 +80,7 @@ impl<'a> Plan<'a> {
             }
             masters.push(name);
         }
+        // Each master needs a slot of job ids.
         if masters.len() > usize::from(CLUSTER_SLOTS_MAX) {
             return Err(format!(
                 "read --masters: {} names; give at most {CLUSTER_SLOTS_MAX}",

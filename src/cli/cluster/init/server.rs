@@ -9,7 +9,7 @@ use crate::cluster::rights::Rights;
 /// Bytes of a message, and so of a block. More is discouraged by NATS.
 const PAYLOAD_MAX: u64 = 8 * 1024 * 1024;
 
-/// The configuration of a server. `password` has the passwords of users by the names of their files.
+/// The configuration of a server. `password` returns the password of a user by the name of its file.
 pub(super) fn config<'a>(
     plan: &Plan<'_>,
     server: &Address,
@@ -40,6 +40,7 @@ pub(super) fn config<'a>(
 
     // Writing to a string cannot fail.
     let _ = write!(text, "{}", tls(plan, "", false));
+    // A single server is no cluster, in which JetStream would need routes to other servers.
     if plan.servers.len() > 1 {
         let _ = write!(text, "{}", routes(plan, server, password(ROUTE)));
     }
@@ -90,6 +91,7 @@ fn routes(plan: &Plan<'_>, server: &Address, password: &str) -> String {
         listen = quoted(&server.listen().route().to_string()),
         password = quoted(password),
         routes = others.concat(),
+        // Servers must show each other a certificate. The daemons log in with a password instead.
         tls = tls(plan, "  ", true),
     )
 }
@@ -109,6 +111,7 @@ fn users<'a>(plan: &Plan<'_>, password: &impl Fn(&str) -> &'a str) -> String {
         quoted(password(ADMIN))
     );
     for master in &plan.masters {
+        // `doctor` compares a user with the same rights, so what is printed here passes its check.
         let rights = Rights::of(&plan.subjects, master);
         // Writing to a string cannot fail.
         let _ = write!(

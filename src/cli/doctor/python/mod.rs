@@ -153,7 +153,7 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     })
 }
 
-/// Directories of `salt-pip` in Salt's packages that have the extension: one for each minor
+/// Directories of `salt-pip` in Salt's packages that contain the extension, one for each minor
 /// version of Python, next to its `bin`.
 pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
     let root = python

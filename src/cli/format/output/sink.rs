@@ -15,9 +15,9 @@ pub(in crate::cli) fn disable_pager() {
 }
 
 pub(super) enum Sink {
-    /// Standard output, or what a test has in its place.
+    /// Standard output, or what a test puts in its place.
     Direct(BufWriter<Box<dyn Write>>),
-    /// Text that still fits the terminal, which has this number of lines.
+    /// Output that still fits the terminal, which has this number of lines.
     Waiting {
         text: String,
         lines: usize,

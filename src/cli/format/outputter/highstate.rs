@@ -29,6 +29,8 @@ pub(in crate::cli) fn slowest_first(returns: &mut Value) {
         let Value::Map(states) = states else { continue };
 
         let took = |state: &Value| get(state, "duration").and_then(milliseconds).unwrap_or(0.0);
+        // The states keep their places and only their numbers change, because the formatting sorts
+        // by them.
         let mut slowest: Vec<(usize, f64)> = states
             .iter()
             .map(|(_, state)| took(state))
@@ -64,6 +66,7 @@ fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
 
 /// `None` for returns without states.
 fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
+    // The layers around the states of an event or a runner, as in Salt's `output`.
     let mut data = get(data, "return").unwrap_or(data);
     data = get(data, "data").unwrap_or(data);
 
@@ -85,7 +88,7 @@ fn output(data: &Value, level: usize, colours: Colours) -> Option<String> {
             // An orchestration is shown under the id of the master, with its `retcode`.
             let master = |key: &Value| key.as_str().is_some_and(|key| key.ends_with("_master"));
             let of_master = hosts.iter().filter(|(key, _)| master(key)).count() == 1;
-            // Beside the results of a runner, `retcode` is no host.
+            // Next to the results of a runner, `retcode` is no host.
             let is_host = |key: &Value| !(of_master && key.as_str() == Some("retcode"));
 
             let hosts = hosts.iter().filter(|(key, _)| is_host(key));
@@ -142,7 +145,7 @@ fn format_host(
             );
             colour = colours.cyan();
         }
-        // A list instead of states has the reasons why they did not compile.
+        // A list instead of states contains the reasons why they did not compile.
         Value::Array(errors) => {
             colour = colours.light_red();
             lines.push(format!("    {colour}Data failed to compile:{end}"));
@@ -277,7 +280,8 @@ fn format_state(
         colours.green()
     };
 
-    // A result outweighs the changes.
+    // A result outweighs the changes. As in Salt the last such state colours the heading, even
+    // yellow after red.
     match result {
         Value::Boolean(false) => (colour, heading) = (colours.red(), colours.red()),
         Value::Nil => (colour, heading) = (colours.light_yellow(), colours.light_yellow()),
@@ -353,7 +357,7 @@ fn format_state(
     Some(heading)
 }
 
-/// A number, or text such as `12.3 ms`.
+/// A number, or a string such as `12.3 ms`.
 fn milliseconds(value: &Value) -> Option<f64> {
     value
         .as_f64()
@@ -472,6 +476,7 @@ fn summary(lines: &mut Vec<String>, counts: &Counts, host: &str, colours: Colour
 
     lines.push(format!("{cyan}\nSummary for {host}\n{rule}{end}"));
 
+    // Salt calls states that a test run would change "unchanged", and counts them as succeeded.
     let mut marks = Vec::new();
     if not_run > 0 {
         marks.push(format!(

@@ -50,7 +50,7 @@ impl Nest {
             self.colours.cyan()
         };
         match value {
-            // Salt shows these as Python's `repr`, and text without quotes.
+            // Salt shows these as Python's `repr`, and strings without quotes.
             Value::Nil | Value::Boolean(_) | Value::Integer(_) | Value::F32(_) | Value::F64(_) => {
                 self.line(
                     indent,
@@ -122,6 +122,7 @@ fn sorted(pairs: &[(Value, Value)]) -> Vec<(String, &Value)> {
             .collect();
     }
 
+    // Salt sorts keys of mixed types by their text, because Python cannot compare them.
     let mut named: Vec<_> = sorted
         .drain(..)
         .map(|(key, value)| (python::text(key), value))

@@ -20,6 +20,7 @@ pub(super) fn text(value: &Value) -> String {
 
 /// `str()` of the date packed as `20260203T04:05:06.000789`.
 fn date(packed: &str) -> String {
+    // Cut by position, because the packed form has no separators within the date.
     match (
         packed.get(..4),
         packed.get(4..6),

@@ -51,6 +51,7 @@ ask::paged! {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    // Without an earlier run the daemon finds the previous run of the same job.
     let (with, jid) = match args.jids.as_slice() {
         [earlier, later] => (Some(earlier), later.as_str()),
         // The command line requires one.
@@ -127,7 +128,7 @@ fn table(out: &mut Output, found: &JobDiff) -> anyhow::Result<()> {
             .iter()
             .try_for_each(|state| state_lines(out, state))?;
 
-        // Returns without states are compared as text.
+        // Returns without states are compared line by line.
         if let (Some(a), Some(b)) = (&one.a, &one.b)
             && one.states.is_empty()
         {
@@ -182,7 +183,7 @@ fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
         DiffKind::Result => {
             let head = format!("    ! {head}: ");
             out.styled(&from_to(Tone::Plain, head, result(a), result(b)))?;
-            // The comment says why a state has another result.
+            // The comment says why the result of a state is another.
             if let Some(b) = b {
                 out.text(&nested(&value(&b.comment), 8))?;
             }
@@ -197,7 +198,7 @@ fn state_lines(out: &mut Output, state: &StateDiff) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the lines that only one of the values has.
+/// Prints the lines that only one of the values contains.
 fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::Result<()> {
     // An empty value has no lines.
     let is_nothing = |value: &Json| match value {
@@ -207,6 +208,7 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
         _ => false,
     };
 
+    // Compared as they are printed, because the result is shown as lines.
     let [a, b] = [a, b].map(|value| {
         if is_nothing(value) {
             String::new()

@@ -47,7 +47,7 @@ pub(super) struct Settings {
     /// The file of setup.
     pub(super) path: PathBuf,
     main: PathBuf,
-    /// Its text; empty if there is none.
+    /// Its contents; empty if there is none.
     text: String,
     /// The settings of all other files.
     others: Config,
@@ -56,11 +56,15 @@ pub(super) struct Settings {
 impl Settings {
     pub(super) fn read(config_file: &Path) -> anyhow::Result<Self> {
         let path = file_beside(config_file);
+        // Before the first run there is no file. Any other failure must not look the same, because
+        // the recorded choices would be lost.
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             read => read.with_context(|| format!("read {}", path.display()))?,
         };
 
+        // Without this file, because its settings from an earlier run would look like a person's,
+        // and would be left out of the new file.
         let others =
             Config::load_files_with(config_file, &path, None).context("read the configuration")?;
 
@@ -102,12 +106,15 @@ impl Settings {
 
         // What another file sets already is not repeated.
         if let Some(bus) = &wanted.bus
+            // Compared as files, because a link or another spelling of the path is the same bus.
             && !others.bus.iter().any(|dir| same_file(dir, bus))
         {
             lines.push(line("bus", &Value::List(vec![text(bus)?])));
         }
 
         if let Some(master) = &wanted.reactor {
+            // A second spelling of the same path would be another value for the key, which the
+            // daemon rejects.
             let named = others.reactor.master.as_deref();
             if !named.is_some_and(|file| same_file(file, master)) {
                 lines.push(line("reactor.master", &text(master)?));
@@ -237,6 +244,8 @@ pub(super) fn remove(plan: &mut Plan, config_file: &Path) -> anyhow::Result<()> 
     let found = state_of(&path, None)?;
     match found {
         FileState::Absent => plan.in_place("configuration", format!("{does}: it does not exist")),
+        // Not an error, because the master can be given back to Salt without the loss of a person's
+        // settings.
         FileState::Changed | FileState::Foreign => plan.afterwards.push(format!(
             "{} stays, because it is {}",
             path.display(),
@@ -278,6 +287,8 @@ fn change(
     write: impl FnOnce(&Path) -> std::io::Result<()>,
     done: &str,
 ) -> anyhow::Result<Done> {
+    // Read when the step is made, because a person may have changed the file since the plan was
+    // shown.
     let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
     write(&path).with_context(|| format!("change {} (run setup as root)", path.display()))?;
 

@@ -64,8 +64,8 @@ pub(super) fn state_of(path: &Path, text: Option<&str>) -> anyhow::Result<FileSt
     }
 
     let there = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    // The whole file counts, so that a string of another version is replaced even if its checksum is
-    // right.
+    // The whole file counts, because a string of another version must be replaced even if its
+    // checksum is right.
     if text.is_some_and(|text| there == text.as_bytes()) {
         return Ok(FileState::InPlace);
     }
@@ -121,7 +121,7 @@ pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let scratch = dir.join(format!(".{name}.{}", std::process::id()));
 
-    // A killed run may have left one behind if process ids repeat.
+    // If process ids repeat, a killed run may have left a file with this name.
     if let Err(error) = fs::remove_file(&scratch)
         && error.kind() != ErrorKind::NotFound
     {
@@ -138,7 +138,7 @@ pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
         file.write_all(text)?;
         // Explicitly, because the umask applies to the mode of `open`.
         file.set_permissions(fs::Permissions::from_mode(MODE))?;
-        // Before the rename, so that the name never refers to an incomplete file.
+        // Before the rename, or the name could refer to an incomplete file after a power loss.
         file.sync_all()?;
         fs::rename(&scratch, path)?;
         // A rename is durable only once its directory is synced.

@@ -86,7 +86,7 @@ pub(super) struct View {
     /// Columns of the screen, as drawn last.
     pub(super) width: Cell<u16>,
     updated: Option<Instant>,
-    /// Why the daemon does not answer now; what is shown is older.
+    /// Why the daemon does not respond now; what is shown is older.
     pub(super) lost: Option<String>,
 }
 
@@ -215,6 +215,8 @@ impl View {
             return Action::Quit;
         }
 
+        // Any key closes the list of keys and does nothing else, as the last line of the screen
+        // says.
         if self.has_help {
             self.has_help = false;
             return Action::Stay;
@@ -275,6 +277,8 @@ impl View {
             KeyCode::Char('F') => {
                 self.is_failed_only = !self.is_failed_only;
                 self.clamp();
+                // The daemon selects the jobs, because the rows here are the latest and may contain
+                // no failure.
                 return Action::Reload;
             }
             KeyCode::Enter => {
@@ -291,7 +295,7 @@ impl View {
     }
 }
 
-/// Lines of one return; `jobs show` has all of them.
+/// Lines of one return; `jobs show` prints all of them.
 const RETURN_LINES: usize = 40;
 
 /// An open job on a screen with `width` columns: as `jobs show` begins.
@@ -300,6 +304,7 @@ fn job_lines(job: &JobAnswer, causes: Option<&CausesPage>, width: usize) -> Vec<
     if let Some(causes) = causes {
         lines.extend(cause_lines(causes, Some(width)));
     }
+    // Without causes the names are shown alone, without what is known of each minion.
     let groups = causes.map(|causes| causes.missing.as_slice());
     lines.extend(missing_lines(
         groups.unwrap_or_default(),
@@ -317,6 +322,7 @@ fn job_lines(job: &JobAnswer, causes: Option<&CausesPage>, width: usize) -> Vec<
 
     for answer in returns {
         let mut shown = return_lines(&job.row.jid, answer, view);
+        // One long return would push the others out of reach.
         if shown.len() > RETURN_LINES {
             let more = shown.len() - RETURN_LINES;
             shown.truncate(RETURN_LINES);
