@@ -221,6 +221,8 @@ impl Firer {
         };
 
         let bus = match (asked, paths.as_slice()) {
+            // First, because without a bus every name would be reported as unknown, and a bus is
+            // what is missing.
             (_, []) => return Err(FireError::NoBus),
             (None, [only]) => only,
             (None, _) => return Err(FireError::WhichBus(known())),
@@ -432,6 +434,8 @@ fn read_tags<T>(
         // At least a millisecond, because a timeout of zero is an error.
         from.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match from.read(&mut buffer) {
+            // The publisher has closed the connection, which is reported like a socket without a
+            // listener.
             Ok(0) => return Err(ErrorKind::ConnectionRefused.into()),
             Ok(n) => splitter.feed(buffer.get(..n).unwrap_or_default()),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -454,6 +458,7 @@ fn read_tags<T>(
                 Ok(None) => break,
                 // Not an event that is looked for.
                 Err(FrameError::Oversized { .. }) => {}
+                // The boundaries of frames are lost, so nothing that follows can be read.
                 Err(error) => {
                     return Err(std::io::Error::new(
                         ErrorKind::InvalidData,

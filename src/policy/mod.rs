@@ -137,6 +137,7 @@ impl Policy {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // The scope is derived once, because every entry is compared with it.
         let count = |rule: &FilterRule| Filter {
             rule: rule.clone(),
             scope: rule.scope(),
@@ -146,6 +147,7 @@ impl Policy {
 
         Self {
             filters: filters.iter().map(count).collect(),
+            // Without rules an entry costs one comparison, see `pass`.
             redactor: (!redact.is_empty()).then(|| Redactor::new(redact)),
             master_keys,
             entry_bytes_max,
@@ -249,11 +251,14 @@ impl Policy {
     /// The body of a return that is too large, without its value: the minion has answered. `None` for other entries.
     pub(crate) fn within_limit(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
         let body = (entry.kind == Kind::Return).then(|| without_value(entry.body))??;
+        // What remains may still be unreadable for Salt's codec, and must be stored in a form that
+        // it reads.
         let body = match check_whole(&body) {
             Ok(()) => body,
             Err(_) => mended(&body).ok()?,
         };
 
+        // The value is not the only part without a limit: fields that are kept can be as large.
         if entry.tag.len() + body.len() > self.entry_bytes_max {
             return None;
         }
@@ -318,6 +323,8 @@ impl Policy {
         let (flags, mut replaced, fingerprints) =
             (passed.entry.flags, passed.replaced, passed.fingerprints);
 
+        // A redacted body was made from `body` and takes its place. Otherwise `body` itself is the
+        // change.
         replaced.body.get_or_insert(body);
         Some(Accepted {
             entry: Entry { flags, ..*entry },
@@ -348,6 +355,8 @@ impl Policy {
                 return Err(self.reject(&entry, why));
             }
             let body = self.mend(&entry, why)?;
+            // Not earlier, because a rejected event is counted as rejected, and not as odd in
+            // addition.
             self.inspect(&event);
             return Ok(self.pass_instead(&event.into_parts().0, body));
         }
@@ -379,6 +388,7 @@ impl Policy {
         entry: &Entry<'a>,
         fingerprints: Option<Fingerprints>,
     ) -> Option<Accepted<'a>> {
+        // Filters first, because a dropped entry needs no search for secrets.
         if !self.filters.is_empty() && self.is_dropped(entry) {
             return None;
         }
@@ -463,6 +473,7 @@ impl Policy {
                 dropped: 0,
             });
 
+        // Filters first, in the order in which an entry passes them.
         filters.chain(redacted).collect()
     }
 
@@ -472,6 +483,7 @@ impl Policy {
             return false;
         }
 
+        // Only the first rule that matches decides, and it alone is counted.
         let Some(filter) = self
             .filters
             .iter()
@@ -543,6 +555,8 @@ impl Policy {
             }
         }
 
+        // The mark may be forged, or the master's configuration is unknown here. The event does not
+        // show which.
         if event.ignored_peer.is_some() {
             self.metrics.event_peer_ids_ignored.add(1);
             report!(
@@ -592,6 +606,7 @@ fn noon(stamp: &[u8]) -> Option<Micros> {
         static LAST: Cell<(Date, Option<Micros>)> = const { Cell::new(([0; 10], None)) };
     }
 
+    // The day is enough for `is_near`, and is equal for nearly all events, so its noon is kept.
     let date: Date = *stamp.first_chunk()?;
     let (last, noon) = LAST.get();
     if last == date {

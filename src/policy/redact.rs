@@ -72,6 +72,8 @@ pub const FIELDS: [&str; 32] = [
 /// | `cmd`, `out`, `tgt_type` | a word |
 pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> bool {
     let is_text = |is: fn(&str) -> bool| as_text(value).is_some_and(is);
+    // The head is checked, because any other value has no elements, and would pass as an empty
+    // list.
     let is_list = |is: fn(&[u8]) -> bool| {
         matches!(Reader::new(value).head(), Ok(Head::Array(_))) && elements(value).all(is)
     };
@@ -86,6 +88,8 @@ pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> boo
         b"id" => is_text(is_minion),
         b"fun" => is_text(is_function) || is_list(|item| as_text(item).is_some_and(is_function)),
         b"minions" | b"Minions" => is_list(|item| as_text(item).is_some_and(is_minion)),
+        // Salt sends one value for a function, and for several functions a list or a map by
+        // function.
         b"retcode" => {
             let is = |item: &[u8]| as_int(item).is_some();
             is(value) || is_list(is) || by_function(is)
@@ -96,6 +100,7 @@ pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> boo
         }
         b"_stamp" => is_text(is_time),
         b"cmd" | b"out" | b"tgt_type" => is_text(is_word),
+        // Everything else can contain anything, `return` and `fun_args` in particular.
         _ => false,
     }
 }
@@ -260,6 +265,7 @@ impl Redactor {
         let globs = |texts: &[&str]| texts.iter().map(|text| Glob::new(text)).collect::<Vec<_>>();
         let mut parts = Vec::new();
         for (n, rule) in rules.iter().enumerate() {
+            // All parts of a rule have its number, because changes are counted per rule.
             let mut part = CompiledRule::new(n, rule.scope(), &rule.keys);
 
             part.paths.clone_from(&rule.paths);
@@ -286,6 +292,7 @@ impl Redactor {
                         fun: globs(&["pillar.*", "runner.pillar.*"]),
                         ..rule.scope()
                     };
+                    // A separate part, because it applies to the returns of these functions only.
                     let mut returns = CompiledRule::new(n, scope, &[]);
                     returns.paths = vec![globs(&["return"])];
                     parts.push(returns);
@@ -362,10 +369,12 @@ impl Redactor {
             ..*entry
         };
 
+        // Not `redact`, which counts: the same entry is counted when its body is redacted.
         let (Redacted::Changed(fields), _) = self.walked(&entry_of_names) else {
             return None;
         };
 
+        // Only names of another kind are among the fields; the rest stay as they were.
         let mut names = Names::of(entry);
         for (field, to) in [
             ("jid", &mut names.jid),
@@ -744,6 +753,8 @@ impl<'a> Walk<'_, 'a> {
             part.paths.iter().any(is_it)
         };
 
+        // All rules redact a value alike, so the first one that selects it is enough. It alone is
+        // counted.
         let found = self
             .parts
             .iter()
