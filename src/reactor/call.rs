@@ -84,6 +84,7 @@ impl CallOutcome {
                 mut minions,
                 mut missing,
             } => {
+                // Before the names are cut, because it is the number of all minions.
                 let count = minions.len() as u64;
                 minions.truncate(REACTOR_NAMES_MAX);
                 missing.truncate(REACTOR_NAMES_MAX);
@@ -169,6 +170,7 @@ impl<'de> Deserialize<'de> for CallRecord {
         // Not flattened by serde, which would read loads and results into values of its own, up to
         // a limited depth.
         let stored = Stored::deserialize(from)?;
+        // Two passes over the same bytes, because both structs are in one map.
         let call: Call = decode(stored.packed()).map_err(D::Error::custom)?;
         let fields: Fields = decode(stored.packed()).map_err(D::Error::custom)?;
 

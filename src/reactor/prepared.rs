@@ -75,6 +75,7 @@ impl Prepared {
         if self.client == Client::Local
             && let (Some(load), Some(json)) = (&self.load, json.as_object_mut())
         {
+            // The recorded cases have the timeout among the fields of the payload.
             let mut load = load.clone();
             load.insert("__publish_timeout".into(), self.timeout.clone());
             json.insert("publish".to_owned(), encode_map(&load));

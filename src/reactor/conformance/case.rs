@@ -214,6 +214,7 @@ impl CaseDir {
             root: dir.to_string_lossy().into_owned(),
         };
 
+        // From here on the directory is removed even if a file cannot be written.
         for dir in [
             "srv/salt",
             "srv/salt-dev",

@@ -360,6 +360,7 @@ fn passed_as_text(call: &Prepared, notes: &mut Vec<Note>) {
 fn caller(chunk: &mut Map) -> Result<Prepared, Refusal> {
     let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
     let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
+    // Salt unpacks it with `**`, which raises for anything but a mapping.
     let Value::Map(kwargs) = kwarg else {
         return Err(format!("`kwarg` is not a mapping: {}", kwarg.python_str()).into());
     };
@@ -486,6 +487,7 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
         }
     }
 
+    // For runners and wheel functions other keys are arguments, in the old form.
     if matches!(client, Client::Local | Client::Caller) {
         let unused: Vec<String> = chunk
             .keys()

@@ -66,6 +66,7 @@ impl Account {
             ..
         } = &self.0;
 
+        // Not `CommandExt::uid`, which drops the supplementary groups of the user.
         let mut command = Command::new(setpriv().unwrap_or("setpriv"));
         command.args([
             "--reuid",

@@ -117,6 +117,7 @@ impl Functions {
         opts: &Value,
         grains: &Value,
     ) -> Option<SaltAnswer> {
+        // A site's module replaces Salt's module of the same name, and only Salt can run it.
         if !self.has(fun) {
             return None;
         }

@@ -185,6 +185,7 @@ impl Process {
         request: &Json,
         time: Duration,
     ) -> Result<Json, Fault> {
+        // One deadline for the whole request, because a response can come in small pieces.
         let until = Instant::now() + time;
         let nonsense = |what: &dyn std::fmt::Display| Fault::Nonsense(what.to_string());
 
@@ -212,6 +213,7 @@ impl Process {
             }
 
             looked = self.rest.len();
+            // A response without an end must not take all memory.
             if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
                 return Err(nonsense(&format!(
                     "a response exceeds {} bytes",

@@ -134,6 +134,7 @@ impl Call {
         let own = if self.client == Client::Local { 5 } else { 4 };
 
         let mut w = Writer::new();
+        // Unencrypted, as the request port takes it from local clients: the key authenticates them.
         w.map(3)
             .str("enc")
             .str("clear")

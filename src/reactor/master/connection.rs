@@ -128,6 +128,7 @@ impl MasterConnection {
                 }
             };
 
+            // Before the reply is read on: a peer that gets no PONG may close the connection.
             self.write(&pong, until)?;
         }
     }

@@ -11,6 +11,7 @@ pub(crate) fn put(w: &mut Writer, value: &Value) {
         Value::Null => w.nil(),
         Value::Bool(b) => w.bool(*b),
         Value::Int(i) => w.int(*i),
+        // msgpack has unsigned integers of 64 bits. Salt's packer turns larger ones into strings.
         Value::BigInt(digits) => match digits.parse() {
             Ok(n) => w.uint(n),
             Err(_) => w.str(digits),

@@ -514,6 +514,7 @@ impl Worker {
             .ambients
             .get_or_insert_with(|| Ambients::new(Arc::clone(&pipeline.opts)));
 
+        // One object for all files, because a file sees what an earlier one has changed in it.
         let mut data = match data.for_templates() {
             Ok(data) => data,
             Err(cause) => {
@@ -583,6 +584,7 @@ impl Worker {
             return None;
         }
 
+        // As one, like Salt: an error in any of the files drops the chunks of all.
         match compile::low(highs) {
             Ok(chunks) => Some(chunks),
             Err(refused) => {

@@ -471,6 +471,7 @@ impl Rendering<'_> {
         }
 
         match rendered.result {
+            // Nothing to report here: Salt's messages are among the notes.
             None => None,
             Some(Ok(value)) => match padded(value, &found.path) {
                 Ok(high) => high,

@@ -206,6 +206,7 @@ impl Follower {
     fn queue_due(&self) {
         let snapshot = self.in_use.snapshot();
         for (seq, depth) in self.team.due(&snapshot.settings) {
+            // It stays open, and is queued with all others if this reactor begins to lead.
             if !self.team.acts() {
                 continue;
             }
@@ -462,6 +463,7 @@ impl Follower {
                     tracing::error!(%error, event = seq.0, "cannot read open events, their reactions wait, retrying: run `saltcellar store verify`");
                 }
                 self.metrics.reactor_event_reads_failed.add(1);
+                // Only this event waits for another attempt: the next part begins behind it.
                 unread.push(seq);
                 (Vec::new(), seq.next())
             });
@@ -501,6 +503,8 @@ impl Follower {
             self.tasks
                 .admit(&snapshot.settings, &event, &matched, depth, true);
         } else {
+            // Rules were removed since it was opened: their records would never come, and it would
+            // stay open.
             self.endings.skip_unmatched(event);
         }
     }

@@ -72,6 +72,7 @@ impl CallGate {
 
     /// Whether calls are forbidden now. Logs a change, with its reason.
     pub(super) fn blocks(&self) -> bool {
+        // Asked each time, because both end by the passage of time, without any event.
         let why = self.why().or_else(|| match self.standing()? {
             Standing::Leads => None,
             Standing::Follows(leader) => Some(format!("the reactor of the master {leader} leads")),

@@ -65,6 +65,7 @@ impl Tasks {
                 continue;
             }
 
+            // `matched` has all rules, because the event is closed when each of them has its record.
             let task = Task {
                 depth,
                 resumed,

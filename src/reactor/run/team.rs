@@ -68,6 +68,8 @@ impl Team {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // In an election nothing is queued until it leads and all open events are queued, see
+        // `change`.
         let acts = gate.election().is_none();
         Self {
             gate,
@@ -232,6 +234,7 @@ impl Team {
             };
             let likeness = likeness_of_record(row, &record);
             let event = twins.recorded(likeness, record.at, record);
+            // What is open follows from the checkpoint, which has folded this record.
             if let Some(event) = event.filter(|event| !open.contains(event)) {
                 twins.closed(likeness, event);
             }

@@ -108,6 +108,7 @@ impl Worker {
             has_rule: progress.is_some() || is_replay || self.has_rule(&*snapshot.rules, &task),
         };
 
+        // Salt's reactor has made these calls. They are rendered and recorded as shadowed.
         let of_fallback = !is_replay && self.gate.is_of_fallback(&task.event);
         let mut progress = match (turn.decide(), progress) {
             (AtTurn::Skip(why), _) => return Step::Skip(task.into(), why),
@@ -133,6 +134,7 @@ impl Worker {
             is_old,
         };
 
+        // In order, because the jid of a job contains the number of calls before it.
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
             let tried = self
                 .calls

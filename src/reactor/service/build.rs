@@ -76,6 +76,7 @@ pub(super) fn build(
     }
 
     for note in &master.notes {
+        // A reload builds everything, and what was said of the configuration in effect is no news.
         if !said.is_new(note.to_string()) {
             continue;
         }

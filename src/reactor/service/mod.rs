@@ -94,6 +94,7 @@ impl ReactorService {
         let mut files = WatchedFiles::default();
         let master = SaltMaster::read_watched(&path, role, &mut files);
         let mut said = Said::default();
+        // At the start an invalid configuration is an error. Later the previous one stays in use.
         let Built {
             pipeline,
             settings,
@@ -124,6 +125,7 @@ impl ReactorService {
                     unsupported,
                 }
             })),
+            // Apart from the processes that render: a function may take as long as a state run.
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             firer,
             sock_dir: RwLock::new(sock_dir.clone()),
@@ -285,6 +287,7 @@ impl Current {
         let problem = self.pipeline.rules_problem().map(|note| note.to_string());
         let before = std::mem::replace(&mut self.rules_problem, problem);
 
+        // The file is polled, and each of its states is reported once.
         match (&before, &self.rules_problem) {
             (before, now) if before == now => {}
             (_, Some(error)) => {

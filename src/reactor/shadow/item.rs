@@ -148,6 +148,7 @@ pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
         number: 0,
         flags: Flags::default(),
         at: now,
+        // The prefix alone, because the mode belongs to no event.
         tag: REACTION_TAG.as_bytes(),
         jid: "",
         minion: "",
@@ -247,6 +248,7 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
 
     // A record that a throttle skipped has calls only in shadow.
     let skipped_by = record.why.filter(|why| why.throttle().is_some());
+    // With the stored form, because the size of a load decides below, and a parsed load has none.
     let stored = elements(get(body, "calls").unwrap_or_default());
     for ((nth, mut made), stored) in (0..).zip(record.calls).zip(stored) {
         let is_shadowed = made.outcome == CallOutcome::Shadowed;
@@ -341,6 +343,7 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
 
     let args = args.and_then(small).and_then(list);
 
+    // The orchestration made this call, and not a rule.
     if args.as_deref().is_some_and(is_nested) {
         return None;
     }

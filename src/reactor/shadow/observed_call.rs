@@ -148,6 +148,7 @@ impl ObservedCall {
             },
             Client::Local => Self::job(fun, load).with_load(load),
             Client::Runner => {
+                // The load of a runner nests both kinds of arguments, see `runner_load`.
                 let both = load.get("kwarg").and_then(Value::as_map);
                 args(both, "arg", "kwarg")
             }

@@ -229,6 +229,7 @@ impl FileSettings {
             } else {
                 "file_ignore_regex".to_owned()
             },
+            // An expression can hide a file of the roots, and only Salt can tell.
             roots_first: !has_regex && backends.first().is_some_and(|first| first == "roots"),
         });
 

@@ -132,7 +132,7 @@ impl Lease {
     }
 
     /// Whether Salt's reactor runs in the master in addition to the engine, as reported. Then saltcellar only
-    /// watches then.
+    /// watches.
     pub(crate) fn salts_reactor(&self) -> bool {
         self.salts_reactor
     }

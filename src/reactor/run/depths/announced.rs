@@ -208,6 +208,7 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let args = call.get("arg").and_then(Value::as_list).unwrap_or_default();
     let args = arguments(args, call.get("kwarg").and_then(Value::as_map));
 
+    // Only what the `new` event of the job shows as well, because both keys must be equal.
     let load = [
         ("tgt", body.get("tgt")?.clone()),
         (

@@ -83,6 +83,7 @@ impl Record {
         why: SkipReason,
         now: Micros,
     ) -> Self {
+        // No call was made, and nothing that follows could have the depth of one.
         Self {
             event,
             rules,
@@ -117,6 +118,8 @@ impl Record {
         let pairs = 9 + usize::from(why.is_some()) + 3 * usize::from(is_rendered);
 
         let failures = &self.plan.failures;
+        // msgpack begins with the number of pairs, therefore each pair written below is counted
+        // here.
         w.map(
             pairs
                 + usize::from(self.replay.is_some())
@@ -224,6 +227,8 @@ pub(crate) fn mark(
     };
     w.str(name).array(1).uint(key);
 
+    // Without the flag of a reaction, because a mark is no outcome and the history must not show
+    // it.
     entry(event, Flags::default(), now, &w.into_bytes())
 }
 

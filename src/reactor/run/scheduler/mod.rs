@@ -302,6 +302,7 @@ impl Scheduler {
             }
         }
 
+        // The queues of rules know no time, so a pause of a rate ends by being cleared here.
         for queues in self.queues.values_mut() {
             queues.until = queues.until.filter(|until| *until > now);
         }
@@ -342,6 +343,8 @@ impl Scheduler {
         let debounced = std::mem::take(&mut self.debounced);
         let debounced = debounced.into_values().map(|(_, item)| item);
 
+        // The checkpoint keeps the events, and they are queued again when this reactor leads. A
+        // replay exists only here.
         let is_replay = |task: &Task| task.replay.is_some();
         let tasks = items.chain(debounced).filter_map(|item| match item {
             QueueItem::Task(task) if is_replay(&task) => Some(*task),
@@ -352,6 +355,7 @@ impl Scheduler {
         self.ids.clear();
         self.parked.clear();
         self.debounce_due.clear();
+        // A replay that awaited a runner begins its wait again.
         self.runners.awaiting = 0;
         (self.waiting, self.tasks, self.bytes) = (0, 0, 0);
         for task in replays {
