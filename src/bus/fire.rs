@@ -1,9 +1,9 @@
 //! Fires events onto a Salt bus, as `event.send` and `event.fire_master` do.
 //!
-//! Beside the publisher's socket, a bus has one for incoming events (`master_event_pull.ipc`). It
-//! accepts one frame per event and sends no response. Its framing can differ from the publisher's:
-//! 3007.15 and 3008.2 publish plain frames and accept length-prefixed ones. The framing is
-//! therefore detected once for each socket that Salt creates:
+//! In addition to the publisher's socket, a bus has one for incoming events
+//! (`master_event_pull.ipc`). It accepts one frame per event and sends no response. Its framing can
+//! differ from the publisher's: 3007.15 and 3008.2 publish plain frames and accept length-prefixed
+//! frames. The framing is therefore detected once for each socket that Salt creates:
 //!
 //! | publisher | accepted framing |
 //! |---|---|
@@ -244,7 +244,7 @@ impl Firer {
             .unwrap_or_default();
         let path = bus.path.with_file_name(name.replace("_pub.", "_pull."));
 
-        // Without a counterpart the event would go to the publisher's own socket.
+        // Without a counterpart the event would go to the publisher's socket.
         if path == bus.path {
             let why = format!("the socket name {name} has no counterpart for incoming events");
             return Err(FireError::Unreachable { path, why });
@@ -365,7 +365,7 @@ fn send(
     Ok(stream)
 }
 
-/// Fires probes in both framings and returns the one that appears on the bus.
+/// Fires probes in both framings and returns the framing whose probe appears on the bus.
 fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Framing, FireError> {
     let gone = |why: std::io::Error| unreachable(&target.publisher, &why);
     let mut from = patience.connect(&target.publisher).map_err(gone)?;

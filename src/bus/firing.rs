@@ -89,7 +89,7 @@ impl Firing {
         let stamp = latest
             .first()
             .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
-        // Only a bus of 3006 prefixes lengths, so one that is not such a bus is of a newer release.
+        // Only a bus of 3006 prefixes lengths. Any other bus is of a newer release.
         let by_framing = framing == Framing::Plain || !self.firer.reads(Framing::Len32);
 
         stamp.unwrap_or(by_framing)

@@ -234,7 +234,7 @@ impl CompiledRule {
     }
 }
 
-/// An expression that matches every text with a key of one of the globs.
+/// An expression that matches every body with a key of one of the globs.
 fn hint(keys: &[Glob]) -> Option<Regex> {
     let longest = |glob: &Glob| {
         let literals = glob.literals().into_iter().map(|literal| literal.text);
@@ -246,7 +246,7 @@ fn hint(keys: &[Glob]) -> Option<Regex> {
             .filter(|text| text.is_ascii() && text.len() > 1)
     };
 
-    // One glob without a literal makes the hint useless: its key can be any text.
+    // One glob without a literal makes the hint useless, because its key can be any string.
     let words: Option<Vec<String>> = keys
         .iter()
         .map(|glob| longest(glob).map(|text| regex::escape(&text)))
@@ -542,7 +542,7 @@ impl<'a> Walk<'_, 'a> {
                 for _ in 0..pairs {
                     let key = self.key(reader, is_top, &mut redacted)?;
                     self.path.push(PathStep::Key(key));
-                    // A key block continues in the next text of a list, not of a map.
+                    // A key block continues in the next string of a list, not of a map.
                     self.open = false;
                     if !(is_top && self.keeps(key, reader)?) {
                         self.item(reader)?;
@@ -765,7 +765,7 @@ impl<'a> Walk<'_, 'a> {
         found
     }
 
-    /// The redacted text; `None` if unchanged.
+    /// The redacted string; `None` if unchanged.
     fn text(&mut self, text: &[u8]) -> Option<Vec<u8>> {
         let mut changed: Option<Vec<u8>> = None;
         for part in self.parts {
@@ -809,7 +809,7 @@ fn bit(rule: usize) -> u64 {
         .unwrap_or(0)
 }
 
-/// The text with `ranges` redacted; `None` without ranges.
+/// The string with `ranges` redacted; `None` without ranges.
 fn replace_ranges(text: &[u8], ranges: &[(usize, usize)]) -> Option<Vec<u8>> {
     let edits = ranges
         .iter()
@@ -849,8 +849,9 @@ fn replace_whole_characters(text: &[u8], found: &[(usize, usize)]) -> Option<Vec
     replace_ranges(text, &ranges)
 }
 
-/// Finds key blocks: from `-----BEGIN ... PRIVATE KEY...-----` to its end line, or to the end of the text. `open`: a block
-/// started in the previous text. Returns whether a block continues in the next text.
+/// Finds key blocks: from `-----BEGIN ... PRIVATE KEY...-----` to its end line, or to the end of
+/// the string. `open`: a block started in the previous string. Returns whether a block continues in
+/// the next string.
 fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
     const BEGIN: &[u8] = b"-----BEGIN ";
     const END: &[u8] = b"-----END ";
@@ -895,7 +896,7 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
         }
 
         let Some(end) = end_of(begin + BEGIN.len()) else {
-            // The rest is in the next text, or was cut off. In doubt it is a key.
+            // The rest is in the next string, or was cut off. In doubt it is a key.
             found.push((begin, text.len()));
             return true;
         };

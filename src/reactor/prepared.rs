@@ -8,9 +8,9 @@ use crate::reactor::master::{Call, Client};
 
 /// A call as Salt's reactor passes it to one of its clients.
 ///
-/// Not a [`Call`], which can be made. Salt also passes on what cannot: a function that is not text, a job
-/// without a load. The recorded cases and `reactor render` show those too, with the chunk and the values
-/// of Python, of which a call and its record need only the result.
+/// Not a [`Call`], which can be made. Salt also passes on what cannot: a function that is not a
+/// string, a job without a load. The recorded cases and `reactor render` show those too, with the
+/// chunk and the values of Python, of which a call and its record need only the result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
     pub(crate) client: Client,

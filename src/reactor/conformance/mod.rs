@@ -84,7 +84,7 @@ pub fn run(
                 needs_salt: None,
             });
 
-            // Each at once, because all of them take a while.
+            // Each immediately, because all of them take a while.
             tell(&result);
             report.results.push(result);
         }

@@ -80,7 +80,7 @@ impl Process {
     }
 
     /// Whether a package that is installed in this Python may have renderers for Salt. Takes a
-    /// process of its own, which does not load Salt.
+    /// separate process, which does not load Salt.
     pub(in crate::reactor) fn packages_have_renderers(
         options: &HelperOptions,
     ) -> Result<bool, StartError> {

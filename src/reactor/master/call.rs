@@ -64,7 +64,7 @@ pub struct Call {
     pub(crate) sls: String,
     pub(crate) client: Client,
     pub(crate) fun: String,
-    /// The target as text; empty for calls without a target.
+    /// The target as a string; empty for calls without a target.
     #[serde(default)]
     pub(crate) tgt: String,
     /// The other fields of the request; of a `caller` function `args` and `kwargs`. Empty in a
@@ -180,7 +180,7 @@ pub(crate) fn caller_load(args: Vec<Value>, kwargs: Value) -> Map {
     map([("args", Value::List(args)), ("kwargs", kwargs)])
 }
 
-/// A target as text: a list is joined with commas.
+/// A target as a string. A list is joined with commas.
 pub(crate) fn target_text(tgt: &Value) -> String {
     match tgt {
         Value::Str(text) => text.clone(),

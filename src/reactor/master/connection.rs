@@ -71,7 +71,7 @@ impl MasterConnection {
         }
     }
 
-    /// True if no data is pending. A connection that was closed, or has unexpected data, is
+    /// True if no data is pending. A connection that was closed, or contains unexpected data, is
     /// unusable.
     pub(super) fn is_quiet(&self) -> bool {
         let mut one = [0];

@@ -5,7 +5,7 @@
 //! # Invariant
 //!
 //! Each event yields an [`Outcome`], for any data, rules and files. Where Salt's process dies, the
-//! outcome has an ERROR.
+//! outcome contains an ERROR.
 
 mod msgpack;
 
@@ -39,7 +39,8 @@ pub struct Pipeline {
     dispatch: DispatchSettings,
     /// Lock order: after `managed`, before the file of rules in it.
     rules: RwLock<Source>,
-    /// Lock order: before `rules`; that of a replaced pipeline before that of its successor.
+    /// Lock order: before `rules`; the lock of a replaced pipeline before the lock of its
+    /// successor.
     managed: Mutex<Managed>,
     id: String,
     key_file: PathBuf,
@@ -170,7 +171,7 @@ impl Pipeline {
         }
     }
 
-    /// The file of the rules, if they have their own.
+    /// The file of the rules, if they are in a separate one.
     fn rules_file(&self) -> Location {
         match &*self.rules.read() {
             Source::List(_) => Location::default(),
@@ -433,7 +434,7 @@ impl Worker {
             Request::Other => return true,
             Request::IsLeader | Request::SetLeader => {
                 self.pipeline.manage(|pipeline, managed| {
-                    // The request goes to all masters on the bus; only the one that it names
+                    // The request goes to all masters on the bus; only the master that it names
                     // changes.
                     let ours = data.get("id").and_then(Value::as_str) == Some(&pipeline.id);
                     if request == Request::SetLeader && ours {

@@ -375,7 +375,7 @@ impl Follower {
 
     /// Applies a record of a reaction.
     fn follow_record(&self, row: &Followed<'_>, is_one: bool) {
-        // The number in another master's record is one of its own log.
+        // The number in another master's record refers to the log of that master.
         if row.number != 0 {
             self.traces.follow_record(row.body);
             self.tasks.note_first(&self.in_use.settings(), row);
@@ -389,7 +389,7 @@ impl Follower {
         }
     }
 
-    /// Opens and queues an event that rules match. [`Follower::resume`] queues those of a fold.
+    /// Opens and queues an event that rules match. [`Follower::resume`] queues events of a fold.
     fn follow_event(&self, row: &Followed<'_>, tag: &str, snapshot: &RuleSnapshot, is_fold: bool) {
         let matched = self.keeper.matching(&*snapshot.rules, tag, row.seq);
         if matched.is_empty() {

@@ -1,7 +1,8 @@
 //! The reactors of several masters that elect one of them: what each does until it leads.
 //!
-//! All of them open the same events, each those of its own bus first ([`twins`](super::twins)), and close them when a record says that they are
-//! handled, whichever reactor wrote it. Only the leader queues them. A reactor that begins to lead queues what is open, as after a start.
+//! All of them open the same events, each the events of its bus first ([`twins`](super::twins)),
+//! and close them when a record says that they are handled, whichever reactor wrote it. Only the
+//! leader queues them. A reactor that begins to lead queues what is open, as after a start.
 //!
 //! # Invariant
 //!
@@ -172,7 +173,7 @@ impl Team {
 
         let mut twins = self.twins.lock();
         let known = twins.recorded(likeness, record.at, record.clone());
-        // The own record names its event.
+        // A record of this reactor names its event.
         let event = if is_own { Some(own) } else { known };
         let Some(event) = event else { return };
 

@@ -1,4 +1,4 @@
-//! Twins: the entries of one event that a minion told several masters, each of which has its own copy.
+//! Twins: the entries of one event that a minion told several masters, each of which has a copy.
 //!
 //! With an election one reactor acts on an event, whichever masters have it. A minion's copies have the same tag, and come within
 //! [`TWINS_WINDOW`]; their stamps differ, and sometimes their data: a start names its second. Therefore the copies of a tag are paired in order, one of
@@ -45,7 +45,7 @@ impl Likeness {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sighting<'a> {
     pub(super) seq: SeqNo,
-    /// Its arrival at the master that has it.
+    /// Its arrival at the master that received it.
     pub(super) at: Micros,
     /// The master whose bus brought it; empty for this daemon's master.
     pub(super) origin: &'a str,
@@ -172,7 +172,7 @@ impl Twins {
             return Arrival::Twin;
         }
         match group.open {
-            // The own one is read and rendered as it came from this master's bus.
+            // The copy from this master's bus is read and rendered as it came.
             Some(other) if is_own && !group.is_settled => {
                 (group.open, group.is_settled) = (Some(entry.seq), true);
                 let until = group.first.after(TWINS_WINDOW);

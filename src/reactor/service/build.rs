@@ -33,7 +33,7 @@ pub(super) struct Built {
 pub(super) struct Said {
     /// About the configuration in effect.
     before: HashSet<String>,
-    /// About the one that is being built.
+    /// About the configuration that is being built.
     now: HashSet<String>,
 }
 

@@ -282,7 +282,7 @@ impl Current {
     }
 
     /// Reports a separate file of rules that has become unreadable, or readable again. The pipeline
-    /// reads such a file itself, so that a change takes effect with the next event.
+    /// reads such a file itself, and a change takes effect with the next event.
     fn look_at_rules(&mut self) {
         let problem = self.pipeline.rules_problem().map(|note| note.to_string());
         let before = std::mem::replace(&mut self.rules_problem, problem);
@@ -338,7 +338,7 @@ impl Current {
                 let runs_as = runs_as(&master);
 
                 // Only a needed change replaces the process: a function that still runs in the old
-                // one would run at the same time as those of the new one.
+                // one would run at the same time as functions of the new one.
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
                     self.executor.replace_callers(other);

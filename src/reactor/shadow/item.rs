@@ -1,6 +1,6 @@
 //! The entries of the log that the comparison needs, in the order of the log.
 //!
-//! Their form on the local socket is that of serde, in msgpack.
+//! Their form on the local socket is the form of serde, in msgpack.
 
 use salt_sls::{Map, Value};
 use serde::{Deserialize, Serialize};
@@ -246,9 +246,9 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
         }));
     }
 
-    // A record that a throttle skipped has calls only in shadow.
+    // A record that a throttle skipped contains calls only in shadow.
     let skipped_by = record.why.filter(|why| why.throttle().is_some());
-    // With the stored form, because the size of a load decides below, and a parsed load has none.
+    // The stored form shows the size of each load, which decides below.
     let stored = elements(get(body, "calls").unwrap_or_default());
     for ((nth, mut made), stored) in (0..).zip(record.calls).zip(stored) {
         let is_shadowed = made.outcome == CallOutcome::Shadowed;
@@ -331,7 +331,7 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
 
     let tag = job_tag(row.tag)?;
     let args = get(row.body, "fun_args");
-    // A function that could not be started has only a result event, without arguments.
+    // A function that could not be started fires only a result event, without arguments.
     if !matches!((tag.about, args), ("new", _) | ("ret", None)) {
         return None;
     }

@@ -199,7 +199,7 @@ impl ObservedCall {
         }
     }
 
-    /// Adds the fields that only the load of a job has.
+    /// Adds the fields that only the load of a job contains.
     #[must_use]
     pub(crate) fn with_load(self, load: &Map) -> Self {
         let kwargs = load.get("kwargs").and_then(Value::as_map);

@@ -1,5 +1,5 @@
 //! The reactor's lease, by which the master's engine `saltcellar_reactor` can start Salt's own
-//! reactor while this daemon does not answer.
+//! reactor while this daemon does not respond.
 //!
 //! # Invariant
 //!

@@ -4,7 +4,7 @@
 //! # Invariant
 //!
 //! A call that must not be repeated has a durable mark in the log before it is sent. The decisions
-//! are those of [`decide`](super::decide).
+//! are made by [`decide`](super::decide).
 
 mod settle;
 

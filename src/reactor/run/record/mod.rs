@@ -1,7 +1,7 @@
 //! Records: the outcome of an event, as an entry of the log.
 //!
 //! ```text
-//! tag    saltcellar/reaction/<tag of the event>               minion   as of the event
+//! tag    saltcellar/reaction/<tag of the event>               minion   of the event
 //! body   msgpack map
 //!        event     sequence number of the event               at       its arrival, microseconds since 1970
 //!        state     `begun`, done, failed, partial, dead,
@@ -23,9 +23,9 @@
 //!
 //! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow
 //! (`shadow`) and has just been started (`started`); see `reactor/shadow`. An entry with the state
-//! `begun` is a mark: `keys` has a call that is about to be made and must not be repeated, `back` a
-//! call that was certainly not made. Both lack the flag of a reaction, so they are not part of the
-//! history. All other records are, one per event and group of rules.
+//! `begun` is a mark: `keys` names a call that is about to be made and must not be repeated, `back`
+//! a call that was certainly not made. Both lack the flag of a reaction, so they are not part of
+//! the history. All other records are, one per event and group of rules.
 
 pub(crate) mod recorder;
 
@@ -98,7 +98,7 @@ impl Record {
         }
     }
 
-    /// The entry, in its own batch.
+    /// The entry, in a separate batch.
     pub(crate) fn batch(&self, now: Micros) -> Batch {
         entry(&self.event, Flags::REACTION, now, &self.body())
     }

@@ -1,6 +1,6 @@
 //! The scheduler: decides which pending event a worker handles next.
 //!
-//! Each set of rules that is rendered together has its own queues ([`queues`]), and the sets take
+//! Each set of rules that is rendered together has separate queues ([`queues`]), and the sets take
 //! turns, because a backlog or a pause of one must not delay the others. Within a set, events of
 //! one minion are in order, and so are events without a minion; the option `order` changes that. At
 //! most `concurrency` reactions of a set are in progress, which leaves workers for other sets if
