@@ -179,7 +179,7 @@ impl Reactor {
 
         let fallback = settings.salts.fallback;
         let in_use = Arc::new(InUse::new(rules, settings, now));
-        // With the settings, because a reload can end that this reactor takes part.
+        // With the settings, because after a reload this reactor may no longer take part.
         let elected = election.clone().map(|election| (election, in_use.clone()));
         let gate = Arc::new(CallGate::new(fallback, elected, clock.clone()));
         let pending = Arc::new(Pending::new(in_use.settings(), clock.clone()));

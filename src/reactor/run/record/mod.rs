@@ -83,7 +83,7 @@ impl Record {
         why: SkipReason,
         now: Micros,
     ) -> Self {
-        // No call was made, and nothing that follows could have the depth of one.
+        // Nothing can follow from an event that made no call, so its depth is not needed.
         Self {
             event,
             rules,
