@@ -1,9 +1,9 @@
 //! Fires events onto a Salt bus, as `event.send` and `event.fire_master` do.
 //!
-//! Beside the publisher's socket, a bus has one for incoming events (`master_event_pull.ipc`). It
-//! accepts one frame per event and sends no response. Its framing can differ from the publisher's:
-//! 3007.15 and 3008.2 publish plain frames and accept length-prefixed ones. The framing is
-//! therefore detected once for each socket that Salt creates:
+//! In addition to the publisher's socket, a bus has one for incoming events
+//! (`master_event_pull.ipc`). It accepts one frame per event and sends no response. Its framing can
+//! differ from the publisher's: 3007.15 and 3008.2 publish plain frames and accept length-prefixed
+//! frames. The framing is therefore detected once for each socket that Salt creates:
 //!
 //! | publisher | accepted framing |
 //! |---|---|
@@ -221,6 +221,8 @@ impl Firer {
         };
 
         let bus = match (asked, paths.as_slice()) {
+            // First, because without a bus every name would be reported as unknown, and a bus is
+            // what is missing.
             (_, []) => return Err(FireError::NoBus),
             (None, [only]) => only,
             (None, _) => return Err(FireError::WhichBus(known())),
@@ -242,7 +244,7 @@ impl Firer {
             .unwrap_or_default();
         let path = bus.path.with_file_name(name.replace("_pub.", "_pull."));
 
-        // Without a counterpart the event would go to the publisher's own socket.
+        // Without a counterpart the event would go to the publisher's socket.
         if path == bus.path {
             let why = format!("the socket name {name} has no counterpart for incoming events");
             return Err(FireError::Unreachable { path, why });
@@ -363,7 +365,7 @@ fn send(
     Ok(stream)
 }
 
-/// Fires probes in both framings and returns the one that appears on the bus.
+/// Fires probes in both framings and returns the framing whose probe appears on the bus.
 fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Framing, FireError> {
     let gone = |why: std::io::Error| unreachable(&target.publisher, &why);
     let mut from = patience.connect(&target.publisher).map_err(gone)?;
@@ -432,6 +434,8 @@ fn read_tags<T>(
         // At least a millisecond, because a timeout of zero is an error.
         from.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match from.read(&mut buffer) {
+            // The publisher has closed the connection, which is reported like a socket without a
+            // listener.
             Ok(0) => return Err(ErrorKind::ConnectionRefused.into()),
             Ok(n) => splitter.feed(buffer.get(..n).unwrap_or_default()),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -454,6 +458,7 @@ fn read_tags<T>(
                 Ok(None) => break,
                 // Not an event that is looked for.
                 Err(FrameError::Oversized { .. }) => {}
+                // The boundaries of frames are lost, so nothing that follows can be read.
                 Err(error) => {
                     return Err(std::io::Error::new(
                         ErrorKind::InvalidData,

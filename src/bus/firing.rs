@@ -43,6 +43,7 @@ impl Firing {
         data: &[u8],
         check: impl FnOnce(&Target) -> Result<(), FireError>,
     ) -> Result<FiredEvent, FireError> {
+        // Checked first, because a bad tag should cost no access to a socket.
         let tag = FiredTag::new(tag)?;
         let target = self.firer.target(bus)?;
         // Before anything is sent or looked up on behalf of the caller.
@@ -53,6 +54,7 @@ impl Firing {
         let stamp = stamp(self.clock.now(), self.has_zone(framing));
         let data = salt_event::stamped(data, &stamp);
 
+        // Measured with the stamp, because Salt's limit is for what arrives on its bus.
         if data.len() > FIRE_BYTES_MAX {
             return Err(FireError::TooLarge {
                 len: data.len(),
@@ -61,6 +63,7 @@ impl Firing {
         }
 
         self.firer.fire(&target, framing, tag, &data)?;
+        // Only here is it known that the socket took the event. Salt sends no response.
         self.metrics.events_fired.add(1);
 
         Ok(FiredEvent {
@@ -86,7 +89,7 @@ impl Firing {
         let stamp = latest
             .first()
             .and_then(|event| salt_event::stamp_of(&event.body).map(|s| s.contains('+')));
-        // Only a bus of 3006 prefixes lengths, so one that is not such a bus is of a newer release.
+        // Only a bus of 3006 prefixes lengths. Any other bus is of a newer release.
         let by_framing = framing == Framing::Plain || !self.firer.reads(Framing::Len32);
 
         stamp.unwrap_or(by_framing)

@@ -111,6 +111,7 @@ impl MasterKeys {
     /// The keys of the masters with these configuration files. `reactor` is the one whose requests the reactor carries out; it
     /// is added if missing.
     pub fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
+        // The reactor's file is read once, with its role: it can be the file of a minion.
         let others = masters
             .iter()
             .filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
@@ -237,6 +238,8 @@ impl MasterKeys {
             ));
         }
 
+        // Nearly every refresh finds nothing new. Without this check each would write a line to the
+        // log.
         if texts.keys() == known.texts.keys()
             && reactor == known.reactor
             && unreadable == known.unreadable
@@ -244,6 +247,7 @@ impl MasterKeys {
             return;
         }
 
+        // Once per change, because the same file fails again at each refresh.
         if unreadable != known.unreadable {
             for error in &unreadable {
                 tracing::warn!(
@@ -260,6 +264,7 @@ impl MasterKeys {
             unreadable,
         });
 
+        // Built before it is locked, because every source reads it for each entry.
         *self.known.write() = known;
     }
 
@@ -339,6 +344,7 @@ impl MasterKeys {
         let mut clean = Batch::with_room(batch.bytes());
         for ((entry, fingerprints), cleaned) in batch.entries().zip(cleaned) {
             match cleaned {
+                // Its fingerprints are of the bytes that stay, and are not computed again.
                 None => clean.push(&entry, fingerprints),
                 Some(Cleaned {
                     replaced, flags, ..

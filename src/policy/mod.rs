@@ -6,7 +6,7 @@
 //! ```text
 //! message   tag, two newlines, data: a frame's body, a ZeroMQ message      -> event
 //! event     tag and data                                                    -> pass
-//! pass      an entry built by the source, such as that of a returner call
+//! pass      an entry built by the source, such as the return of a returner call
 //! ```
 //!
 //! # Invariant
@@ -15,7 +15,7 @@
 //! is dropped, kept, or redacted to the same bytes by each, so duplicates are still recognised.
 //!
 //! Loads, minions of syndics, end times and Thorium's register are never dropped, only redacted, because Salt requires them
-//! (an unknown jid ends `salt '*' test.ping` at once). Gap records bypass the policy.
+//! (an unknown jid ends `salt '*' test.ping` immediately). Gap records bypass the policy.
 
 pub mod master_keys;
 pub mod redact;
@@ -137,6 +137,7 @@ impl Policy {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // The scope is derived once, because every entry is compared with it.
         let count = |rule: &FilterRule| Filter {
             rule: rule.clone(),
             scope: rule.scope(),
@@ -146,6 +147,7 @@ impl Policy {
 
         Self {
             filters: filters.iter().map(count).collect(),
+            // Without rules an entry costs one comparison, see `pass`.
             redactor: (!redact.is_empty()).then(|| Redactor::new(redact)),
             master_keys,
             entry_bytes_max,
@@ -203,13 +205,13 @@ impl Policy {
         self.check_tag(tag, source)?;
         let len = tag.len() + data.len();
         if len > self.entry_bytes_max {
-            // The minion has answered: without its return Salt would count it as missing.
+            // The minion has responded: without its return Salt would count it as missing.
             let event = read_event(tag, data, source, at, self.peer_mark());
             if let Some(body) = self.within_limit(&event.entry()) {
                 return Ok(self.pass_without_value(&event.into_parts().0, body));
             }
 
-            // Without the mark of a peer it is as long as on its own master, which stores it.
+            // Without the mark of a peer it is as long as on its master, which stores it.
             if event.entry().raw_len() > self.entry_bytes_max {
                 return Err(self.reject_large(tag, len, source));
             }
@@ -229,7 +231,7 @@ impl Policy {
     }
 
     /// Counts and logs an event of `len` bytes that was too large to be received. For a return, the data that its tag tells, to be stored
-    /// instead: the minion has answered.
+    /// instead, because the minion has responded.
     pub(crate) fn unreceived(&self, tag: &[u8], len: usize, source: Source) -> Option<Vec<u8>> {
         let Some(body) = return_without_data(tag, len) else {
             self.reject_large(tag, len, source);
@@ -246,14 +248,18 @@ impl Policy {
         Some(body)
     }
 
-    /// The body of a return that is too large, without its value: the minion has answered. `None` for other entries.
+    /// The body of a return that is too large, without its value. It is stored because the minion has
+    /// responded. `None` for other entries.
     pub(crate) fn within_limit(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
         let body = (entry.kind == Kind::Return).then(|| without_value(entry.body))??;
+        // What remains may still be unreadable for Salt's codec, and must be stored in a form that
+        // it reads.
         let body = match check_whole(&body) {
             Ok(()) => body,
             Err(_) => mended(&body).ok()?,
         };
 
+        // The value is not the only part without a limit: fields that are kept can be as large.
         Some(body).filter(|body| entry.tag.len() + body.len() <= self.entry_bytes_max)
     }
 
@@ -327,6 +333,8 @@ impl Policy {
         let (flags, mut replaced, fingerprints) =
             (passed.entry.flags, passed.replaced, passed.fingerprints);
 
+        // A redacted body was made from `body` and takes its place. Otherwise `body` itself is the
+        // change.
         replaced.body.get_or_insert(body);
         Some(Accepted {
             entry: Entry { flags, ..*entry },
@@ -352,11 +360,13 @@ impl Policy {
     pub(crate) fn read<'a>(&self, event: SaltEvent<'a>) -> EventOutcome<'a> {
         if let DataForm::Unreadable(why) = event.form {
             let entry = event.entry();
-            // The minion has answered, whatever one of its values is.
+            // The minion has responded, whatever one of its values is.
             if entry.kind != Kind::Return {
                 return Err(self.reject(&entry, why));
             }
             let body = self.mend(&entry, why)?;
+            // Not earlier, because a rejected event is counted as rejected, and not as odd in
+            // addition.
             self.inspect(&event);
             return Ok(self.pass_mended(&event.into_parts().0, body, why));
         }
@@ -382,12 +392,14 @@ impl Policy {
     }
 
     /// Accepts an entry, unchanged or redacted; `None` if it is dropped. Salt's codec must be able to read its body, see
-    /// [`Policy::reject`]. `fingerprints` are those of the original entry, if known; a redacted one gets others.
+    /// [`Policy::reject`]. `fingerprints` belong to the original entry, if known; a redacted entry
+    /// gets others.
     pub(crate) fn pass<'a>(
         &self,
         entry: &Entry<'a>,
         fingerprints: Option<Fingerprints>,
     ) -> Option<Accepted<'a>> {
+        // Filters first, because a dropped entry needs no search for secrets.
         if !self.filters.is_empty() && self.is_dropped(entry) {
             return None;
         }
@@ -472,6 +484,7 @@ impl Policy {
                 dropped: 0,
             });
 
+        // Filters first, in the order in which an entry passes them.
         filters.chain(redacted).collect()
     }
 
@@ -481,6 +494,7 @@ impl Policy {
             return false;
         }
 
+        // Only the first rule that matches decides, and it alone is counted.
         let Some(filter) = self
             .filters
             .iter()
@@ -552,6 +566,8 @@ impl Policy {
             }
         }
 
+        // The mark may be forged, or the master's configuration is unknown here. The event does not
+        // show which.
         if event.ignored_peer.is_some() {
             self.metrics.event_peer_ids_ignored.add(1);
             report!(
@@ -586,7 +602,8 @@ fn is_sampled(entry: &Entry<'_>, n: u32) -> bool {
     hash % u64::from(n.max(1)) == 0
 }
 
-/// Whether a stamp (`2026-11-21T05:47:28.123456`) is within about a day of `at`. True for any other text.
+/// Whether a stamp (`2026-11-21T05:47:28.123456`) is within about a day of `at`. True for any other
+/// string.
 fn is_near(stamp: &[u8], at: Micros) -> bool {
     const OFF_MAX: Duration = Duration::from_secs(36 * 3_600);
     // The time of day is ignored: from noon, 36 hours are at least a day in both directions.
@@ -597,10 +614,11 @@ fn is_near(stamp: &[u8], at: Micros) -> bool {
 fn noon(stamp: &[u8]) -> Option<Micros> {
     type Date = [u8; 10];
     thread_local! {
-        /// The last date: that of nearly every event is today's.
+        /// The last date, because nearly every event is of today.
         static LAST: Cell<(Date, Option<Micros>)> = const { Cell::new(([0; 10], None)) };
     }
 
+    // The day is enough for `is_near`, and is equal for nearly all events, so its noon is kept.
     let date: Date = *stamp.first_chunk()?;
     let (last, noon) = LAST.get();
     if last == date {

@@ -72,6 +72,8 @@ pub const FIELDS: [&str; 32] = [
 /// | `cmd`, `out`, `tgt_type` | a word |
 pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> bool {
     let is_text = |is: fn(&str) -> bool| as_text(value).is_some_and(is);
+    // The head is checked, because any other value has no elements, and would pass as an empty
+    // list.
     let is_list = |is: fn(&[u8]) -> bool| {
         matches!(Reader::new(value).head(), Ok(Head::Array(_))) && elements(value).all(is)
     };
@@ -86,6 +88,8 @@ pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> boo
         b"id" => is_text(is_minion),
         b"fun" => is_text(is_function) || is_list(|item| as_text(item).is_some_and(is_function)),
         b"minions" | b"Minions" => is_list(|item| as_text(item).is_some_and(is_minion)),
+        // Salt sends one value for a function, and for several functions a list or a map by
+        // function.
         b"retcode" => {
             let is = |item: &[u8]| as_int(item).is_some();
             is(value) || is_list(is) || by_function(is)
@@ -96,6 +100,7 @@ pub fn is_kept(field: &[u8], value: &[u8], is_own: impl Fn(&str) -> bool) -> boo
         }
         b"_stamp" => is_text(is_time),
         b"cmd" | b"out" | b"tgt_type" => is_text(is_word),
+        // Everything else can contain anything, `return` and `fun_args` in particular.
         _ => false,
     }
 }
@@ -237,7 +242,7 @@ impl CompiledRule {
     }
 }
 
-/// An expression that matches every text with a key of one of the globs.
+/// An expression that matches every body with a key of one of the globs.
 fn hint(keys: &[Glob]) -> Option<Regex> {
     let longest = |glob: &Glob| {
         let literals = glob.literals().into_iter().map(|literal| literal.text);
@@ -249,7 +254,7 @@ fn hint(keys: &[Glob]) -> Option<Regex> {
             .filter(|text| text.is_ascii() && text.len() > 1)
     };
 
-    // One glob without a literal makes the hint useless: its key can be any text.
+    // One glob without a literal makes the hint useless, because its key can be any string.
     let words: Option<Vec<String>> = keys
         .iter()
         .map(|glob| longest(glob).map(|text| regex::escape(&text)))
@@ -268,6 +273,7 @@ impl Redactor {
         let globs = |texts: &[&str]| texts.iter().map(|text| Glob::new(text)).collect::<Vec<_>>();
         let mut parts = Vec::new();
         for (n, rule) in rules.iter().enumerate() {
+            // All parts of a rule have its number, because changes are counted per rule.
             let mut part = CompiledRule::new(n, rule.scope(), &rule.keys);
 
             part.paths.clone_from(&rule.paths);
@@ -290,6 +296,7 @@ impl Redactor {
                     ));
 
                     // Whatever a function of `pillar` returns is pillar data.
+                    // A separate part, because it applies to the returns of these functions only.
                     let mut returns = CompiledRule::new(n, rule.scope(), &[]);
                     returns.within = Some(Scope {
                         fun: globs(&["pillar.*", "runner.pillar.*"]),
@@ -370,10 +377,12 @@ impl Redactor {
             ..*entry
         };
 
+        // Not `redact`, which counts: the same entry is counted when its body is redacted.
         let (Redacted::Changed(fields), _) = self.walked(&entry_of_names) else {
             return None;
         };
 
+        // Only names of another kind are among the fields; the rest stay as they were.
         let mut names = Names::of(entry);
         for (field, to) in [
             ("jid", &mut names.jid),
@@ -541,7 +550,7 @@ impl<'a> Walk<'_, 'a> {
                 for _ in 0..pairs {
                     let key = self.key(reader, is_top, &mut redacted)?;
                     self.path.push(PathStep::Key(key));
-                    // A key block continues in the next text of a list, not of a map.
+                    // A key block continues in the next string of a list, not of a map.
                     self.open = false;
                     if !(is_top && self.keeps(key, reader)?) {
                         self.item(reader)?;
@@ -752,6 +761,8 @@ impl<'a> Walk<'_, 'a> {
             part.paths.iter().any(is_it)
         };
 
+        // All rules redact a value alike, so the first one that selects it is enough. It alone is
+        // counted.
         let found = self
             .parts
             .iter()
@@ -762,7 +773,7 @@ impl<'a> Walk<'_, 'a> {
         found
     }
 
-    /// The redacted text; `None` if unchanged.
+    /// The redacted string; `None` if unchanged.
     fn text(&mut self, text: &[u8]) -> Option<Vec<u8>> {
         let mut changed: Option<Vec<u8>> = None;
         for part in self.parts {
@@ -806,7 +817,7 @@ fn bit(rule: usize) -> u64 {
         .unwrap_or(0)
 }
 
-/// The text with `ranges` redacted; `None` without ranges.
+/// The string with `ranges` redacted; `None` without ranges.
 fn replace_ranges(text: &[u8], ranges: &[(usize, usize)]) -> Option<Vec<u8>> {
     let edits = ranges
         .iter()
@@ -846,8 +857,9 @@ fn replace_whole_characters(text: &[u8], found: &[(usize, usize)]) -> Option<Vec
     replace_ranges(text, &ranges)
 }
 
-/// Finds key blocks: from `-----BEGIN ... PRIVATE KEY...-----` to its end line, or to the end of the text. `open`: a block
-/// started in the previous text. Returns whether a block continues in the next text.
+/// Finds key blocks: from `-----BEGIN ... PRIVATE KEY...-----` to its end line, or to the end of
+/// the string. `open`: a block started in the previous string. Returns whether a block continues in
+/// the next string.
 fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
     const BEGIN: &[u8] = b"-----BEGIN ";
     const END: &[u8] = b"-----END ";
@@ -892,7 +904,7 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
         }
 
         let Some(end) = end_of(begin + BEGIN.len()) else {
-            // The rest is in the next text, or was cut off. In doubt it is a key.
+            // The rest is in the next string, or was cut off. In doubt it is a key.
             found.push((begin, text.len()));
             return true;
         };

@@ -76,7 +76,7 @@ pub(crate) enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// The outcome of a call that the master responded to, and the jid that the response has.
+    /// The outcome of a call that the master responded to, and the jid in the response.
     pub(crate) fn answered(answer: Answer) -> (Option<String>, Self) {
         match answer {
             Answer::Published {
@@ -84,6 +84,7 @@ impl CallOutcome {
                 mut minions,
                 mut missing,
             } => {
+                // Before the names are cut, because it is the number of all minions.
                 let count = minions.len() as u64;
                 minions.truncate(REACTOR_NAMES_MAX);
                 missing.truncate(REACTOR_NAMES_MAX);
@@ -166,9 +167,10 @@ struct Fields {
 
 impl<'de> Deserialize<'de> for CallRecord {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // Not flattened by serde, which would read loads and results into values of its own, up to
-        // a limited depth.
+        // Not flattened by serde, which would read loads and results into values of another type,
+        // up to a limited depth.
         let stored = Stored::deserialize(from)?;
+        // Two passes over the same bytes, because both structs are in one map.
         let call: Call = decode(stored.packed()).map_err(D::Error::custom)?;
         let fields: Fields = decode(stored.packed()).map_err(D::Error::custom)?;
 
@@ -218,7 +220,7 @@ fn shortened<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(cut(text, REACTOR_TEXT_BYTES_MAX).0)
 }
 
-/// A prefix of at most `room` bytes, and whether it is the whole text.
+/// A prefix of at most `room` bytes, and whether it is the whole string.
 pub(crate) fn cut(text: &str, room: usize) -> (&str, bool) {
     if text.len() <= room {
         return (text, true);

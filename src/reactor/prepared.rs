@@ -8,9 +8,9 @@ use crate::reactor::master::{Call, Client};
 
 /// A call as Salt's reactor passes it to one of its clients.
 ///
-/// Not a [`Call`], which can be made. Salt also passes on what cannot: a function that is not text, a job
-/// without a load. The recorded cases and `reactor render` show those too, with the chunk and the values
-/// of Python, of which a call and its record need only the result.
+/// Not a [`Call`], which can be made. Salt also passes on what cannot: a function that is not a
+/// string, a job without a load. The recorded cases and `reactor render` show those too, with the
+/// chunk and the values of Python, of which a call and its record need only the result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
     pub(crate) client: Client,
@@ -75,6 +75,7 @@ impl Prepared {
         if self.client == Client::Local
             && let (Some(load), Some(json)) = (&self.load, json.as_object_mut())
         {
+            // The recorded cases have the timeout among the fields of the payload.
             let mut load = load.clone();
             load.insert("__publish_timeout".into(), self.timeout.clone());
             json.insert("publish".to_owned(), encode_map(&load));

@@ -72,7 +72,7 @@ pub(crate) fn read_cases(dir: &Path) -> Result<Vec<PathBuf>, CaseError> {
         }
     }
 
-    // By name, so that two runs report in the same order.
+    // By name, because two runs must report in the same order.
     found.sort();
     Ok(found)
 }
@@ -207,13 +207,14 @@ impl CaseDir {
         };
 
         fs::create_dir(&dir).map_err(|error| io(&dir, error))?;
-        // Without symbolic links, because paths in results are compared as text.
+        // Without symbolic links, because paths in results are compared as strings.
         let dir = dir.canonicalize().map_err(|error| io(&dir, error))?;
 
         let case_dir = Self {
             root: dir.to_string_lossy().into_owned(),
         };
 
+        // From here on the directory is removed even if a file cannot be written.
         for dir in [
             "srv/salt",
             "srv/salt-dev",

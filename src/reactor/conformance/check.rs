@@ -421,7 +421,7 @@ fn renders(
             .collect::<Vec<_>>()
     };
 
-    // Other files are a difference of their own, so their strings are not compared.
+    // Other files are a separate difference, and their strings are not compared.
     if kinds(&expected) != kinds(&got) {
         differences.add(
             Layer::Renders,
@@ -451,7 +451,7 @@ fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
         rows.iter()
             .map(|row| {
                 let mut row = row.clone();
-                // That it raised must be equal, not the text.
+                // That it raised must be equal, not the message.
                 if let Some(raised) = row.get_mut("raised") {
                     *raised = Json::Bool(true);
                 }

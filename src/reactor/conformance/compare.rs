@@ -99,7 +99,7 @@ fn differ(
                 path.truncate(length);
             }
 
-            // The first level has the names of the case format, whose order means nothing.
+            // The first level consists of the names of the case format, whose order means nothing.
             if ordered && depth > 0 && !a.keys().eq(b.keys()) {
                 let keys = |map: &serde_json::Map<String, Json>| {
                     map.keys().cloned().collect::<Vec<_>>().join(", ")

@@ -85,8 +85,8 @@ fn is_dictlist(items: &[Value]) -> bool {
         .all(|item| item.as_map().is_some_and(|map| map.len() == 1))
 }
 
-/// Merges a list of one-key mappings; plain text and numbers become keys without a value. Empty if
-/// that is impossible.
+/// Merges a list of one-key mappings; plain strings and numbers become keys without a value. Empty
+/// if that is impossible.
 fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     let mut complain = |message: String| {
         notes.push(Note::error(DATA_LOGGER, message));
@@ -218,7 +218,7 @@ pub(in crate::reactor) fn mapped(
     }
 }
 
-/// Positional arguments from a value, as in Python: any sequence; text yields its characters.
+/// Positional arguments from a value, as in Python: any sequence; a string yields its characters.
 pub(in crate::reactor) fn unpacked(arg: &Value) -> Result<Vec<Value>, String> {
     Ok(match arg {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
@@ -244,7 +244,7 @@ pub(in crate::reactor) fn cannot(client: Client, chunk: &Map, why: &str) -> Refu
     ))
 }
 
-/// A value of the chunk as text, for log messages.
+/// A value of the chunk as a string, for log messages.
 pub(in crate::reactor) fn text_of(chunk: &Map, name: &str) -> String {
     chunk.get(name).map(Value::python_str).unwrap_or_default()
 }

@@ -76,7 +76,7 @@ impl Dispatch<'_> {
             return None;
         };
 
-        // Before the conversion, while the chunk is as the file has it.
+        // Before the conversion, while the chunk is as in the file.
         silent_mistakes(client, &chunk, notes);
         match self
             .prepare(client, &mut chunk, notes)
@@ -294,7 +294,7 @@ impl Dispatch<'_> {
         payload.insert("ret".into(), ret);
         payload.insert("jid".into(), get("jid", "".into()));
 
-        // All else that the chunk has is passed on; the master uses `PUBLISH_KEYWORDS` of it.
+        // Everything else in the chunk is passed on; the master uses `PUBLISH_KEYWORDS` of it.
         let mut rest = with_room(kwargs.len());
         let is_own = |key: &str| {
             matches!(
@@ -360,6 +360,7 @@ fn passed_as_text(call: &Prepared, notes: &mut Vec<Note>) {
 fn caller(chunk: &mut Map) -> Result<Prepared, Refusal> {
     let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
     let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
+    // Salt unpacks it with `**`, which raises for anything but a mapping.
     let Value::Map(kwargs) = kwarg else {
         return Err(format!("`kwarg` is not a mapping: {}", kwarg.python_str()).into());
     };
@@ -388,7 +389,7 @@ fn caller(chunk: &mut Map) -> Result<Prepared, Refusal> {
     })
 }
 
-/// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a
+/// Salt's `condition_input`: integers that look like a job id become strings, keyword arguments a
 /// marked mapping at the end.
 fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     let mut args: Vec<Value> = unpacked(arg)?
@@ -418,7 +419,7 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     Ok(args)
 }
 
-/// The `timeout` of a chunk: a number, or a number as text; otherwise Salt uses the master's
+/// The `timeout` of a chunk: a number, or a number as a string; otherwise Salt uses the master's
 /// option.
 fn whole_seconds(given: &Value) -> Option<Value> {
     match given {
@@ -486,6 +487,7 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
         }
     }
 
+    // For runners and wheel functions other keys are arguments, in the old form.
     if matches!(client, Client::Local | Client::Caller) {
         let unused: Vec<String> = chunk
             .keys()

@@ -175,6 +175,7 @@ fn names_or_expression(words: &[String]) -> Option<String> {
         return None;
     }
 
+    // The same characters as in `nodegroup_comp` of `salt/utils/minions.py`.
     let expression = words
         .iter()
         .any(|word| word.contains(['(', '[', '{', '\\', '?', '}', ']', ')']));

@@ -1,4 +1,4 @@
-//! The user that Salt's Python runs as: that of the Salt master, or of the minion.
+//! The user that Salt's Python runs as, which is the user of the Salt master or of the minion.
 //!
 //! Salt's daemons start as root and switch to the configured `user`. This daemon, if it runs as
 //! root, stays root and switches only its helper processes: `setpriv` sets uid, gid and
@@ -66,6 +66,7 @@ impl Account {
             ..
         } = &self.0;
 
+        // Not `CommandExt::uid`, which drops the supplementary groups of the user.
         let mut command = Command::new(setpriv().unwrap_or("setpriv"));
         command.args([
             "--reuid",

@@ -1,4 +1,4 @@
-//! The native functions of `salt` ([`salt_sls::functions`]) that this master has as Salt has them.
+//! The native functions of `salt` ([`salt_sls::functions`]) that work on this master as Salt's do.
 //!
 //! If the master has its own module of the same name (`_modules/pillar.py`), Salt is called for all
 //! functions of that module. The directories of such modules are looked at again after
@@ -117,6 +117,7 @@ impl Functions {
         opts: &Value,
         grains: &Value,
     ) -> Option<SaltAnswer> {
+        // A site's module replaces Salt's module of the same name, and only Salt can run it.
         if !self.has(fun) {
             return None;
         }

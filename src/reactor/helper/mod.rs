@@ -143,6 +143,8 @@ impl Helper {
 
             let why = match fault {
                 Fault::TooLong => {
+                    // Not repeated: it would take as long again, and a program has done a part of
+                    // its work.
                     metrics.helper_requests_failed_timeout.add(1);
                     return Err(SaltError::TooLong { limit });
                 }
@@ -299,6 +301,8 @@ impl Salt for Helper {
             format!("{kind}: {message}")
         };
 
+        // Before `failed`: a file that is wrong with any data also fails with the data of the
+        // check.
         if let Some(raised) = answer.get("broken") {
             return Ok(SaltChecked::Broken(cause(raised)));
         }

@@ -80,7 +80,7 @@ impl Process {
     }
 
     /// Whether a package that is installed in this Python may have renderers for Salt. Takes a
-    /// process of its own, which does not load Salt.
+    /// separate process, which does not load Salt.
     pub(in crate::reactor) fn packages_have_renderers(
         options: &HelperOptions,
     ) -> Result<bool, StartError> {
@@ -185,6 +185,7 @@ impl Process {
         request: &Json,
         time: Duration,
     ) -> Result<Json, Fault> {
+        // One deadline for the whole request, because a response can come in small pieces.
         let until = Instant::now() + time;
         let nonsense = |what: &dyn std::fmt::Display| Fault::Nonsense(what.to_string());
 
@@ -212,6 +213,7 @@ impl Process {
             }
 
             looked = self.rest.len();
+            // A response without an end must not take all memory.
             if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
                 return Err(nonsense(&format!(
                     "a response exceeds {} bytes",

@@ -95,13 +95,13 @@ pub trait Salt: Send + Sync {
     }
 
     /// Whether an installed package, such as an extension of Salt, may have renderers, which can
-    /// also replace those of Salt. Does not load Salt.
+    /// also replace Salt's renderers. Does not load Salt.
     fn packages_have_renderers(&self) -> Result<bool, SaltError> {
         Ok(false)
     }
 
     /// The renderers, and whether each is the site's instead of Salt's. Another `state` than before
-    /// means that their directories have changed, so that they are reloaded.
+    /// means that their directories have changed and they must be reloaded.
     fn renderers(&self, _state: u64) -> Result<HashMap<String, bool>, SaltError> {
         Err(SaltError::Absent(NO_SALT.to_owned()))
     }
@@ -186,7 +186,7 @@ impl SaltFunctions for Recorded {
         }
 
         let answer = functions.call(fun, args, kwargs, opts, grains)?;
-        // Without a result the file goes to Salt, whose own error is then shown.
+        // Without a result the file goes to Salt, whose error is then shown.
         let result = answer.result.ok()?;
 
         self.notes.lock().extend(answer.notes);

@@ -1,7 +1,7 @@
 //! Responses of a master.
 //!
 //! A response is a map if the master understood the request, else a string: `bad load` and similar
-//! for an unreadable request, another text for an internal error (`salt/channel/server.py`). Any
+//! for an unreadable request, another string for an internal error (`salt/channel/server.py`). Any
 //! other response leaves open whether the request was carried out.
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::call::Client;
 use super::error::MasterError;
 use crate::wire::msgpack::{Reader, as_bool, as_text, elements, get, is_nil};
 
-/// What a master did with a request. `jid` is that of the job, the runner or the wheel function.
+/// What a master did with a request. `jid` is the id of the job, the runner or the wheel function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`jid` in each")]
 pub enum Answer {
@@ -69,7 +69,7 @@ pub(super) fn read(
         });
     }
 
-    // A Salt master answers with exactly one map.
+    // A Salt master responds with exactly one map.
     let whole = {
         let mut reader = Reader::new(reply);
         reader.value().is_ok() && reader.rest().is_empty() && Reader::new(reply).map().is_ok()
@@ -144,7 +144,7 @@ pub(super) fn read(
     }
 }
 
-/// Converts an `error` in a response: text, or a map with name and message.
+/// Converts an `error` in a response: a string, or a map with name and message.
 fn refusal(error: &[u8], place: String, key: &Path) -> MasterError {
     let name = get(error, "name").and_then(as_text).unwrap_or_default();
     let message = as_text(error)

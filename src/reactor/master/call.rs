@@ -64,7 +64,7 @@ pub struct Call {
     pub(crate) sls: String,
     pub(crate) client: Client,
     pub(crate) fun: String,
-    /// The target as text; empty for calls without a target.
+    /// The target as a string; empty for calls without a target.
     #[serde(default)]
     pub(crate) tgt: String,
     /// The other fields of the request; of a `caller` function `args` and `kwargs`. Empty in a
@@ -134,6 +134,7 @@ impl Call {
         let own = if self.client == Client::Local { 5 } else { 4 };
 
         let mut w = Writer::new();
+        // Unencrypted, as the request port takes it from local clients: the key authenticates them.
         w.map(3)
             .str("enc")
             .str("clear")
@@ -179,7 +180,7 @@ pub(crate) fn caller_load(args: Vec<Value>, kwargs: Value) -> Map {
     map([("args", Value::List(args)), ("kwargs", kwargs)])
 }
 
-/// A target as text: a list is joined with commas.
+/// A target as a string. A list is joined with commas.
 pub(crate) fn target_text(tgt: &Value) -> String {
     match tgt {
         Value::Str(text) => text.clone(),

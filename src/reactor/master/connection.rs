@@ -71,7 +71,7 @@ impl MasterConnection {
         }
     }
 
-    /// True if no data is pending. A connection that was closed, or has unexpected data, is
+    /// True if no data is pending. A connection that was closed, or contains unexpected data, is
     /// unusable.
     pub(super) fn is_quiet(&self) -> bool {
         let mut one = [0];
@@ -128,6 +128,7 @@ impl MasterConnection {
                 }
             };
 
+            // Before the reply is read on: a peer that gets no PONG may close the connection.
             self.write(&pong, until)?;
         }
     }

@@ -1,7 +1,7 @@
 //! A client of a Salt master's request port (`ret_port`, 4506): publishes jobs, starts runners,
 //! runs wheel functions.
 //!
-//! A master accepts one msgpack map and answers with one, over a ZeroMQ REQ socket
+//! A master accepts one msgpack map and responds with another, over a ZeroMQ REQ socket
 //! (`salt/channel/server.py`). The key in the master's cache grants full access, so, as in Salt,
 //! the key file's permissions protect the master.
 //!
@@ -181,7 +181,7 @@ impl Master {
         let kept = loop {
             // The most recently used one is the most likely to be alive.
             match self.idle.lock().pop() {
-                // A connection that was closed, or has data that nobody waits for, is dropped.
+                // A connection that was closed, or contains data that nobody waits for, is dropped.
                 Some(connection) if !connection.is_quiet() => {}
                 kept => break kept,
             }

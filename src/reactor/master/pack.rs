@@ -4,13 +4,14 @@ use salt_sls::{Map, Value};
 
 use crate::wire::msgpack::Writer;
 
-/// Appends a value. As in Salt, sets and tuples become lists, integers beyond msgpack's range text,
-/// and dates an ext. An object that Salt cannot pack becomes text.
+/// Appends a value. As in Salt, sets and tuples become lists, dates become an ext, and integers
+/// beyond msgpack's range become strings. An object that Salt cannot pack becomes a string.
 pub(crate) fn put(w: &mut Writer, value: &Value) {
     match value {
         Value::Null => w.nil(),
         Value::Bool(b) => w.bool(*b),
         Value::Int(i) => w.int(*i),
+        // msgpack's unsigned integers have 64 bits. Salt's packer turns larger ones into strings.
         Value::BigInt(digits) => match digits.parse() {
             Ok(n) => w.uint(n),
             Err(_) => w.str(digits),

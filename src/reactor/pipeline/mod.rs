@@ -5,7 +5,7 @@
 //! # Invariant
 //!
 //! Each event yields an [`Outcome`], for any data, rules and files. Where Salt's process dies, the
-//! outcome has an ERROR.
+//! outcome contains an ERROR.
 
 mod msgpack;
 
@@ -39,7 +39,8 @@ pub struct Pipeline {
     dispatch: DispatchSettings,
     /// Lock order: after `managed`, before the file of rules in it.
     rules: RwLock<Source>,
-    /// Lock order: before `rules`; that of a replaced pipeline before that of its successor.
+    /// Lock order: before `rules`; the lock of a replaced pipeline before the lock of its
+    /// successor.
     managed: Mutex<Managed>,
     id: String,
     key_file: PathBuf,
@@ -173,7 +174,7 @@ impl Pipeline {
         }
     }
 
-    /// The file of the rules, if they have their own.
+    /// The file of the rules, if they are in a separate one.
     fn rules_file(&self) -> Location {
         match &*self.rules.read() {
             Source::List(_) => Location::default(),
@@ -436,7 +437,7 @@ impl Worker {
             Request::Other => return true,
             Request::IsLeader | Request::SetLeader => {
                 self.pipeline.manage(|pipeline, managed| {
-                    // The request goes to all masters on the bus; only the one that it names
+                    // The request goes to all masters on the bus; only the master that it names
                     // changes.
                     let ours = data.get("id").and_then(Value::as_str) == Some(&pipeline.id);
                     if request == Request::SetLeader && ours {
@@ -517,6 +518,7 @@ impl Worker {
             .ambients
             .get_or_insert_with(|| Ambients::new(Arc::clone(&pipeline.opts)));
 
+        // One object for all files, because a file sees what an earlier one has changed in it.
         let mut data = match data.for_templates() {
             Ok(data) => data,
             Err(cause) => {
@@ -586,6 +588,7 @@ impl Worker {
             return None;
         }
 
+        // As one, like Salt: an error in any of the files drops the chunks of all.
         match compile::low(highs) {
             Ok(chunks) => Some(chunks),
             Err(refused) => {

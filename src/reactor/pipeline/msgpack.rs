@@ -2,9 +2,9 @@
 
 use crate::wire::msgpack::{Reader, as_text};
 
-/// The text under the key `user` of a mapping; `None` if the bytes are not a mapping.
+/// The string under the key `user` of a mapping; `None` if the bytes are not a mapping.
 ///
-/// Checked for each event, so it must be cheap.
+/// Checked for each event, therefore it must be cheap.
 #[expect(
     clippy::option_option,
     reason = "no mapping, and a mapping without such a key, are two answers"

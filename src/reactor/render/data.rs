@@ -59,7 +59,7 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Item, String> {
 }
 
 fn read_key(reader: &mut Reader<'_>, depth: usize) -> Result<Key, String> {
-    // Most keys are text, which needs no value in between.
+    // Most keys are strings, which need no value in between.
     let mut content = *reader;
     if let Ok(Head::Str(len)) = content.head() {
         let text = content.take(len).map_err(|error| error.to_string())?;

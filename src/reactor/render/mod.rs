@@ -175,7 +175,7 @@ pub(super) fn foreign_stage(template: &Template) -> Option<String> {
 }
 
 impl Rendering<'_> {
-    /// The file's high data; `None` if it has none. Errors are in the outcome's notes.
+    /// The file's high data; `None` if it contains none. Errors are in the outcome's notes.
     pub(super) fn file(
         &mut self,
         found: &Found,
@@ -360,7 +360,7 @@ impl Rendering<'_> {
             salt: &salt,
         };
 
-        // Only the file's own text is the same for each event.
+        // Only the text of the file itself is the same for each event.
         let kept = if is_own { own } else { &other };
         match self.engine.render_cached(
             &Source {
@@ -471,6 +471,7 @@ impl Rendering<'_> {
         }
 
         match rendered.result {
+            // Nothing to report here: Salt's messages are among the notes.
             None => None,
             Some(Ok(value)) => match padded(value, &found.path) {
                 Ok(high) => high,

@@ -78,7 +78,7 @@ pub(in crate::reactor) fn stages(
     renderers: &Renderers,
     notes: &mut Vec<Note>,
 ) -> Vec<Stage> {
-    // The first line of a file has precedence over the master's option.
+    // The first line of a file takes precedence over the master's option.
     let pipe = shebang(text).unwrap_or(&settings.default);
     let spelled = OLD
         .iter()

@@ -1,17 +1,16 @@
 //! A site's own renderers: modules in the directories from which Salt loads renderers besides its
 //! own.
 //!
-//! A module can replace one of Salt's (`renderers/yaml.py`), and its name is not always that of its
-//! file (`__virtualname__`). Therefore if a directory has modules, Salt's Python says which renderers
-//! there are and whose. The directories are looked at again after
-//! [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and loads its renderers
-//! anew.
+//! A module can replace one of Salt's (`renderers/yaml.py`), and its name is not always the name of
+//! its file (`__virtualname__`). Therefore if a directory contains modules, Salt's Python says
+//! which renderers there are and whose. The directories are looked at again after
+//! [`limits::REACTOR_FILES_TRUSTED`]; after a change Salt is asked again and reloads its renderers.
 //!
 //! Installed packages (extensions of Salt) can also have such modules. Without modules in the
 //! directories Python is asked once whether there is such a package, without loading Salt; only if
 //! there is one, Salt lists its renderers.
 //!
-//! Salt is asked in a thread of its own, because a Python that hangs takes up to
+//! Salt is asked in a separate thread, because a Python that hangs takes up to
 //! [`limits::REACTOR_HELPER_START_TIME`], and files of Salt's renderers do not depend on it.
 //! Renderings wait for the list, but not longer than [`limits::REACTOR_RENDERERS_WAIT`]; then the
 //! names of the modules count until it comes.
@@ -110,7 +109,7 @@ pub(crate) struct SiteRenderers {
     patience: Duration,
     /// Lock order: no other lock is taken under it.
     last: Mutex<Last>,
-    /// Signals that Salt has answered.
+    /// Signals that Salt has responded.
     answered: Condvar,
 }
 
@@ -272,7 +271,7 @@ impl SiteRenderers {
 }
 
 impl Renderers {
-    /// The renderers with those of extensions that were installed since Python was asked for them;
+    /// The renderers, including extensions that were installed since Python was asked for them;
     /// `None` if Salt has listed its renderers, or does not respond.
     pub(crate) fn with_packages(&self, salt: &dyn Salt) -> Option<Self> {
         if self.state != 0 || matches!(self.known, Known::Listed(_)) {

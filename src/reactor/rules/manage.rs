@@ -1,7 +1,7 @@
 //! Requests of `salt-run reactor.list`, `add`, `delete`, `is_leader` and `set_leader` to the
 //! running reactor.
 //!
-//! They are events that contain the master's own key; others are dropped. The key of an event of a
+//! They are events that contain the master's key; others are dropped. The key of an event of a
 //! bus is checked and redacted before the event is stored (`src/policy/master_keys.rs`). Salt
 //! 3008.3 changes only a copy of the rules; here the changes take effect.
 

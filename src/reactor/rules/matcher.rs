@@ -1,8 +1,9 @@
-//! Matching of a tag against all patterns at once, in the order of the configuration.
+//! Matching of a tag against all patterns together, in the order of the configuration.
 //!
 //! Most patterns begin with literal text (`salt/minion/*/start`). These prefixes form a tree of
-//! bytes. A tag is looked up once, and only the patterns whose prefix it has are checked further.
-//! Therefore a tag without a match costs a few bytes, independent of the number of patterns.
+//! bytes. A tag is looked up once, and only the patterns with whose prefix it begins are checked
+//! further. Therefore a tag without a match costs a few bytes, independent of the number of
+//! patterns.
 
 use salt_sls::Glob;
 

@@ -2,7 +2,7 @@
 //!
 //! It is a list of one-key mappings, or the name of a YAML file with such a list. `salt-run
 //! reactor.add` and `reactor.delete` change a list until the next restart. Entries that Salt skips
-//! silently are skipped here as well; those of which its process dies cause an ERROR.
+//! silently are skipped here as well; mistakes of which its process dies cause an ERROR.
 
 pub(crate) mod acting;
 pub(super) mod lease;
@@ -201,7 +201,7 @@ fn first_key(entry: &Value) -> Option<&Value> {
 
 /// A file of rules, reread after changes.
 ///
-/// While a changed file cannot be read, the rules from before stay in use, as those of a rejected
+/// While a changed file cannot be read, the rules from before stay in use, as after a rejected
 /// reload do: events that arrive meanwhile would otherwise match nothing, and be lost.
 #[derive(Debug)]
 pub(super) struct RulesFile {

@@ -44,6 +44,7 @@ impl Endings {
     /// Ends a reaction whose calls were made, or recorded only.
     pub(super) fn finish(&self, task: Task, progress: TaskProgress) {
         let made = progress.made.iter();
+        // With calls whose outcome is unknown: both kinds are left to a replay.
         let dead = made.filter(|made| made.outcome.is_dead()).count();
         let has_failures = !progress.plan.failures.is_empty();
         let state = decide::state(task.skipped, has_failures, progress.made.len(), dead);

@@ -179,6 +179,7 @@ impl Reactor {
 
         let fallback = settings.salts.fallback;
         let in_use = Arc::new(InUse::new(rules, settings, now));
+        // With the settings, because after a reload this reactor may no longer take part.
         let elected = election.clone().map(|election| (election, in_use.clone()));
         let gate = Arc::new(CallGate::new(fallback, elected, clock.clone()));
         let pending = Arc::new(Pending::new(in_use.settings(), clock.clone()));
@@ -270,6 +271,7 @@ impl Reactor {
         // start.
         keeper.save();
         restore_once(&log, &pending, &in_use.settings(), now)?;
+        // Calls of the previous process may still appear on the bus.
         traces.suspend_foreign();
         control.record_mode(true);
 
@@ -303,6 +305,7 @@ impl Reactor {
 
         if let Some(election) = election {
             let (control, drain) = (reactor.handle.control.clone(), drain.clone());
+            // A thread for itself, because connecting to the master can take long.
             reactor.spawn("sc-react-fit".to_owned(), move || {
                 loop {
                     election.set_unfit(control.unfit());
@@ -316,6 +319,7 @@ impl Reactor {
         reactor.spawn("sc-react-keep".to_owned(), move || {
             let mut last_mode = Instant::now();
             while !drain.wait(REACTOR_CHECKPOINT_INTERVAL) {
+                // Nothing else triggers these: they repeat what failed, and end what got no result in time.
                 recorder.retry();
                 keeper.save();
                 slots.expire();
@@ -385,6 +389,7 @@ fn restore_once(
             continue;
         };
 
+        // The tag of a record ends with the tag of its event, which the rule's pattern matches.
         let filter = EventFilter {
             tag: Some(Glob::new(&format!("{REACTION_TAG}{}", options.rule))),
             since: Some(now.before(window)),
@@ -466,6 +471,8 @@ impl ReactorReader {
         } = &*self.control;
 
         let settings = in_use.settings();
+        // Before the end of the log is read: `behind` may be a little too large, and is never
+        // negative.
         let cursor = keeper.read();
         let open = keeper.checkpoint().open.len();
         Status {

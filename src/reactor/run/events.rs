@@ -62,7 +62,7 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
         at: row.at,
         tag: String::from_utf8_lossy(row.tag).into_owned(),
         body: row.body.into(),
-        // A minion can forge the minion id in its tag, but not the one that the master
+        // A minion can forge the minion id in its tag, but not the id that the master
         // authenticated.
         minion: authenticated(row.body).unwrap_or(row.minion).to_owned(),
         origin: row.origin.to_owned(),

@@ -215,6 +215,7 @@ impl Follower {
     fn queue_due(&self, opened: &mut Opened) {
         let snapshot = self.in_use.snapshot();
         for (seq, depth) in self.team.due(&snapshot.settings) {
+            // It stays open, and is queued with all others if this reactor begins to lead.
             if !self.team.acts() {
                 continue;
             }
@@ -394,7 +395,7 @@ impl Follower {
 
     /// Applies a record of a reaction.
     fn follow_record(&self, row: &Followed<'_>, is_one: bool) {
-        // The number in another master's record is one of its own log.
+        // The number in another master's record refers to the log of that master.
         if row.number != 0 {
             self.traces.follow_record(row.body);
             self.tasks.note_first(&self.in_use.settings(), row);
@@ -408,7 +409,7 @@ impl Follower {
         }
     }
 
-    /// Opens and queues an event that rules match. [`Follower::resume`] queues those of a fold.
+    /// Opens and queues an event that rules match. [`Follower::resume`] queues events of a fold.
     fn follow_event(&self, row: &Followed<'_>, tag: &str, snapshot: &RuleSnapshot, is_fold: bool) {
         let matched = self.keeper.matching(&*snapshot.rules, tag, row.seq);
         if matched.is_empty() {
@@ -483,6 +484,7 @@ impl Follower {
                     tracing::error!(%error, event = seq.0, "cannot read open events, their reactions wait, retrying: run `saltcellar store verify`");
                 }
                 self.metrics.reactor_event_reads_failed.add(1);
+                // Only this event waits for another attempt: the next part begins behind it.
                 unread.push(seq);
                 (Vec::new(), seq.next())
             });
@@ -522,6 +524,8 @@ impl Follower {
             self.tasks
                 .admit(&snapshot.settings, &event, &matched, depth, true);
         } else {
+            // Rules were removed since it was opened: their records would never come, and it would
+            // stay open.
             self.endings.skip_unmatched(event);
         }
     }

@@ -97,6 +97,7 @@ impl CallGate {
 
     /// Whether calls are forbidden now. Logs a change, with its reason.
     pub(super) fn blocks(&self) -> bool {
+        // Asked each time, because both end by the passage of time, without any event.
         let why = self.why().or_else(|| match self.standing()? {
             Standing::Leads => (!self.has_begun())
                 .then(|| "this reactor reads what the former leader did".to_owned()),

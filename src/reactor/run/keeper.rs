@@ -19,7 +19,8 @@ use crate::store::Store;
 use crate::store::settings::Save;
 
 pub(super) struct Keeper {
-    /// Lock order: after `saved`; no other lock is taken under it but that of the settings' view.
+    /// Lock order: after `saved`; no other lock is taken under it but the lock of the settings'
+    /// view.
     checkpoint: Mutex<Checkpoint>,
     /// Lock order: before `checkpoint`.
     saved: Mutex<Saved>,

@@ -20,7 +20,7 @@
 //! open when the daemon ends, even by a kill, are handled after its next start: at least once, and
 //! with `at_most_once` at most once.
 //!
-//! [`engine`] lists the owners of the state, and [`decide`] has the decisions.
+//! [`engine`] lists the owners of the state, and [`decide`] contains the decisions.
 
 mod calls;
 pub(crate) mod checkpoint;
@@ -68,7 +68,7 @@ pub struct Event {
     pub(crate) body: Arc<[u8]>,
     /// The minion that caused it; empty if unknown.
     pub(crate) minion: String,
-    /// The master that fired it; empty for the daemon's own.
+    /// The master that fired it; empty for the daemon's master.
     pub(crate) origin: String,
     /// True if it carried the master's key, which is redacted in `body`.
     pub(crate) has_key: bool,

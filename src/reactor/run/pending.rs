@@ -26,7 +26,7 @@ pub(super) struct Pending {
     change: Condvar,
     /// Signals the follower that there is room.
     room: Condvar,
-    /// Changed under the lock of the scheduler only, which has a flag of its own.
+    /// Changed under the lock of the scheduler only, which has a second flag.
     master_unreachable: AtomicBool,
     clock: Clock,
 }

@@ -124,6 +124,7 @@ impl Replays {
         let seq = event;
         let event = events::load(&self.0.log, seq)?.ok_or(ReplayError::EventGone(seq))?;
 
+        // Unlike on arrival, rules that are newer than the event count: they are asked for now.
         let mut rules = self.0.in_use.rules().matching(&event.tag);
         rules.retain(|rule| only.is_none_or(|only| only.contains(rule)));
         if rules.is_empty() {
@@ -157,6 +158,7 @@ impl Replays {
     ) {
         let settings = self.0.in_use.settings();
         let options = settings.options_of(&rules).clone();
+        // Without the marks of earlier calls in the log, because a replay is a new job.
         let task = Task::new(event, rules, rule_count, options);
 
         self.0.offer(Task {

@@ -27,8 +27,8 @@ impl RunnerSlots {
         self.pending.lock().runners.take(rules, concurrency)
     }
 
-    /// Handles the end of a request for which a slot was taken: `jid` is that of the runner that it
-    /// started, if it did.
+    /// Handles the end of a request for which a slot was taken: `jid` is the id of the runner that
+    /// it started, if it did.
     pub(super) fn requested(&self, rules: &RuleSet, fun: &str, jid: Option<&str>) {
         if let Some(jid) = jid {
             self.pending
@@ -72,7 +72,8 @@ impl RunnerSlots {
         }
     }
 
-    /// Whether a runner has events, and a result; `None` if the log cannot be read.
+    /// Whether the log contains events of a runner, and its result; `None` if the log cannot be
+    /// read.
     fn events_of(&self, jid: &str) -> Option<(bool, bool)> {
         match self.log.job_entries_with(jid, |_| false) {
             Ok(entries) => {

@@ -65,6 +65,7 @@ impl Tasks {
                 continue;
             }
 
+            // `matched` contains all rules, because each needs a record before the event is closed.
             let task = Task {
                 depth,
                 resumed,
@@ -197,7 +198,7 @@ impl Tasks {
 
         let groups = settings.groups(task.rules.clone());
         if groups.len() > 1 && task.replay.is_none() {
-            // Each part passes through the throttles of its own rules.
+            // Each part passes through the throttles of its rules.
             for (rules, options) in groups {
                 let (depth, resumed) = (task.depth, task.resumed);
                 let part = self.task_from_log(task.event.clone(), &rules, options, resumed);

@@ -1,7 +1,8 @@
 //! The reactors of several masters that elect one of them: what each does until it leads.
 //!
-//! All of them open the same events, each those of its own bus first ([`twins`](super::twins)), and close them when a record says that they are
-//! handled, whichever reactor wrote it. Only the leader queues them. A reactor that begins to lead queues what is open, as after a start.
+//! All of them open the same events, each the events of its bus first ([`twins`](super::twins)),
+//! and close them when a record says that they are handled, whichever reactor wrote it. Only the
+//! leader queues them. A reactor that begins to lead queues what is open, as after a start.
 //!
 //! # Invariant
 //!
@@ -67,6 +68,8 @@ impl Team {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // In an election nothing is queued until it leads and all open events are queued, see
+        // `change`.
         let acts = gate.election().is_none();
         Self {
             gate,
@@ -166,7 +169,7 @@ impl Team {
 
         let mut twins = self.twins.lock();
         let known = twins.recorded(likeness, record.at, record.clone());
-        // The own record names its event.
+        // A record of this reactor names its event.
         let event = if is_own { Some(own) } else { known };
         let Some(event) = event else { return };
 
@@ -228,6 +231,7 @@ impl Team {
             };
             let likeness = likeness_of_record(row, &record);
             let event = twins.recorded(likeness, record.at, record);
+            // What is open follows from the checkpoint, which has folded this record.
             if let Some(event) = event.filter(|event| !open.contains(event)) {
                 twins.closed(likeness, event);
             }

@@ -52,6 +52,8 @@ impl Traces {
         jid: &str,
         depth: u32,
     ) {
+        // Only the jids of jobs and orchestrations are chosen here. All others come with the
+        // response.
         if call.client == Client::Local {
             self.depths.lock().note(jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
@@ -201,6 +203,8 @@ impl Traces {
         while at < cursor {
             let records = |kind, _| kind == Kind::Reaction;
             at = log.follow(records, at, REACTOR_WAVE_BYTES, |row| {
+                // The last part may reach beyond the cursor, which is harmless: the depth of a jid
+                // never changes.
                 record::jobs_of(row.body).for_each(|(jid, depth)| job_depths.note(jid, depth));
             })?;
         }

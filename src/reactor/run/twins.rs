@@ -1,4 +1,4 @@
-//! Twins: the entries of one event that a minion told several masters, each of which has its own copy.
+//! Twins: the entries of one event that a minion told several masters, each of which has a copy.
 //!
 //! With an election one reactor acts on an event, whichever masters have it. A minion's copies have the same tag, and come within
 //! [`TWINS_WINDOW`]; their stamps differ, and sometimes their data: a start names its second. Therefore the copies of a tag are paired in order, one of
@@ -45,7 +45,7 @@ impl Likeness {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sighting<'a> {
     pub(super) seq: SeqNo,
-    /// Its arrival at the master that has it.
+    /// Its arrival at the master that received it.
     pub(super) at: Micros,
     /// The master whose bus brought it; empty for this daemon's master.
     pub(super) origin: &'a str,
@@ -140,6 +140,7 @@ impl Twins {
             let repeats = entry.is_of_job && group.content == content;
             !has || repeats
         };
+        // A job has one master, and only the bus of that master has its events.
         let waits = !is_own && !entry.is_of_job;
         let found = best(groups, content, entry.at, may_join);
         let Some(group) = found.and_then(|index| groups.get_mut(index)) else {
@@ -163,6 +164,7 @@ impl Twins {
             });
         };
 
+        // Noted even if the entry is ignored: the next one of this master is then a repetition.
         if !group.origins.iter().any(|origin| origin == entry.origin) {
             group.origins.push(entry.origin.to_owned());
         }
@@ -170,7 +172,7 @@ impl Twins {
             return Arrival::Twin;
         }
         match group.open {
-            // The own one is read and rendered as it came from this master's bus.
+            // The copy from this master's bus is read and rendered as it came.
             Some(other) if is_own && !group.is_settled => {
                 (group.open, group.is_settled) = (Some(entry.seq), true);
                 let until = group.first.after(TWINS_WINDOW);
@@ -221,6 +223,7 @@ impl Twins {
 
         let group = groups.get_mut(index)?;
         group.records.push(record);
+        // An open event is closed by its checkpoint, which knows the rules that matched it here.
         if group.open.is_none() && RecordSummary::are_complete(&group.records) {
             group.is_handled = true;
         }
@@ -260,11 +263,14 @@ impl Twins {
         {
             let ((_, event), (name, depth)) = entry.remove_entry();
             let groups = self.groups.get_mut(&name);
+            // An event that its twin has replaced, or that a record has closed, is open in no
+            // group.
             let open = groups
                 .into_iter()
                 .flatten()
                 .find(|group| group.open == Some(event));
             if let Some(group) = open {
+                // From now on a twin that comes late is ignored, because this one is queued.
                 group.is_settled = true;
 
                 due.push((event, depth));

@@ -202,6 +202,8 @@ impl ShadowDifference {
                 fun: salts
                     .as_ref()
                     .map(|salts| salts.call.fun.clone())
+                    // Without a call of Salt's no function is known, because nothing was rendered
+                    // here.
                     .unwrap_or_default(),
                 jid: salts.as_ref().map(|salts| salts.jid.clone()),
                 details: failed.why(),
@@ -209,6 +211,7 @@ impl ShadowDifference {
             Comparison::OnlySalts(salts, ours) => Some(Self {
                 time: salts.at.0,
                 kind: DifferenceKind::OnlySalts,
+                // Known if saltcellar rendered an equal call that it would not have made.
                 event: ours.as_ref().map(|ours| ours.event.0),
                 tag: ours.as_ref().map(|ours| ours.tag.clone()),
                 fun: salts.call.fun.clone(),

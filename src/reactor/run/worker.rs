@@ -108,6 +108,7 @@ impl Worker {
             has_rule: progress.is_some() || is_replay || self.has_rule(&*snapshot.rules, &task),
         };
 
+        // Salt's reactor has made these calls. They are rendered and recorded as shadowed.
         let of_fallback = !is_replay && self.gate.is_of_fallback(&task.event);
         let mut progress = match (turn.decide(), progress) {
             (AtTurn::Skip(why), _) => return Step::Skip(task.into(), why),
@@ -134,6 +135,7 @@ impl Worker {
         };
 
         let is_one = self.gate.election().is_some();
+        // In order, because the jid of a job contains the number of calls before it.
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
             // If this reactor leads again, the event was requeued: one of the two tasks makes the calls.
             if is_one && !is_replay && !self.pending.lock().has(from) {

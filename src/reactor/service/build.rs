@@ -33,7 +33,7 @@ pub(super) struct Built {
 pub(super) struct Said {
     /// About the configuration in effect.
     before: HashSet<String>,
-    /// About the one that is being built.
+    /// About the configuration that is being built.
     now: HashSet<String>,
 }
 
@@ -76,6 +76,7 @@ pub(super) fn build(
     }
 
     for note in &master.notes {
+        // A reload builds everything, and what was said of the configuration in effect is no news.
         if !said.is_new(note.to_string()) {
             continue;
         }

@@ -259,7 +259,7 @@ mod tests {
         executor.fire("a", &Value::Null).unwrap();
 
         let (path, metrics) = (dir.path().join("minion"), Arc::default());
-        // Salt takes another directory if that of the sockets is much longer than its cache's.
+        // Salt takes another directory if the path of the sockets is much longer than the cache's.
         let text = format!("sock_dir: {0}\ncachedir: {0}\n", new.display());
         std::fs::write(&path, text).unwrap();
         let config = crate::config::ReactorConfig::default();

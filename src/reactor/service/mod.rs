@@ -94,6 +94,7 @@ impl ReactorService {
         let mut files = WatchedFiles::default();
         let master = SaltMaster::read_watched(&path, role, &mut files);
         let mut said = Said::default();
+        // At the start an invalid configuration is an error. Later the previous one stays in use.
         let Built {
             pipeline,
             settings,
@@ -124,6 +125,7 @@ impl ReactorService {
                     unsupported,
                 }
             })),
+            // Apart from the processes that render: a function may take as long as a state run.
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             firer,
             sock_dir: RwLock::new(sock_dir.clone()),
@@ -280,11 +282,12 @@ impl Current {
     }
 
     /// Reports a separate file of rules that has become unreadable, or readable again. The pipeline
-    /// reads such a file itself, so that a change takes effect with the next event.
+    /// reads such a file itself, and a change takes effect with the next event.
     fn look_at_rules(&mut self) {
         let problem = self.pipeline.rules_problem().map(|note| note.to_string());
         let before = std::mem::replace(&mut self.rules_problem, problem);
 
+        // The file is polled, and each of its states is reported once.
         match (&before, &self.rules_problem) {
             (before, now) if before == now => {}
             (_, Some(error)) => {
@@ -335,7 +338,7 @@ impl Current {
                 let runs_as = runs_as(&master);
 
                 // Only a needed change replaces the process: a function that still runs in the old
-                // one would run at the same time as those of the new one.
+                // one would run at the same time as functions of the new one.
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
                     self.executor.replace_callers(other);

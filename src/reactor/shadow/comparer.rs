@@ -53,7 +53,7 @@ pub(crate) struct Comparer {
     /// Start of shadow mode; `None` if saltcellar's reactor is active.
     shadow_since: Option<Micros>,
     ours: BTreeMap<OurKey, OurCall>,
-    /// Waiting saltcellar calls, and those of them that would be made, by call key.
+    /// Waiting saltcellar calls, and the calls among them that would be made, by call key.
     ours_alike: BTreeSet<(u64, OurKey)>,
     ours_free: BTreeSet<(u64, OurKey)>,
     /// Failed saltcellar reactions, and whether one was reported with a call of Salt's.

@@ -1,6 +1,6 @@
 //! The entries of the log that the comparison needs, in the order of the log.
 //!
-//! Their form on the local socket is that of serde, in msgpack.
+//! Their form on the local socket is the form of serde, in msgpack.
 
 use salt_sls::{Map, Value};
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,7 @@ pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
         number: 0,
         flags: Flags::default(),
         at: now,
+        // The prefix alone, because the mode belongs to no event.
         tag: REACTION_TAG.as_bytes(),
         jid: "",
         minion: "",
@@ -245,8 +246,9 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
         }));
     }
 
-    // A record that a throttle skipped has calls only in shadow.
+    // A record that a throttle skipped contains calls only in shadow.
     let skipped_by = record.why.filter(|why| why.throttle().is_some());
+    // The stored form shows the size of each load, which decides below.
     let stored = elements(get(body, "calls").unwrap_or_default());
     for ((nth, mut made), stored) in (0..).zip(record.calls).zip(stored) {
         let is_shadowed = made.outcome == CallOutcome::Shadowed;
@@ -329,7 +331,7 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
 
     let tag = job_tag(row.tag)?;
     let args = get(row.body, "fun_args");
-    // A function that could not be started has only a result event, without arguments.
+    // A function that could not be started fires only a result event, without arguments.
     if !matches!((tag.about, args), ("new", _) | ("ret", None)) {
         return None;
     }
@@ -341,6 +343,7 @@ pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
 
     let args = args.and_then(small).and_then(list);
 
+    // The orchestration made this call, and not a rule.
     if args.as_deref().is_some_and(is_nested) {
         return None;
     }

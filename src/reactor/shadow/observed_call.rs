@@ -148,6 +148,7 @@ impl ObservedCall {
             },
             Client::Local => Self::job(fun, load).with_load(load),
             Client::Runner => {
+                // The load of a runner nests both kinds of arguments, see `runner_load`.
                 let both = load.get("kwarg").and_then(Value::as_map);
                 args(both, "arg", "kwarg")
             }
@@ -198,7 +199,7 @@ impl ObservedCall {
         }
     }
 
-    /// Adds the fields that only the load of a job has.
+    /// Adds the fields that only the load of a job contains.
     #[must_use]
     pub(crate) fn with_load(self, load: &Map) -> Self {
         let kwargs = load.get("kwargs").and_then(Value::as_map);

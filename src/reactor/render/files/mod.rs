@@ -1,5 +1,5 @@
 //! Resolution of references to files: local paths and patterns, and `salt://` in the master's
-//! `file_roots`, or fetched by Salt if its file server has other backends. Caches the strings of
+//! `file_roots`, or fetched by Salt if its file server uses other backends. Caches the strings of
 //! unchanged files.
 //!
 //! # Invariant
@@ -229,6 +229,7 @@ impl FileSettings {
             } else {
                 "file_ignore_regex".to_owned()
             },
+            // An expression can hide a file of the roots, and only Salt can tell.
             roots_first: !has_regex && backends.first().is_some_and(|first| first == "roots"),
         });
 
@@ -295,7 +296,7 @@ impl FileSettings {
 
         let (dirs, env) = match self.roots.get(saltenv) {
             Some(dirs) => (dirs, None),
-            // As in Salt, `__env__` stands for each environment without roots of its own.
+            // As in Salt, `__env__` stands for each environment that has no roots.
             None => (self.roots.get("__env__")?, Some(saltenv)),
         };
 

@@ -1,5 +1,5 @@
 //! The reactor's lease, by which the master's engine `saltcellar_reactor` can start Salt's own
-//! reactor while this daemon does not answer.
+//! reactor while this daemon does not respond.
 //!
 //! # Invariant
 //!
@@ -132,7 +132,7 @@ impl Lease {
     }
 
     /// Whether Salt's reactor runs in the master in addition to the engine, as reported. Then saltcellar only
-    /// watches then.
+    /// watches.
     pub(crate) fn salts_reactor(&self) -> bool {
         self.salts_reactor
     }

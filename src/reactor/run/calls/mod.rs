@@ -4,7 +4,7 @@
 //! # Invariant
 //!
 //! A call that must not be repeated has a durable mark in the log before it is sent. The decisions
-//! are those of [`decide`](super::decide).
+//! are made by [`decide`](super::decide).
 
 mod settle;
 
@@ -139,6 +139,7 @@ impl Calls {
             is_searched: false,
         };
 
+        // A second round only follows a search without a result, which leads to another decision.
         loop {
             return match attempt.next() {
                 Next::Hold => TryResult::Pause(sent.after(REACTOR_MASTER_RETRY)),
@@ -319,6 +320,7 @@ impl Calls {
         );
 
         match &failure {
+            // Few reactions begin until it is back, because each would only find out the same.
             Failure::Unreachable(why) => self.pending.set_master_unreachable(true, why),
             Failure::MarkNotStored(why) => {
                 tracing::error!(
@@ -330,6 +332,7 @@ impl Calls {
             Failure::PossiblyMade(_) => {
                 // If it was made, its event on the bus is saltcellar's but has no known response.
                 self.traces.suspend_foreign();
+                // A settled call is never resent, and keeps its state in `unanswered`.
                 progress.maybe_sent |= consequence != Consequence::Settle;
             }
             Failure::NotMade(_) | Failure::Final(_) => {}
@@ -386,6 +389,7 @@ impl Calls {
     ) -> Result<(Option<String>, CallOutcome), Failure> {
         let call = &made.call;
         if call.client == Client::Caller {
+            // It leaves no trace on the master's bus, so there is nothing to announce.
             let CallerReturn { value, retcode } = self.executor.caller(call)?;
             if retcode != 0 {
                 self.metrics.reactor_callers_failed.add(1);

@@ -36,7 +36,7 @@ impl Calls {
                 .iter()
                 .any(|entry| proves(entry.kind, &entry.tag))
                 .then(|| made.jid.clone()),
-            // What cannot be read proves nothing. A further try is safe, as it has the same jid.
+            // What cannot be read proves nothing. A further try is safe under the same jid.
             Err(error) => {
                 tracing::warn!(%error, jid = made.jid, "cannot check whether a call's job exists, retrying the call under the same job id");
                 None

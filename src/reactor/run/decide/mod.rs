@@ -110,7 +110,7 @@ pub(super) struct Attempt {
     pub(super) maybe_sent: bool,
     /// It was sent, its response was lost, and it is not resent.
     pub(super) is_unanswered: bool,
-    /// The log was searched for a proof that it was made, and has none.
+    /// The log was searched for a proof that it was made, and contains none.
     pub(super) is_searched: bool,
 }
 

@@ -1,5 +1,5 @@
 //! Announcements: jobs, runner calls and events that the log shows before they happen, because
-//! their own events do not name their cause.
+//! their events do not name their cause.
 //!
 //! | announced by | data | what follows |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | | `type` runner: `name`, `args`, `kwargs` | `salt/run/<another jid>/new` with that function and arguments; of `event.send` also the event |
 //! | `salt/run/<jid>/new` of `runner.event.send` without announcement | `fun_args`: tag and data | an event with that tag and that data |
 //!
-//! Each event comes over its own connection. An event can overtake the `new` of the runner that
+//! Each event comes over a separate connection. An event can overtake the `new` of the runner that
 //! sent it, and both can overtake the master's response to the call. Therefore calls are announced
 //! before they are sent.
 //!
@@ -197,7 +197,7 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
         ));
     }
 
-    // The announcement of a state has the state's ID as its name, not a function.
+    // The announcement of a state names the state's ID, not a function.
     let fun = match text("type")? {
         "function" => name,
         "state" => "state.sls",
@@ -208,6 +208,7 @@ pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let args = call.get("arg").and_then(Value::as_list).unwrap_or_default();
     let args = arguments(args, call.get("kwarg").and_then(Value::as_map));
 
+    // Only what the `new` event of the job shows as well, because both keys must be equal.
     let load = [
         ("tgt", body.get("tgt")?.clone()),
         (

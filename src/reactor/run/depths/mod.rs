@@ -179,7 +179,7 @@ pub(super) fn event_of(jid: &str) -> Option<u64> {
 }
 
 /// Calls of runners and wheel functions by any reactor. A call is foreign if no response of the
-/// master to a saltcellar call has its jid; such a response may come later than the event.
+/// master to a saltcellar call contains its jid; such a response may come later than the event.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignCalls {
     waiting: VecDeque<(Micros, String, String)>,

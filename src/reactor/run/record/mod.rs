@@ -1,7 +1,7 @@
 //! Records: the outcome of an event, as an entry of the log.
 //!
 //! ```text
-//! tag    saltcellar/reaction/<tag of the event>               minion   as of the event
+//! tag    saltcellar/reaction/<tag of the event>               minion   of the event
 //! body   msgpack map
 //!        event     sequence number of the event               at       its arrival, microseconds since 1970
 //!        state     `begun`, done, failed, partial, dead,
@@ -23,9 +23,9 @@
 //!
 //! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow
 //! (`shadow`) and has just been started (`started`); see `reactor/shadow`. An entry with the state
-//! `begun` is a mark: `keys` has a call that is about to be made and must not be repeated, `back` a
-//! call that was certainly not made. Both lack the flag of a reaction, so they are not part of the
-//! history. All other records are, one per event and group of rules.
+//! `begun` is a mark: `keys` names a call that is about to be made and must not be repeated, `back`
+//! a call that was certainly not made. Both lack the flag of a reaction, so they are not part of
+//! the history. All other records are, one per event and group of rules.
 
 pub(crate) mod recorder;
 
@@ -83,6 +83,7 @@ impl Record {
         why: SkipReason,
         now: Micros,
     ) -> Self {
+        // Nothing can follow from an event that made no call, so its depth is not needed.
         Self {
             event,
             rules,
@@ -97,7 +98,7 @@ impl Record {
         }
     }
 
-    /// The entry, in its own batch.
+    /// The entry, in a separate batch.
     pub(crate) fn batch(&self, now: Micros) -> Batch {
         entry(&self.event, Flags::REACTION, now, &self.body())
     }
@@ -117,6 +118,8 @@ impl Record {
         let pairs = 9 + usize::from(why.is_some()) + 3 * usize::from(is_rendered);
 
         let failures = &self.plan.failures;
+        // msgpack begins with the number of pairs, therefore each pair written below is counted
+        // here.
         w.map(
             pairs
                 + usize::from(self.replay.is_some())
@@ -224,6 +227,8 @@ pub(crate) fn mark(
     };
     w.str(name).array(1).uint(key);
 
+    // Without the flag of a reaction, because a mark is no outcome and the history must not show
+    // it.
     entry(event, Flags::default(), now, &w.into_bytes())
 }
 

@@ -1,6 +1,6 @@
 //! The scheduler: decides which pending event a worker handles next.
 //!
-//! Each set of rules that is rendered together has its own queues ([`queues`]), and the sets take
+//! Each set of rules that is rendered together has separate queues ([`queues`]), and the sets take
 //! turns, because a backlog or a pause of one must not delay the others. Within a set, events of
 //! one minion are in order, and so are events without a minion; the option `order` changes that. At
 //! most `concurrency` reactions of a set are in progress, which leaves workers for other sets if
@@ -334,6 +334,7 @@ impl Scheduler {
             }
         }
 
+        // The queues of rules know no time, so a pause of a rate ends by being cleared here.
         for queues in self.queues.values_mut() {
             queues.until = queues.until.filter(|until| *until > now);
         }
@@ -374,6 +375,8 @@ impl Scheduler {
         let debounced = std::mem::take(&mut self.debounced);
         let debounced = debounced.into_values().map(|(_, item)| item);
 
+        // The checkpoint keeps the events, and they are queued again when this reactor leads. A
+        // replay exists only here.
         let is_replay = |task: &Task| task.replay.is_some();
         let tasks = items.chain(debounced).filter_map(|item| match item {
             QueueItem::Task(task) if is_replay(&task) => Some(*task),
@@ -384,6 +387,7 @@ impl Scheduler {
         self.ids.clear();
         self.parked.clear();
         self.debounce_due.clear();
+        // A replay that awaited a runner begins its wait again.
         self.runners.awaiting = 0;
         (self.waiting, self.tasks, self.bytes) = (0, 0, 0);
         for task in replays {

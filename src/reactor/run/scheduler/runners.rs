@@ -1,10 +1,11 @@
 //! Running runners on the master, limited as in Salt's reactor.
 //!
-//! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner of
-//! saltcellar's reactor is a process of the master, and counts as running until its `salt/run/<jid>/ret` is
-//! in the log. That event may never come: the process was killed, the master was stopped, or the
-//! bus was not read. Therefore a runner expires after [`REACTOR_RUNNER_TIME`], and already after
-//! [`REACTOR_RUNNER_TIMEOUT`] if it followed a gap in the events or produced no event.
+//! Salt's reactor uses `reactor_worker_threads` threads for runners and wheel functions. A runner
+//! of saltcellar's reactor is a process of the master, and counts as running until its
+//! `salt/run/<jid>/ret` is in the log. That event may never come: the process was killed, the
+//! master was stopped, or the bus was not read. Therefore a runner expires after
+//! [`REACTOR_RUNNER_TIME`], and already after [`REACTOR_RUNNER_TIMEOUT`] if it followed a gap in
+//! the events or produced no event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -101,7 +102,7 @@ impl Runners {
             in_gap: false,
         };
 
-        // A jid that is known has a slot already, and must not hold two.
+        // A known jid holds a slot already, and must not hold two.
         if let Some(before) = self.started.insert(jid.into(), started) {
             self.give_back(&before.rules);
         }

@@ -95,6 +95,9 @@ impl TaskProgress {
         maybe_sent: bool,
     ) -> Self {
         let (made, since) = (Vec::new(), event.seq);
+
+        // Where the log ended at a first try before a restart is not known, so the search for proof
+        // begins at the event.
         Self {
             started_at,
             plan,

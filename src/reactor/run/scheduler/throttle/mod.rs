@@ -134,6 +134,7 @@ impl Throttles {
     pub(crate) fn would_start(
         &mut self,
         rule: &Arc<str>,
+        // By the time of its start, because that is when its part of the budget would be taken.
         options: &RuleOptions,
         now: Micros,
     ) -> Option<Micros> {
@@ -142,6 +143,8 @@ impl Throttles {
         }
 
         let throttle = self.of(rule);
+        // Nothing waits in shadow, so the delay is the place in a queue that exists only as a
+        // number.
         let at = options
             .rate
             .map_or(now, |rate| throttle.queue.queue(rate, now, 1));
