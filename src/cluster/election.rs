@@ -113,6 +113,8 @@ impl Election {
                 is_settled: false,
                 seen: None,
                 heard: None,
+                // Both hold until something else is known: a reactor that was not checked must not
+                // lead.
                 problem: "not connected yet".to_owned(),
                 unfit: Some("the reactor has not started yet".to_owned()),
             }),
@@ -123,6 +125,8 @@ impl Election {
     pub(crate) fn standing(&self) -> Standing {
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
         let known = self.known.lock();
+        // The lease alone is not enough. Without the former leader's records its reactions would be
+        // made again.
         if known.is_settled && known.holds(now, wall) {
             return Standing::Leads;
         }
@@ -141,6 +145,8 @@ impl Election {
             return Standing::Leads;
         }
 
+        // While NATS is silent, nothing else is known of the other masters, therefore its problem
+        // comes first.
         let why = match &known.unfit {
             _ if is_silent || known.heard.is_none() => known.problem.clone(),
             Some(unfit) => format!("no reactor leads, and this one cannot: {unfit}"),
@@ -196,6 +202,8 @@ impl Election {
 
         let log = LogOnce::every(ELECTION_EXPIRY * 6);
         while !drain.is_stopping() {
+            // Each connection begins without a lease and reads it, because a write may have arrived
+            // although its response was lost.
             let mut candidate = Candidate {
                 election: self,
                 cluster,
@@ -248,6 +256,7 @@ impl Cluster {
             format!("cannot use the bucket {bucket}: {why}")
         };
 
+        // An existing bucket is never changed, therefore its expiry is read and not assumed.
         let found = match context.get_stream(&name).await {
             Ok(found) => found.cached_info().config.clone(),
             Err(error) if is_missing(&error) => {
@@ -262,6 +271,8 @@ impl Cluster {
             Err(error) => return Err(failed(&with_cause(&error))),
         };
 
+        // A lease that expires before its holder gives up would allow two leaders. With one that
+        // lasts much longer nobody acts after a crash.
         let expiry = found.max_age;
         if !(ELECTION_EXPIRY..=ELECTION_EXPIRY_MAX).contains(&expiry) {
             let why = format!(
@@ -324,10 +335,12 @@ impl Candidate<'_> {
         let bucket = self.cluster.leases(&connection).await?;
 
         while !drain.is_stopping() {
+            // A step that takes longer could not renew the lease while it is valid.
             let step = self.step(&connection, &bucket);
             let step = tokio::time::timeout(ELECTION_VALID, step).await;
             step.map_err(|_| format!("no response within {} s", ELECTION_VALID.as_secs()))
                 .and_then(|step| step)
+                // A missing right is reported separately. The request itself only ends late.
                 .map_err(|why| connection.last_error().unwrap_or(why))?;
             drain_for(drain, ELECTION_RENEWAL).await;
         }
@@ -336,6 +349,8 @@ impl Candidate<'_> {
     }
 
     async fn step(&mut self, connection: &Connection, bucket: &Stream<()>) -> Result<(), String> {
+        // Given up before it is renewed: a leader that cannot act would keep all others from
+        // acting.
         let unfit = self.election.known.lock().unfit.clone();
         if let Some(why) = unfit
             && self.held.is_some()
@@ -348,6 +363,7 @@ impl Candidate<'_> {
             return self.give_up(connection).await;
         }
 
+        // No read is necessary, because the server accepts the renewal only behind this message.
         if let Some(last) = self.held {
             return self.write(connection, last).await;
         }
@@ -365,6 +381,8 @@ impl Candidate<'_> {
             let mut known = self.election.known.lock();
             known.heard = Some(now);
             known.seen = found.filter(|_| !is_free).map(|found| (found.leader, now));
+            // Another master has it, even if a lease of an earlier connection still counts as valid
+            // here.
             if known.seen.is_some() {
                 known.held = None;
             }
@@ -423,6 +441,7 @@ impl Candidate<'_> {
                 Ok(())
             }
             Err(NotWritten::Lost) => {
+                // Losing a race for a free lease is normal. Only a leader is replaced.
                 if self.held.is_some() {
                     tracing::warn!(
                         election = self.election.name,
@@ -432,6 +451,7 @@ impl Candidate<'_> {
                 self.forget();
                 Ok(())
             }
+            // What is held stays valid until it ends: the server may have stored the renewal.
             Err(NotWritten::Failed(why)) => Err(why),
         }
     }

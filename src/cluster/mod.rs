@@ -58,6 +58,7 @@ impl Cluster {
         };
 
         let name = settings.name.clone();
+        // No name is made up: two masters with one name would be taken for one.
         let Some(name) = name.or_else(|| MasterName::new(master_id)) else {
             let why = if master_id.is_empty() {
                 "this host has no Salt master whose id could be the name".to_owned()

@@ -83,8 +83,11 @@ impl OwnNumbering {
         created: Micros,
     ) -> Result<(), StoreError> {
         let settings = store.settings();
+        // Held throughout, because the outbox and the inbox both do this for each connection.
         let mut own = self.current.lock();
 
+        // A message of another numbering, written by an earlier state of this host or by another
+        // node, says nothing about this one.
         if let Some(newest) = newest.filter(|newest| newest.epoch == own.epoch) {
             if is_set_back(store, newest.last, newest.last_at)? {
                 // All before it was published before the store was set back.
@@ -96,6 +99,8 @@ impl OwnNumbering {
                     "the stream contains later entries of this master than the store, which was restored or copied; starting a new numbering"
                 );
             } else {
+                // The note is saved some time after the entries are published, so a crash may have
+                // lost it.
                 own.published(newest.last, settings)?;
             }
         }
@@ -103,6 +108,7 @@ impl OwnNumbering {
         if created == own.stream {
             return Ok(());
         }
+        // The first stream of a numbering replaces none.
         if own.stream != Micros::default() {
             let since = store.now().before(cluster.window);
             store.consumers().seek(OUTBOX, Start::Time(since))?;
@@ -236,6 +242,8 @@ impl Cluster {
         let stream = connection.context.get_stream_no_info(name).await;
         let stream = stream.map_err(|error| error.to_string())?;
 
+        // Read through the stream's leader: no user has the right to read directly
+        // (`$JS.API.DIRECT.GET`).
         let found = stream.get_last_raw_message_by_subject(&subject).await;
         let message = match found {
             Ok(message) => message,

@@ -231,6 +231,7 @@ impl Peers {
     ) -> Self {
         let mut state = State::default();
         for found in settings.all::<Mark>("") {
+            // At the first slash, because an origin may contain one and an epoch does not.
             let Some((epoch, origin)) = found.name.split_once('/') else {
                 continue;
             };
@@ -246,6 +247,7 @@ impl Peers {
             slot,
             instance,
             clock,
+            // Zero until the inbox has compared the log with its marks.
             read: AtomicU64::new(0),
             state: Mutex::new(state),
         }
@@ -285,6 +287,7 @@ impl Peers {
         entries: u64,
         changes: &mut Changes,
     ) -> Result<(), StoreError> {
+        // First, because a mark that cannot be saved must not count here either.
         changes.put(&Mark::name_of(origin, epoch), &mark)?;
 
         let mut state = self.state.lock();
@@ -339,11 +342,13 @@ impl Peers {
 
     /// Takes a heartbeat; `sender` is the name in its subject. Returns the changes of holds in it, if it is one of another master.
     pub(crate) fn heard(&self, sender: &MasterName, mut beat: Beat) -> Vec<SharedHold> {
+        // Otherwise any master could report another one as alive.
         if beat.name != sender.as_str() {
             let why = format!("a heartbeat that names {:?}", beat.name);
             self.rejected(Some(sender.as_str()), &why);
             return Vec::new();
         }
+        // Its words are kept and shown in the status, so a peer must not choose their size.
         if !beat.is_short() {
             let why = "a heartbeat with a longer word than any has";
             self.rejected(Some(sender.as_str()), why);
@@ -359,6 +364,7 @@ impl Peers {
         if is_own && beat.instance == self.instance {
             return Vec::new();
         }
+        // The outbox publishes nothing while another node uses this name.
         if is_own {
             state.links.twin = Some(beat.instance);
             state.twin_heard = Some(now);
@@ -370,6 +376,7 @@ impl Peers {
             return Vec::new();
         }
         state.first_heard.get_or_insert(now);
+        // Two masters with the same slot can give two jobs the same id.
         if beat.slot.is_some() && beat.slot == self.slot {
             state.links.slot_twin = Some(beat.name.clone());
             state.slot_twin_heard = Some(now);
@@ -500,6 +507,7 @@ impl Peer {
             .beat
             .as_ref()
             .map(|(_, heard)| now.saturating_sub(*heard));
+        // Marks without a heartbeat are from before this daemon's start.
         let is_known = self.beat.is_some() || !self.marks.is_empty();
 
         // Compared by the peer's clock, as far as it is known.
@@ -513,6 +521,7 @@ impl Peer {
             complete: self.complete,
             is_heard: heard_ago.is_some_and(|ago| ago <= CLUSTER_AWAY),
             heard_ago,
+            // Without a heartbeat the difference is unknown, and zero only stands for it.
             skew: Some(self.skew_us).filter(|skew| {
                 self.beat.is_some()
                     && u128::from(skew.unsigned_abs()) > CLUSTER_SKEW_MAX.as_micros()

@@ -37,6 +37,7 @@ impl Rights {
                 api(format!("STREAM.INFO.{stream}")),
                 api(format!("STREAM.CREATE.{stream}")),
                 api(format!("STREAM.MSG.GET.{stream}")),
+                // The client uses one or the other, depending on whether the consumer has a filter.
                 api(format!("CONSUMER.CREATE.{stream}.{consumer}")),
                 api(format!("CONSUMER.CREATE.{stream}.{consumer}.>")),
                 api(format!("CONSUMER.INFO.{stream}.{consumer}")),
@@ -46,6 +47,7 @@ impl Rights {
                 api(format!("STREAM.INFO.KV_{bucket}")),
                 api(format!("STREAM.CREATE.KV_{bucket}")),
                 api(format!("STREAM.MSG.GET.KV_{bucket}")),
+                // All elections share the bucket, and each is one subject.
                 format!("$KV.{bucket}.>"),
                 // What the user may do: `doctor` asks.
                 USER_INFO.to_owned(),
@@ -181,6 +183,8 @@ impl Cluster {
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(error.to_string()),
+            // Without the right to ask no response comes, and the server reports the reason
+            // separately.
             Err(_) => {
                 let reported = connection.last_error();
                 return Err(reported.unwrap_or_else(|| "no response within 5 s".to_owned()));

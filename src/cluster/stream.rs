@@ -252,6 +252,7 @@ impl Cluster {
         let behind = |name: &str, is_current: bool| (!is_current).then(|| name.to_owned());
 
         let cluster = info.cluster.as_ref();
+        // A single server has no cluster. The leader is not among the replicas that it lists.
         let followers = cluster.map_or(&[][..], |cluster| &cluster.replicas);
         let created = info.created.unix_timestamp_nanos() / 1_000;
 
@@ -282,6 +283,7 @@ impl Cluster {
 
         let own = self.subjects.log(&self.name);
         let is_kept = found.subjects.iter().any(|pattern| covers(pattern, &own));
+        // A mirror has no subjects, and was already noted as one.
         note(
             found.mirror.is_none() && !is_kept,
             Difference::Subjects {
