@@ -96,6 +96,7 @@ pub fn within<T: Word + PartialOrd>(
         return Ok(());
     }
 
+    // In the form in which the key is written, with its unit.
     let show = |value: &T| value.show().unwrap_or_default();
     let bound = |bound| match bound {
         Bound::Included(value) => Some(show(value)),

@@ -139,6 +139,7 @@ impl Reader {
         match node.content() {
             Content::Alias => bad(line, NO_ALIASES),
             _ if node.is_anchored() => bad(line, NO_ALIASES),
+            // Only a plain scalar can be a number or a boolean. A quoted one is always a string.
             Content::Scalar {
                 text,
                 is_plain: true,

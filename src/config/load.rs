@@ -59,6 +59,7 @@ impl SocketChoice {
         // A flag or the environment has the last word, so the file is not needed.
         let is_named = given.socket.is_some() || environment.socket.is_some();
         let file = MainFile::find(given, environment).filter(|_| !is_named);
+        // A client needs one key. An error elsewhere in the files must not keep it from the daemon.
         let (merged, ignored) = match merged(file.as_ref(), given, environment) {
             Ok(config) => (Ok(config), None),
             Err(error) => match &file {
@@ -96,6 +97,7 @@ fn lenient(
     let dir = main.parent().unwrap_or(Path::new("")).join(CONFIG_DIR);
     // An unsafe directory is skipped here as well.
     let mut others = list(&dir, main).unwrap_or_default();
+    // In the daemon's order: the file itself, then the directory by name.
     others.sort_unstable();
 
     for path in std::iter::once(main.to_owned()).chain(others) {
@@ -234,6 +236,7 @@ fn merged(
 ) -> Result<Config, ConfigError> {
     let mut settings = Settings::default();
     if let Some(MainFile { path, must_exist }) = file {
+        // A file that was named must exist. The default one may be missing.
         if *must_exist {
             settings.read_file(path)?;
         } else {
@@ -351,6 +354,8 @@ struct Settings {
 impl Settings {
     fn set(&mut self, key: &str, value: Json, origin: Origin) {
         self.origins.insert(key.to_owned(), origin);
+        // A key is a dotted name everywhere but in the values, which keep the sections that serde
+        // expects.
         let (section, name) = match key.split_once('.') {
             Some((section, name)) => (
                 self.values
@@ -449,6 +454,7 @@ impl Settings {
                 .any(|key| key.split_once('.').is_some_and(|(s, _)| s == name))
         };
 
+        // `log.level: info` and a section `log` with `level` are the same key from here on.
         let mut keys = Vec::new();
         for (name, value) in entries {
             match value {
@@ -514,6 +520,8 @@ impl Settings {
             ..
         } = self;
 
+        // Only files meet here. The environment and flags replace values, and are added behind all
+        // files.
         if origins.contains_key(key) {
             let earlier = match key.split_once('.') {
                 Some((section, name)) => values.get_mut(section).and_then(|s| s.get_mut(name)),

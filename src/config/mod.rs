@@ -279,6 +279,7 @@ words! {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            // Both depend on the user, and are filled when the configuration is loaded.
             state_dir: PathBuf::new(),
             socket: PathBuf::new(),
             socket_mode: Mode(0o660),

@@ -185,6 +185,8 @@ impl Inbox {
 
         let mut backoff = Backoff::new(Duration::from_secs(1), CLUSTER_RETRY_MAX).with_jitter(20);
         while !self.parts.drain.is_stopping() {
+            // Decided without a connection as well: after an outage longer than the window
+            // retention goes on.
             self.pin();
             let began = Instant::now();
             let Err(why) = runtime.block_on(self.connected()) else {
@@ -249,11 +251,15 @@ impl Inbox {
                 self.parts.peers.receives(Some(why));
                 self.pin();
                 let until = Instant::now() + CLUSTER_BEAT;
+                // In short steps, because a stop must not wait for the rest.
                 while Instant::now() < until && !drain.is_stopping() {
                     tokio::time::sleep(STOP_CHECK).await;
                 }
             }
         };
+
+        // Either end makes a new connection: without heartbeats this master would look as if it
+        // were away.
         tokio::select! {
             ended = reading => ended,
             ended = &mut beats => ended,
@@ -281,6 +287,8 @@ impl Inbox {
         }
         // The stream was purged, or made from an older copy.
         self.place.message = self.place.message.min(found.last);
+        // Parts without their rest, and messages that wait for a release, come again from the place
+        // on.
         self.open_blocks.clear();
         self.waiting.clear();
 
@@ -294,6 +302,7 @@ impl Inbox {
             .agree(&cluster, store, newest, found.created)
             .map_err(failed)?;
 
+        // A restored store may have later marks than entries.
         let restores = self.parts.store.skipped().len();
         if self.place.restores != restores {
             // Everything that the stream has is compared with the log.
@@ -316,6 +325,7 @@ impl Inbox {
         let stored = tokio::task::spawn_blocking(move || Stored::since(&store, upto)).await;
         let stored = stored.map_err(|error| error.to_string())?;
         self.stored = stored.map_err(failed)?;
+        // If the log has nothing beyond the marks, nothing can arrive twice.
         self.place.is_refilled &= !self.stored.is_empty();
         self.is_unmarked = false;
         // The log has entries that the marks do not have, until the stream is read up to here.
@@ -333,6 +343,8 @@ impl Inbox {
         loop {
             tokio::select! {
                 _ = tick.tick() => {
+                    // What is being stored is still marked, and need not be compared at the next
+                    // start.
                     if self.parts.drain.is_stopping() && self.storing.is_none() {
                         return Ok(());
                     }
@@ -428,6 +440,7 @@ impl Inbox {
                 let master = master.as_ref().map(crate::model::MasterName::as_str);
                 peers.rejected(master, &why);
                 metrics.cluster_messages_rejected.add(1);
+                // No peer may fill the journal.
                 if self.log.is_due("rejected", self.parts.clock.monotonic()) {
                     tracing::warn!(number, subject = %message.subject, why, "stream message rejected: see `saltcellar status`");
                 }
@@ -467,6 +480,7 @@ impl Inbox {
         payload: &[u8],
         taken: &mut Taken,
     ) -> Result<(), Bad> {
+        // Its later entries must not be stored before a block that cannot be read yet.
         if self.waiting.contains_key(master) {
             return Ok(());
         }
@@ -479,6 +493,8 @@ impl Inbox {
         }
 
         let line = (header.origin.clone(), header.epoch.clone());
+        // The newest state counts: this batch, then the one that is being stored, then what is on
+        // disk.
         let of_taken = taken.marks.get(&line).map(|(mark, _)| mark.number);
         let of_storing = || {
             let marks = &self.storing.as_ref()?.taken.marks;
@@ -488,6 +504,7 @@ impl Inbox {
             .or_else(of_storing)
             .unwrap_or_else(|| self.parts.peers.mark(&line.0, &line.1));
         let is_own = master == self.parts.peers.own.as_str();
+        // Repetitions are dropped before they are unpacked.
         if header.last <= stored || (is_own && self.has_all(&header)) {
             return Ok(());
         }
@@ -503,6 +520,7 @@ impl Inbox {
         let last = blocks
             .last()
             .map(|block| block.rows().seq(block.len() - 1).0);
+        // The mark follows the header, so a block with fewer entries would hide the rest.
         if (first, last) != (Some(header.first), Some(header.last)) {
             return Err(Bad::Rejected("its block has other numbers".to_owned()));
         }
@@ -516,6 +534,8 @@ impl Inbox {
             check(rows.kind(n), rows.origin(n), rows.number(n))?;
         }
 
+        // Numbers below `from` are of an earlier numbering. What the log has beyond the mark is no
+        // gap.
         let known = stored
             .max(header.from.saturating_sub(1))
             .max(self.stored.last(master));
@@ -532,6 +552,8 @@ impl Inbox {
                     continue;
                 }
                 let failed = |error: StoreError| Bad::Stop(error.to_string());
+                // After a restore the stream brings back what this store lost, among entries that
+                // it has.
                 if is_own
                     && self
                         .has(&header.epoch, number, rows.at(n))
@@ -546,6 +568,7 @@ impl Inbox {
                     number,
                     ..rows.entry(n, tag, jid, body)
                 };
+                // Stored before a crash, and the mark was not.
                 if self.stored.has(&entry) {
                     continue;
                 }
@@ -561,6 +584,7 @@ impl Inbox {
             number: header.last,
             at: Micros(header.last_at),
         };
+        // Even if the policy drops every entry, because none of them may come again.
         let marked = taken.marks.entry(line).or_insert((mark.clone(), 0));
         marked.0 = mark;
         marked.1 += entries;
@@ -614,6 +638,7 @@ impl Inbox {
             ..Entry::new(Kind::Gap, Source::Bus, self.parts.clock.now(), &body)
         };
 
+        // Without fingerprints, because a gap never repeats another.
         taken.batch.push(&gap, None);
         let count = header.before - known;
         taken.missed.push((header.origin.clone(), count));
@@ -630,6 +655,7 @@ impl Inbox {
     async fn submit(&mut self, mut taken: Taken) -> Result<(), String> {
         let batch = std::mem::take(&mut taken.batch);
         taken.entries = batch.len() as u64;
+        // Messages without a new entry still move the place.
         if batch.is_empty() {
             self.storing = Some(Storing { taken, done: None });
             return Ok(());

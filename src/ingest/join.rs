@@ -57,6 +57,8 @@ impl Joining<'_> {
         let numbering = numbering.ok_or(JoinError::NotShared)?;
         let own = self.store.settings().get::<Numbering>("");
         let own = own.and_then(|found| found.value);
+        // A copy of this store shares its numbering, and its entries would be taken for another
+        // master's.
         if peer == self.name || own.is_some_and(|own| own.epoch == numbering.epoch) {
             return Err(JoinError::Own(self.name.as_str().to_owned()));
         }
@@ -90,13 +92,17 @@ impl Joining<'_> {
                     Err(error) => failed = Some(error),
                 }
             })?;
+            // The closure cannot end the reading itself.
             if let Some(error) = failed {
                 return Err(error.into());
             }
             joined.stored += batch.len() as u64;
+            // On disk before the next batch is read, because the entries of an origin keep their
+            // order.
             self.submit(batch)?;
         }
 
+        // Last: a mark for entries that are not here would keep them away forever.
         self.mark(from, peer, &numbering, last)?;
         Ok(joined)
     }

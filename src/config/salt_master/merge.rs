@@ -88,6 +88,7 @@ impl Reader {
             // An empty file, for example.
             Ok(value) if !value.truthy() => Map::default(),
             Ok(_) => {
+                // In Salt's words, because users compare the notes with its log.
                 self.note(
                     NoteLevel::Error,
                     format!(
@@ -127,6 +128,7 @@ impl Reader {
             _ => return Map::default(),
         };
 
+        // A file that includes itself would otherwise be read forever.
         if depth >= INCLUDE_DEPTH_MAX || self.files.len() > SALT_CONFIG_FILES_MAX {
             let message = format!(
                 "{}: includes nest deeper than {INCLUDE_DEPTH_MAX}, or read more than {SALT_CONFIG_FILES_MAX} files; the rest is ignored",
@@ -164,8 +166,11 @@ impl Reader {
             found.sort();
             for path in found {
                 let path = PathBuf::from(path);
+                // As in Salt, an unusable file was noted and contributes nothing.
                 let mut options = self.file(&path).unwrap_or_default();
                 if let Some(inner) = options.get("include").cloned() {
+                    // Salt replaces options here (`dict.update`), although it merges the files of
+                    // one pattern.
                     let inner = self.included(&inner, &path, verbose, depth + 1);
                     options.extend(inner);
                 }

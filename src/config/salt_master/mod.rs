@@ -185,6 +185,7 @@ impl SaltMaster {
         shorten_sock_dir(&mut options);
 
         let root = text_of(&options, "root_dir", "/");
+        // Salt appends the ending to an id that it derived, never to a given one.
         if !options.get("id").is_some_and(Value::truthy) {
             let id = format!("{}{id_ends}", machine_id(&root));
             options.insert("id".into(), id.into());
@@ -225,6 +226,7 @@ impl SaltMaster {
             *hash = hash.to_lowercase();
         }
 
+        // Salt also accepts a list of groups, and makes one mapping of it.
         let nodegroups = options
             .get("nodegroups")
             .and_then(repack)
@@ -462,6 +464,7 @@ fn environment(options: &mut Map, reader: &mut Reader) {
              favor of 'saltenv'."
                 .to_owned(),
         );
+        // Salt keeps the old name for custom modules that read it.
         let new = options.get("saltenv").cloned().unwrap_or(Value::Null);
         options.insert("environment".into(), new);
     } else {
@@ -484,6 +487,7 @@ fn shorten_sock_dir(options: &mut Map) {
         text_of(options, "cachedir", ""),
     );
 
+    // Salt's condition, which counts characters and not bytes.
     if sock_dir.chars().count() > cachedir.chars().count() + 10 {
         options.insert(
             "sock_dir".into(),

@@ -185,6 +185,7 @@ impl DiskQueue {
         dir: &Path,
         store_id: u64,
     ) -> Result<(Self, SpillContents), StoreError> {
+        // The first bus of a state directory finds no directory of spills either.
         for dir in [dir.parent().unwrap_or(dir), dir] {
             match fs.make_dir(dir) {
                 Err(why) if why.kind() != io::ErrorKind::AlreadyExists => {
