@@ -277,6 +277,7 @@ impl Running {
         let started = clock.now();
         let options = Options {
             metrics: metrics.clone(),
+            // The free space of the test's host must not matter.
             free: NO_GUARD,
             ..store_options(config, "the test".to_owned(), clock.clone())
         };
@@ -290,6 +291,7 @@ impl Running {
         let shared = cluster.map(|cluster| {
             let (name, settings) = (cluster.name, store.settings());
             let peers = Peers::new(name, None, "test".to_owned(), settings, clock.clone());
+            // No inbox runs here, and the status must not report that.
             peers.receives(None);
             let peers = Arc::new(peers);
             let shared =
@@ -356,6 +358,7 @@ impl Running {
 
         let store = ctx.archive.store.clone();
         runtime.shutdown_timeout(DEADLINE);
+        // The appender ends once every sender of `intake` is gone.
         drop((ctx, intake, pairs, routes));
         store.note_stop().unwrap();
         drop(store);

@@ -212,6 +212,7 @@ impl UnixSignals {
 impl Daemon {
     /// Opens the store and all sources.
     fn start(config: &Config) -> anyhow::Result<Self> {
+        // Before anything is opened, because an error here ends the start.
         let sinks = of_config(config).context("read the configuration")?;
         let scripts = script::of_config(config).context("read the configuration")?;
 

@@ -170,6 +170,8 @@ impl DeadLetters {
         reason: &str,
         now: Micros,
     ) -> Result<(), DeadLetterError> {
+        // Number and bytes are compared with their limits first, and no other letter may come in
+        // between.
         let _one = self.changing.lock();
         let mut letter = DeadLetter::new(event, reason, 1, now);
         let name = format!("{}{}", self.prefix, letter.name());
@@ -201,6 +203,7 @@ impl DeadLetters {
             let is_wanted = match (ids, &found.value) {
                 (None, _) => true,
                 (Some(ids), Some(letter)) => ids.iter().any(|id| letter.is(id)),
+                // A letter that cannot be read has no id by which it could be named.
                 (Some(_), None) => false,
             };
             if is_wanted {

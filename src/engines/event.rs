@@ -109,6 +109,7 @@ impl Event {
         let known = of_event.or(Some(&*origin).filter(|id| !id.is_empty()));
         let master_id = known.map_or_else(|| master_id.clone(), Arc::from);
 
+        // The bytes are kept as well, because the other masters must get the tag as it was stored.
         let (tag, odd_tag) = match String::from_utf8(tag) {
             Ok(tag) => (tag, None),
             Err(odd) => {
@@ -141,6 +142,7 @@ impl Event {
     /// A block that ends with this event.
     pub(crate) fn of_block(block: PackedBlock, last: SeqNo, last_at: Micros) -> Self {
         Self {
+            // Only the position counts. Everything else is in the block.
             id: String::new(),
             seq: last,
             at: last_at,

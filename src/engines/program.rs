@@ -63,6 +63,7 @@ pub(super) fn start(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
 
+    // The empty environment would also leave a script without a path to other programs.
     command.env(
         "PATH",
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

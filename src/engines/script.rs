@@ -273,6 +273,7 @@ impl Scripts {
         settings: ScriptSettings,
         thread_name: &str,
     ) -> std::io::Result<(Stop, JoinHandle<()>)> {
+        // Nothing is ever sent: the end of the sender is the signal to stop.
         let (sender, stop) = bounded(0);
         let made = self
             .turns
@@ -437,6 +438,7 @@ impl Script {
             ..
         } = &self.settings.options;
 
+        // Of this run only: secrets are read again at each start of the program.
         let revealed = Revealed::default();
 
         let mut child = match start(command, environment, Stdio::null(), &revealed) {

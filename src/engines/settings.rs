@@ -200,6 +200,8 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
         ));
     };
 
+    // The preset is filled in before the options are parsed, because it may give encoder and
+    // transport.
     let merged = with_preset(given)?;
     let source = Json::Object(merged.clone());
     let given: GivenSink = read_options(&source)?;

@@ -35,7 +35,9 @@ impl Template {
     /// Compiles a template; `key` is its place in the configuration, for errors.
     pub fn new(key: &str, text: &str) -> Result<Self, Invalid> {
         let mut env = Environment::new();
+        // Events differ: a value that one of them does not contain is empty, and no error.
         env.set_undefined_behavior(UndefinedBehavior::Chainable);
+        // Templates make JSON or lines, and HTML's escapes would be a part of them.
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_fuel(Some(SINK_TEMPLATE_FUEL));
         // minijinja's own `tojson` also replaces characters that HTML reserves.

@@ -95,6 +95,7 @@ fn follow(
         let found = client.make::<calls::events::Follow>(&call)?;
 
         let batch: Vec<ZmqMessage> = found.events.iter().map(message).collect();
+        // An empty batch is sent as well, because only a send shows that the receiver is gone.
         let is_empty = batch.is_empty();
         // The receiver is gone, or everything is read.
         if to.blocking_send(batch).is_err() || is_last && is_empty {

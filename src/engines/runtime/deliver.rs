@@ -85,6 +85,7 @@ impl DeliverContext {
         let mut pending = requests(items, self.settings.limits);
 
         while let Some(request) = pending.pop_front() {
+            // Before each request and not once for the batch, because the rate counts items.
             self.throttle(batch, request.len())?;
             match transport.deliver(&request, None) {
                 Ok(rejected) => {

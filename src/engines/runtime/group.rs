@@ -150,6 +150,7 @@ impl Taken {
 
     /// Adds the events of a piece from `next` on, as many as fit.
     fn add(&mut self, piece: Arc<Piece>, limits: BatchLimits) {
+        // Another sink may have read the piece from an earlier place on.
         let begin = piece
             .events
             .partition_point(|one| one.event.seq < self.next);

@@ -213,6 +213,7 @@ impl Engines {
             Ok::<_, String>(Shared::new(letters))
         })?;
 
+        // A pause is saved with the position, and outlives the process.
         let progress = feed.progress().map_err(|error| error.to_string())?;
         let state = SinkState::new(progress.is_paused);
 
@@ -356,6 +357,7 @@ impl Engines {
 
     /// Delivers the newest matching event over a connection of its own, in any state of the sink.
     pub(crate) fn test(&self, name: &str) -> Result<TestResult, SinkError> {
+        // A test of the outbox would publish an entry out of its order.
         self.not_own(name)?;
         let (settings, _, parts) = self.find(name)?;
         let newest = parts.feed.newest()?;

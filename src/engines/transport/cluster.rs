@@ -171,6 +171,7 @@ impl OutboxTransport {
             let newest = cluster.newest_of_own(&connection).await?;
             Ok((connection, stream, newest))
         })?;
+        // What such a stream acknowledges may reach nobody, and must not count as published.
         let unusable = |difference: &&Difference| difference.is_unusable();
         if let Some(difference) = stream.differences.iter().find(unusable) {
             let stream = cluster.subjects.stream();
@@ -209,6 +210,7 @@ impl OutboxTransport {
             ..
         } = &self.parts;
 
+        // A copy, because nothing counts as published until the stream has stored all of it.
         let mut own = numbering.get();
         let mut messages = Vec::new();
         let mut bytes = 0;
@@ -224,6 +226,8 @@ impl OutboxTransport {
             let block = match block {
                 Part::Blocks(blocks) => blocks,
                 Part::Lost(last) => {
+                    // The next block names this entry as the one before it, by which the others
+                    // learn of the loss.
                     own.published = own.published.max(last.0);
                     continue;
                 }
@@ -267,6 +271,7 @@ impl OutboxTransport {
         let cluster = &self.parts.cluster;
         let subject = cluster.subjects.log(&cluster.name);
         let stream = cluster.subjects.stream();
+        // Only the configured stream may take them, even if another one stores the subject.
         let message = |(id, payload): (String, Vec<u8>)| {
             PublishMessage::build()
                 .payload(payload.into())

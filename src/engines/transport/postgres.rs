@@ -477,6 +477,8 @@ impl Rows {
     /// Inserts all in one transaction; returns the numbers of new rows per table.
     async fn insert(&self, client: &mut Client) -> Result<[u64; 3], tokio_postgres::Error> {
         let transaction = client.transaction().await?;
+        // Before anything is read: a row that another sink inserts meanwhile would be inserted
+        // twice.
         transaction.batch_execute(LOCK).await?;
 
         let mut inserted = [0; 3];

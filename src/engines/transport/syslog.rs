@@ -211,6 +211,7 @@ impl SocketDestination for SyslogDestination {
         } = &*item.event;
         let priority = self.facility as u8 * 8 + self.severity.code();
 
+        // RFC 5424 names the originator here: the minion, or the master for an event of its own.
         let host = if minion.is_empty() {
             &**master_id
         } else {
@@ -266,6 +267,7 @@ impl Socket {
                 let host = place
                     .rsplit_once(':')
                     .map_or(place.as_str(), |(host, _)| host);
+                // A certificate names an IPv6 address without brackets.
                 let host = host
                     .trim_start_matches('[')
                     .trim_end_matches(']')

@@ -84,6 +84,8 @@ impl Rotation {
 
         let mut n = 1;
         while is_taken(&target) {
+            // Such a name sorts behind the plain stamp, compressed or not, and `finish` removes the
+            // first names.
             target = with_suffix(path, &format!(".{stamp}_{n:04}"));
             n += 1;
         }

@@ -115,6 +115,7 @@ impl Auth {
         }
 
         let header = self.hmac.as_ref().map(|hmac| hmac.header.as_str());
+        // A header that HTTP does not allow would fail each request.
         match header.filter(|name| ureq::http::HeaderName::try_from(*name).is_err()) {
             Some(name) => Err(Invalid::new(
                 "auth.hmac.header",
