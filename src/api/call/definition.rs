@@ -69,6 +69,7 @@ pub(crate) enum Raised {
 impl Raised {
     /// For what the arguments need the right `admin`, if they do.
     fn purpose(self, ctx: &Ctx, args: &Unread<'_, '_>) -> Result<Option<&'static str>, CallError> {
+        // Only the field that decides is read here. The call itself reads all of its arguments.
         #[derive(Deserialize)]
         struct Import {
             #[serde(default)]

@@ -90,6 +90,7 @@ impl Run for OfJob {
                     continue;
                 };
                 let name = (state.id.into(), state.fun.as_str().into());
+                // Minions can make ids without end.
                 if spreads.len() < DIGEST_STATES_MAX || spreads.contains_key(&name) {
                     spreads.entry(name).or_default().add(ms, &minion, &named);
                 }

@@ -456,6 +456,7 @@ fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
         minion: letter.minion.clone(),
         fun: letter.fun.clone(),
         jid: letter.jid.clone(),
+        // Data that cannot be read are left out. The letter can still be retried or dropped.
         data: letter.event().data().map(|data| data.to_string()).ok(),
     }
 }
@@ -479,6 +480,7 @@ impl LettersArgs {
     ) -> Result<LetterCount, CallError> {
         let ids = match &self.reason {
             None => self.ids,
+            // By their ids: a letter that gets this reason later was not seen by the caller.
             Some(reason) => {
                 let mut letters = engines.dead_letters(&self.name).map_err(refused)?;
                 letters.retain(|letter| {

@@ -105,6 +105,7 @@ fn weighted(one: &str) -> Option<(String, u16)> {
             continue;
         };
         let (whole, rest) = value.split_once('.').unwrap_or((value, ""));
+        // RFC 9110 allows three digits at most.
         let is_valid = matches!(whole, "0" | "1")
             && rest.len() <= 3
             && rest.bytes().all(|byte| byte.is_ascii_digit());

@@ -796,6 +796,7 @@ impl Jobs<'_> {
                 .await?;
 
             cursor = page.next;
+            // Before the next page is read, so only one page is in memory with the result.
             drop(page.jobs);
             let kept: usize = active.values().map(v1::tree_bytes).sum();
             self.room.lock().hold(held.saturating_add(kept))?;
@@ -859,6 +860,7 @@ impl Jobs<'_> {
             };
             returned.extend(minions(page.returns));
             next = page.next;
+            // The values of the page are gone, and so is the need for their room.
             self.room.lock().hold(held)?;
         }
 

@@ -202,6 +202,7 @@ impl Job {
     fn learn(&mut self, entry: StoredEntry, minions_of_event: &mut Option<BTreeSet<String>>) {
         let rank = rank(entry.kind);
         let no_answer = self.confirmed_only && is_bus_only(&entry);
+        // The best load counts, in whatever order the entries came.
         if rank > self.load_rank && !no_answer {
             self.load_rank = rank;
             self.load = load_of(entry.kind, &entry.body).to_vec();
@@ -211,6 +212,7 @@ impl Job {
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
                 self.expect_self_target(load_of(entry.kind, &entry.body));
+                // Salt may pass the expected minions with the load, and not for every job.
                 if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m))
                 {
                     self.expect(minions);

@@ -152,6 +152,7 @@ impl JobResult {
         others: &Others,
         row: &JobSummary,
     ) -> Result<bool, StoreError> {
+        // Only the bodies of returns tell what changed. The other results are known without them.
         if self == Self::Changed {
             let changed = |job: &Job| {
                 job.answers

@@ -75,6 +75,7 @@ fn replaced(line: &str, name: &str) -> String {
 
 /// The bytes of the path that a string begins with: `/a`, `C:\a`, `salt://a`.
 fn path_len(text: &str, before: char) -> Option<usize> {
+    // Within a word, as in `and/or`, a slash begins no path.
     if before.is_alphanumeric() || matches!(before, '/' | '\\' | '>' | '_' | '-' | '.') {
         return None;
     }
@@ -152,6 +153,8 @@ fn number_len(text: &str, before: char) -> Option<usize> {
         let word = text.get(..word)?;
         let is_hex = word.len() >= HEX_MIN
             && word.chars().all(|c| c.is_ascii_hexdigit())
+            // A digit is required, because words such as `facade` consist of hexadecimal digits as
+            // well.
             && word.chars().any(|c| c.is_ascii_digit());
         let is_0x = word.strip_prefix("0x").is_some_and(|digits| {
             !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit())

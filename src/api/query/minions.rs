@@ -307,6 +307,7 @@ pub(super) fn missing_returns(
             break;
         }
         found.skipped.jobs_checked += 1;
+        // Without a load it is unknown who was expected, and `find_job` only asks about other jobs.
         if row.rank == 0 || as_text(&row.fun) == Some("saltutil.find_job") {
             continue;
         }
@@ -478,6 +479,7 @@ pub(crate) fn minions_list(
         runs
     };
 
+    // Salt stores the results of runners under the id of the master, which ends like this.
     let is_master = |id: &str| id.ends_with("_master") && !runs.contains_key(id);
     let mut ids: Vec<String> = known.into_iter().filter(|id| !is_master(id)).collect();
     let total = ids.len() as u64;

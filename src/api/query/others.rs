@@ -40,6 +40,7 @@ impl Others {
         };
         for master in masters {
             let skew = master.skew.unwrap_or(0);
+            // The other master's time in the time of this host.
             let here = Micros(master.complete.0.saturating_add(skew));
             known.complete.insert(master.name.clone(), here);
 

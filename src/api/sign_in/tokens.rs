@@ -289,6 +289,7 @@ impl Tokens {
     ) -> Result<(), CallError> {
         let _one = self.changing.lock();
 
+        // Not held while the change is saved, because each request looks its token up under it.
         let (before, rejected) = {
             let state = self.state.lock();
             (state.tokens.clone(), state.rejected.clone())
@@ -304,6 +305,7 @@ impl Tokens {
             let put = changes.put(&token.name, token);
             put.map_err(|error| CallError::Internal(error.to_string()))?;
         }
+        // Before it counts: a token that was handed out must exist after a restart.
         self.save(changes)?;
 
         // Replaced by one of the same name.

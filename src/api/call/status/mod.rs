@@ -82,6 +82,7 @@ pub(crate) fn status(ctx: &ReadCtxParts<'_>) -> Result<Status, StoreError> {
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        // Zero if the clock was set back since the start.
         uptime_s: u64::try_from(now.0.saturating_sub(process.started.0) / 1_000_000).unwrap_or(0),
         state_dir: archive.state_dir.to_string_lossy().into_owned(),
         socket: process.socket.to_string_lossy().into_owned(),

@@ -195,6 +195,7 @@ impl State {
             return Ok(None);
         };
 
+        // Numbers behind the durable position may be used again after a crash.
         let end = last.seqs.end.min(log.durable());
         let name = segment.name();
         let mut range = self.read.get(&name).cloned().unwrap_or(end..end);
@@ -420,6 +421,7 @@ impl<'a> DigestView<'a> {
             |run: &RunRow| self.limits.allow_minion(&run.minion) && self.limits.allow_fun(&run.fun);
 
         let mut found = Runs::default();
+        // Ends before the store is asked below, because every caller of the digest needs this lock.
         {
             let mut state = self.digest.state.lock();
             found.since = state.update(self.log, since)?;

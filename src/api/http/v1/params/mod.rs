@@ -27,6 +27,7 @@ pub(super) enum ParamKind {
 
 /// The parameters of an operation: the fields of the arguments of its call, but those in its path.
 pub(super) fn of_arguments(args: fn(&mut SchemaGenerator) -> Schema, path: &str) -> Vec<Param> {
+    // Inlined, because a reference says nothing about the kind of a field.
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let schema = args(&mut settings.into_generator());
