@@ -75,6 +75,7 @@ impl Client {
             },
         })?;
 
+        // Before anything is sent, because another user may have made this socket.
         match trust::objection(&stream, path) {
             Ok(None) => {}
             Ok(Some(why)) => {
@@ -334,6 +335,7 @@ impl<'a> Parts<'a> {
         let ((count, id, good, value), is_whole) =
             read().map_err(|error| ClientError::Protocol(format!("not a response: {error}")))?;
         let is_good = msgpack::as_bool(good);
+        // An error about the connection itself has no id.
         let number = msgpack::as_int(id).and_then(|id| u64::try_from(id).ok());
 
         match is_good {

@@ -135,6 +135,7 @@ impl ClusterConfig {
         )
         .map_err(below)?;
 
+        // An address alone, because `doctor` adds the path.
         for (n, address) in self.monitor.iter().enumerate() {
             let host = address
                 .strip_prefix("http://")

@@ -215,6 +215,7 @@ fn combined(config: &Config) -> Result<(), Invalid> {
         return Err(Invalid::new("https.listen", problem));
     }
 
+    // The limit of one minion's connections needs one count of them.
     if https.listen.is_some() && config.http.minions {
         let problem = "https.listen also serves minions; give only one of them";
         return Err(Invalid::new("http.minions", problem));

@@ -372,6 +372,7 @@ impl Run for List {
         };
 
         let store = ctx.store.id();
+        // A cursor of another store is an error. A number alone cannot be checked.
         let before = match &args.cursor {
             Some(cursor) => cursor.seq(&store)?,
             None => args.before.map_or(ctx.store.durable(), SeqNo),

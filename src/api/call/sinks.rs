@@ -141,6 +141,7 @@ fn row(status: &SinkStatus) -> Sink {
         encoder: settings.encoder.0.to_owned(),
         transport: settings.transport.0.to_owned(),
         destination: settings.transport.1.describe(),
+        // A pause is saved, and counts even before the thread has noticed it.
         state: if is_paused { Phase::Paused } else { last.phase },
         cursor: known.map(|progress| progress.cursor.0),
         lag_entries: known.map(|progress| progress.lag_entries),

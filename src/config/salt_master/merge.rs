@@ -44,6 +44,7 @@ impl Reader {
 
     /// Reads one file. `None` if it is missing, or unusable, which is noted.
     pub(super) fn file(&mut self, path: &Path) -> Option<Map> {
+        // `setup` looks at the configuration before it writes or removes a file.
         let planned = self.overlay.as_ref().filter(|(planned, _)| planned == path);
         let read = match planned {
             Some((_, Some(text))) => Ok(text.clone().into_bytes()),

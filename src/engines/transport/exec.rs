@@ -139,6 +139,7 @@ impl Transport for ExecTransport {
             lines.push(b'\n');
         }
 
+        // Copied for a test only, because the exchange takes the lines.
         let request = transcript
             .is_some()
             .then(|| String::from_utf8_lossy(&lines).into_owned());

@@ -65,6 +65,7 @@ impl<'a> Form<'a> {
         } else if is_glob(text) {
             Self::Name(text.to_owned())
         } else {
+            // Without a wildcard a part of a name is enough.
             Self::Name(format!("*{text}*"))
         }
     }
