@@ -1,6 +1,6 @@
 //! The election of one reactor among several masters.
 //!
-//! The leader has a lease: the one message of a subject in a bucket whose messages expire. It renews the lease by a message that is accepted
+//! The leader holds a lease: the one message of a subject in a bucket whose messages expire. It renews the lease by a message that is accepted
 //! only behind its last one, and whoever finds none takes it, so NATS decides between two who try. Nobody compares clocks of machines: a
 //! leader counts from before it asked, and gives up earlier than the server.
 //!
@@ -55,7 +55,7 @@ impl Leadership {
 pub(crate) enum Standing {
     /// This reactor.
     Leads,
-    /// That of this master.
+    /// The reactor of this master.
     Follows(String),
     /// Nobody, as far as is known here: the reason.
     Unknown(String),
@@ -71,7 +71,7 @@ struct Known {
     taken: Duration,
     /// What the others had published then is here: what the former leader did is known.
     is_settled: bool,
-    /// Who has it, and when that was seen.
+    /// Who holds it, and when that was seen.
     seen: Option<(String, Duration)>,
     /// When the lease was last read or renewed.
     heard: Option<Duration>,
@@ -83,7 +83,7 @@ struct Known {
 /// An election, shared by the thread that holds the lease and the reactor.
 #[derive(Debug)]
 pub(crate) struct Election {
-    /// Those with the same name elect one leader.
+    /// Reactors that give the same name elect one leader.
     pub(crate) name: String,
     own: MasterName,
     without_quorum: WithoutQuorum,
@@ -313,7 +313,7 @@ struct Candidate<'a> {
     cluster: &'a Cluster,
     lease: Leadership,
     has_read: &'a dyn Fn(u64) -> bool,
-    /// The number of the message by which this reactor has the lease.
+    /// The number of the message by which this reactor holds the lease.
     held: Option<u64>,
     /// The last message of the history when the lease was taken.
     behind: u64,

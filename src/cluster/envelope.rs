@@ -9,11 +9,11 @@
 //! the blocks, or a part of them, see crates/store/src/log/exchange.rs
 //! ```
 //!
-//! A message has as many blocks as fit. A block that is larger than a message is split.
+//! A message contains as many blocks as fit. A block that is larger than a message is split.
 //!
 //! # Invariant
 //!
-//! The blocks of an origin, in the order of the stream, have all its entries that are shared. `before` names the last entry before the
+//! The blocks of an origin, in the order of the stream, contain all its entries that are shared. `before` names the last entry before the
 //! block: a receiver that lacks entries knows which. A receiver drops the entries up to its mark.
 
 use std::collections::BTreeMap;

@@ -28,10 +28,10 @@ pub(crate) struct Told {
     pub(crate) parts: Vec<Vec<SharedHold>>,
 }
 
-/// The digest of the holds, which is made once for each version of them: a heartbeat every two seconds needs no look at all holds.
+/// The digest of the holds, which is made once for each version of them: a heartbeat every two seconds need not read all holds.
 #[derive(Debug, Default)]
 pub(crate) struct KnownDigest {
-    /// The version and its digest. Lock order: before those of the settings, which are read under it.
+    /// The version and its digest. Lock order: before the locks of the settings, which are read under it.
     known: Mutex<Option<(u64, String)>>,
 }
 

@@ -1,6 +1,6 @@
 //! One history of several masters over NATS JetStream: what the settings of a master mean there.
 //!
-//! The daemon of each master publishes the entries of its own master to a stream, and stores those of the others. The sink `cluster` of `engines` publishes,
+//! The daemon of each master publishes the entries of its own master to a stream, and stores the entries of the other masters. The sink `cluster` of `engines` publishes,
 //! a source of `ingest` receives; both connect by this module. docs/CLUSTER.md describes the whole.
 //!
 //! # Invariant

@@ -1,7 +1,7 @@
 //! The numbering of this store, which names its entries for the other masters together with their numbers.
 //!
 //! A sequence number is used once, even after a restore, which leaves out numbers ([`SkippedNumbers`]). The state directory of a host
-//! that was set back to a snapshot uses numbers again: what the stream has of this master then is more than the store, or another entry
+//! that was set back to a snapshot uses numbers again: the stream then contains more entries of this master than the store, or another entry
 //! under the same number. The store then begins a new numbering, so no entry has the name of another.
 //!
 //! # Invariant
@@ -52,7 +52,7 @@ impl Setting for Numbering {
 /// The numbering, as the outbox changes it and the inbox reads it.
 #[derive(Debug)]
 pub(crate) struct OwnNumbering {
-    /// Lock order: before those of the settings.
+    /// Lock order: before the locks of the settings.
     current: Mutex<Numbering>,
 }
 
@@ -73,8 +73,8 @@ impl OwnNumbering {
         self.current.lock().published(last, settings)
     }
 
-    /// Makes it agree with what the stream has of this master: before anything is published, and before messages of this master are taken
-    /// for those of this store.
+    /// Makes it agree with the messages of this master in the stream. Done before anything is published, and before such messages are taken
+    /// for messages of this store.
     pub(crate) fn agree(
         &self,
         cluster: &Cluster,
@@ -130,7 +130,7 @@ fn cursor(store: &Store) -> Result<SeqNo, StoreError> {
     Ok(outbox.map_or(SeqNo::FIRST, |one| one.record.cursor))
 }
 
-/// Whether the store was set back to an earlier state: the stream has a later entry of its own numbering, or another entry with that number.
+/// Whether the store was set back to an earlier state: the stream contains a later entry of its own numbering, or another entry with that number.
 fn is_set_back(store: &Store, last: u64, last_at: Micros) -> Result<bool, StoreError> {
     if last >= store.durable().0 {
         return Ok(true);

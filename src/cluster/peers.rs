@@ -1,10 +1,10 @@
-//! What this daemon knows of the other masters: up to where it has their histories, and whether they are alive.
+//! What this daemon knows of the other masters: how much of their histories is here, and whether they are alive.
 //!
-//! The outbox (a sink), the inbox (a source) and the calls that answer about jobs share it.
+//! The outbox (a sink), the inbox (a source) and the calls about jobs share it.
 //!
 //! # Invariant
 //!
-//! A mark says that this store has all entries of an origin up to a number, but for those that a gap record names. It moves only when the
+//! A mark says that this store contains all entries of an origin up to a number, except entries that a gap record names. It moves only when the
 //! entries are on disk.
 
 use std::collections::BTreeMap;
@@ -161,9 +161,9 @@ pub(crate) struct Links {
     pub(crate) inbox: Option<String>,
     /// What the stream keeps less than the settings say.
     pub(crate) differences: Vec<String>,
-    /// Another node that has this daemon's name.
+    /// Another node that uses this daemon's name.
     pub(crate) twin: Option<String>,
-    /// Another master that has this daemon's slot.
+    /// Another master that uses this daemon's slot.
     pub(crate) slot_twin: Option<String>,
 }
 
@@ -201,7 +201,7 @@ impl State {
 /// All masters of the shared history.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// The own name.
+    /// The name of this master.
     pub(crate) own: MasterName,
     slot: Option<String>,
     instance: String,
@@ -215,7 +215,7 @@ pub(crate) struct Peers {
 impl Mark {
     /// The name of its setting.
     pub(crate) fn name_of(origin: &str, epoch: &str) -> String {
-        // An origin may have a slash, an epoch has none.
+        // An origin may contain a slash, an epoch never does.
         format!("{epoch}/{origin}")
     }
 }
@@ -326,7 +326,7 @@ impl Peers {
         state.peers.entry(origin.to_owned()).or_default().missing += entries;
     }
 
-    /// Counts a message that was rejected. Without a master its subject is none of a master's.
+    /// Counts a message that was rejected. Without a master, no master publishes at its subject.
     pub(crate) fn rejected(&self, master: Option<&str>, why: &str) {
         let mut state = self.state.lock();
         let master = master.filter(|master| state.may_know(master));
@@ -437,7 +437,7 @@ impl Peers {
         state.links.twin.clone()
     }
 
-    /// The own slot, `k/n`.
+    /// The slot of this master, `k/n`.
     pub(crate) fn slot(&self) -> Option<&str> {
         self.slot.as_deref()
     }

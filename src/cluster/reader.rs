@@ -29,7 +29,7 @@ impl Cluster {
         let stream = connection.context.get_stream_no_info(stream).await;
         let stream = stream.map_err(|error| failed(&error))?;
 
-        // The last one of this name has another position. Mostly there is none.
+        // An earlier consumer of this name stands at another position. Mostly there is none.
         let name = self.subjects.consumer(&self.name);
         let _ = stream.delete_consumer(&name).await;
         let consumer = stream

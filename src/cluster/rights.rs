@@ -1,4 +1,4 @@
-//! What a user of NATS may do: what the daemon of a master needs, and what a server says that it has.
+//! What a user of NATS may do: what the daemon of a master needs, and the rights that a server reports.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::subject::{Subjects, covers};
 use crate::client::nats::Connection;
 use crate::model::MasterName;
 
-/// A server answers here what the user that asks may do.
+/// At this subject a server tells a user its rights.
 const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 
 /// What a master's user may do, as patterns of subjects.
@@ -86,7 +86,7 @@ struct Patterns {
 impl Patterns {
     /// Whether a subject, or all subjects of a pattern, are allowed.
     fn includes(&self, subject: &str) -> bool {
-        // What a pattern has for a wildcard is a token like any other.
+        // A wildcard in a pattern is a token like any other.
         let is_in = |patterns: &[String]| patterns.iter().any(|pattern| covers(pattern, subject));
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
     }

@@ -36,7 +36,7 @@ pub(crate) struct FoundStream {
     /// Servers that keep it, and the servers among them that are away or behind.
     pub(crate) servers: usize,
     pub(crate) servers_behind: Vec<String>,
-    /// In which it keeps less than the settings say.
+    /// The ways in which it keeps less than the settings say.
     pub(crate) differences: Vec<Difference>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Difference {
     Mirror,
     /// It does not keep what this master publishes.
     Subjects { found: Vec<String>, missing: String },
-    /// It has messages that no master published under their subject, by this part of its configuration.
+    /// It contains messages that no master published under their subject, by this part of its configuration.
     Copies { what: &'static str },
     /// One message can remove all others.
     Rollup,
@@ -99,7 +99,7 @@ impl Difference {
 }
 
 impl FoundStream {
-    /// In which it keeps less than the settings say, as far as it matters.
+    /// The ways in which it keeps less than the settings say, as far as they matter.
     pub(crate) fn shortcomings(&self) -> Vec<String> {
         let all = self.differences.iter();
         let matter = all.filter(|difference| !difference.is_made_up_for());

@@ -72,7 +72,7 @@ impl Places {
     }
 }
 
-/// The text is not YAML, or uses YAML that configurations do not support.
+/// The file is not YAML, or uses YAML that configurations do not support.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadYaml {
     pub(super) line: usize,
@@ -86,7 +86,7 @@ fn bad<T>(line: usize, problem: impl Into<String>) -> Result<T, BadYaml> {
     })
 }
 
-/// The value of a YAML text, read as a configuration file is.
+/// The value of a YAML string, read as a configuration file is.
 pub fn read_yaml(text: &str) -> Result<Json, Invalid> {
     match parse(text) {
         Ok(document) => Ok(document.value),

@@ -56,7 +56,7 @@ impl SocketChoice {
         given: &CliOverrides,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
-        // A flag or the environment has the last word, so the file is not needed.
+        // A flag or the environment has the last word, therefore the file is not needed.
         let is_named = given.socket.is_some() || environment.socket.is_some();
         let file = MainFile::find(given, environment).filter(|_| !is_named);
         // A client needs one key. An error elsewhere in the files must not keep it from the daemon.
@@ -250,7 +250,7 @@ fn merged(
     settings.config()
 }
 
-/// The settings of environment and flags by key, with their origins; the latter ones win.
+/// The settings of environment and flags by key, with their origins. Flags win.
 fn overrides(
     given: &CliOverrides,
     environment: &Environment,
@@ -602,7 +602,7 @@ fn in_file(path: &Path, line: usize, key: &str, problem: String) -> ConfigError 
     }
 }
 
-/// The error for a key that an earlier file has with another value.
+/// The error for a key to which an earlier file gives another value.
 fn duplicate(file: &Path, lines: &Lines, places: &Places, key: &str) -> ConfigError {
     let earlier = places.of(key).map_or_else(
         || "an earlier file".to_owned(),

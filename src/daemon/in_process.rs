@@ -1,6 +1,6 @@
 //! The daemon of a test, without a process: a store in a directory of its own, the parts that calls
-//! reach, and connections that are pairs within this process. It has no sources, listeners or
-//! threads but those of its store and its sinks.
+//! reach, and connections that are pairs within this process. It has no sources and no listeners,
+//! and no threads except for its store and its sinks.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -223,7 +223,7 @@ pub(crate) struct Stream {
     rest: Bytes,
 }
 
-/// A request with GET whose answer is read while it is made.
+/// A request with GET whose response is read while it is made.
 pub(crate) fn stream(to: &Http, path: &str, headers: &str) -> Stream {
     let from = Visitor::Network;
     let opened = open(to.routes.clone(), from, "GET", path, headers, b"");

@@ -248,7 +248,7 @@ impl Bus {
                         .link()
                         .change(|s| (s.connected, s.framing) = (false, None));
 
-                    // Connections that end at once must not be retried at full speed.
+                    // Connections that end immediately must not be retried at full speed.
                     if connection.settled {
                         backoff.reset();
                     }

@@ -1,8 +1,8 @@
 //! The inbox: the histories of the other masters, from the stream of NATS JetStream into the store.
 //!
-//! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads at once is one batch
-//! for `intake`. The next one is unpacked meanwhile, and follows when that is on disk: so the entries of an origin are stored in their
-//! order. It also sends and hears heartbeats.
+//! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads together is one batch
+//! for `intake`. The next batch is unpacked meanwhile, and follows when this one is on disk. Therefore the entries of an origin are stored in
+//! their order. It also sends and hears heartbeats.
 //!
 //! # Invariant
 //!
@@ -105,7 +105,7 @@ struct Taken {
     entries: u64,
     /// The marks once it is stored, and how many entries are of each.
     marks: BTreeMap<Line, (Mark, u64)>,
-    /// Entries that the stream did not have, by origin.
+    /// Entries that the stream did not contain, by origin.
     missed: Vec<(String, u64)>,
     /// The last message that is part of it.
     message: Option<u64>,
@@ -135,7 +135,7 @@ impl Storing {
 pub(crate) struct Inbox {
     parts: InboxParts,
     place: Place,
-    /// Entries behind the marks that the log has.
+    /// Entries behind the marks that the log contains.
     stored: Stored,
     open_blocks: OpenBlocks,
     /// Origins with a message of another release, and its number: they wait for that release.
@@ -292,7 +292,7 @@ impl Inbox {
         self.open_blocks.clear();
         self.waiting.clear();
 
-        // First, because what the stream has of this daemon's master may be of another state of this store.
+        // First, because the messages of this master in the stream may be of another state of this store.
         let newest = cluster.newest_of_own(connection).await?;
         let failed = |error: StoreError| error.to_string();
         let InboxParts {
@@ -305,7 +305,7 @@ impl Inbox {
         // A restored store may have later marks than entries.
         let restores = self.parts.store.skipped().len();
         if self.place.restores != restores {
-            // Everything that the stream has is compared with the log.
+            // Every message in the stream is compared with the log.
             self.parts
                 .peers
                 .forget_marks(self.parts.store.settings())
@@ -328,7 +328,7 @@ impl Inbox {
         // If the log has nothing beyond the marks, nothing can arrive twice.
         self.place.is_refilled &= !self.stored.is_empty();
         self.is_unmarked = false;
-        // The log has entries that the marks do not have, until the stream is read up to here.
+        // The log contains entries beyond the marks, until the stream is read up to here.
         if !self.stored.is_empty() || self.place.message < self.place.compared_upto {
             self.place.compared_upto = found.last;
         }
@@ -369,7 +369,7 @@ impl Inbox {
         }
     }
 
-    /// Forgets which entries the log has beyond the marks once none of them can come any more; `last` is the last message at the start.
+    /// Forgets which entries the log contains beyond the marks once none of them can come any more; `last` is the last message at the start.
     fn forget_compared(&mut self, last: u64) {
         if self.stored.is_empty() {
             return;
@@ -493,7 +493,7 @@ impl Inbox {
         }
 
         let line = (header.origin.clone(), header.epoch.clone());
-        // The newest state counts: this batch, then the one that is being stored, then what is on
+        // The newest state counts: this batch, then the batch that is being stored, then what is on
         // disk.
         let of_taken = taken.marks.get(&line).map(|(mark, _)| mark.number);
         let of_storing = || {
@@ -752,14 +752,14 @@ impl Inbox {
         self.parts.store.settings().put("", &self.place, save)
     }
 
-    /// What the marks say is before the end of the log, whatever comes next; but not while the log has what they do not say.
+    /// All that the marks count is before the end of the log, whatever comes next, unless the log contains entries beyond them.
     fn count_upto_end(&mut self) {
         if self.is_compared() {
             self.place.upto = self.parts.store.durable();
         }
     }
 
-    /// Whether the marks have all entries of peers that the log has.
+    /// Whether the marks count all entries of peers in the log.
     fn is_compared(&self) -> bool {
         let is_read = self.place.message >= self.place.compared_upto;
         is_read && !self.is_unmarked && self.stored.is_empty()
@@ -826,7 +826,7 @@ fn check(kind: Kind, origin: &str, number: u64) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Sends heartbeats and hears those of the others, until an error.
+/// Sends heartbeats and hears the heartbeats of the other masters, until an error.
 async fn beats(
     parts: InboxParts,
     connection: &Connection,

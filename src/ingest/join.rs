@@ -1,4 +1,4 @@
-//! What the store of a peer has of the shared history, copied into the own store: for what the stream does not have any more.
+//! Copies the shared history from the store of a peer into this store, for entries that the stream no longer contains.
 //!
 //! # Invariant
 //!
@@ -50,7 +50,7 @@ pub(crate) enum JoinError {
 }
 
 impl Joining<'_> {
-    /// Copies what the store of the master `peer` has.
+    /// Copies the shared entries in the store of the master `peer`.
     pub(crate) fn copy(&self, from: &Store, peer: &MasterName) -> Result<Joined, JoinError> {
         let numbering = from.settings().get::<Numbering>("");
         let numbering = numbering.and_then(|found| found.value);

@@ -135,7 +135,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 
 /// A YAML value on one line. Text is bare where that is unambiguous, else quoted as in JSON.
 fn scalar(value: &Json) -> String {
-    // Lists and mappings within a value stay on its line, which has the origin as a comment.
+    // Lists and mappings within a value stay on its line, which ends with the origin as a comment.
     match value {
         Json::String(text) if is_bare(text) => text.clone(),
         Json::Object(map) => {

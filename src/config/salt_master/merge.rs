@@ -21,7 +21,7 @@ const INCLUDE_DEPTH_MAX: usize = 16;
 pub(super) struct Reader {
     pub(super) files: Vec<PathBuf>,
     pub(super) notes: Vec<Note>,
-    /// A file in a directory of included files, read as if it had this text, or as if it did not exist.
+    /// A file in a directory of included files, read as if it had this content, or as if it did not exist.
     pub(super) overlay: Option<(PathBuf, Option<String>)>,
 }
 
@@ -250,7 +250,7 @@ pub(super) fn repack(value: &Value) -> Option<Map> {
     }
 }
 
-/// The text of a key, as Python's `str()` gives it.
+/// A key as a string, as Python's `str()` gives it.
 pub(super) fn key_text(key: &Key) -> String {
     key.0.python_str()
 }

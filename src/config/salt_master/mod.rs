@@ -141,7 +141,7 @@ impl SaltMaster {
         Self::read_by(Reader::default(), conf_file, role)
     }
 
-    /// Reads a master's files as they will be once `file`, in the directory of included files, has this text or is removed.
+    /// Reads a master's files as they will be once `file`, in the directory of included files, has this content or is removed.
     pub fn read_with(conf_file: &Path, file: &Path, text: Option<&str>) -> Self {
         let overlay = Some((file.to_owned(), text.map(str::to_owned)));
         Self::read_by(
@@ -317,7 +317,7 @@ impl SaltMaster {
         }
     }
 
-    /// The strings of a list option; a single text is a list of one.
+    /// The strings of a list option; a single string is a list of one.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         match self.option(name) {
             Some(Value::Str(one)) => vec![one],
@@ -522,7 +522,7 @@ fn below_root(path: &str, root: &str) -> String {
     format!("{root}/{}", path.trim_start_matches('/'))
 }
 
-/// Converts environments to text names with lists of directories, and expands patterns.
+/// Converts the names of environments to strings and their directories to lists, and expands patterns.
 fn normal_roots(roots: &Map) -> Map {
     let mut normal = Map::default();
     for (env, dirs) in roots {
