@@ -95,7 +95,7 @@ impl DeadLetter {
         }
     }
 
-    /// Its place among those of its sink: by sequence number, then by id.
+    /// Its place among the letters of its sink: by sequence number, then by id.
     fn name(&self) -> String {
         format!("{:020}/{}", self.seq, self.id)
     }
@@ -124,14 +124,14 @@ impl DeadLetter {
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     settings: Arc<Settings>,
-    /// First part of the names: that of the sink, and a slash.
+    /// The first part of the names: the sink's name and a slash.
     prefix: String,
-    /// Held from the look at a letter to its change. Lock order: before those of the settings.
+    /// Held from the look at a letter to its change. Lock order: before the locks of the settings.
     changing: Mutex<()>,
 }
 
 impl DeadLetters {
-    /// Those of a sink.
+    /// The dead letters of a sink.
     pub(crate) fn of(settings: Arc<Settings>, sink: &str) -> Self {
         Self {
             settings,

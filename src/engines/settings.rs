@@ -36,7 +36,7 @@ pub(crate) struct SinkSettings {
     pub(crate) order: SinkOrder,
     /// Repeated deliveries.
     pub(crate) retry: RetrySettings,
-    /// Redaction, besides that of `ingest.redact`.
+    /// Redaction in addition to `ingest.redact`.
     pub(crate) redact: Vec<RedactRule>,
     pub(crate) rate: Option<Rate>,
     /// The configuration of these settings, for comparison.
@@ -282,7 +282,7 @@ fn filter(scopes: Json, condition: Json) -> Result<EntryFilter, Invalid> {
     read_options(&Json::Object(filter))
 }
 
-/// The values of the preset, if any, replaced by those of the sink itself.
+/// The values of the preset, if any, replaced by the values that the sink gives itself.
 fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> {
     let mut own = given.clone();
 
@@ -336,7 +336,7 @@ pub(super) mod tests {
     use crate::config::tests::{in_directory, without};
     use crate::engines::script;
 
-    /// The sinks of a file with this text.
+    /// The sinks of a file with this content.
     pub(in crate::engines) fn load(text: &str) -> Result<Vec<SinkSettings>, String> {
         let (config, dir) = in_directory(text)?;
         let again = config.to_yaml();

@@ -1,4 +1,4 @@
-//! Calls about how long states take: those of one job, and those of a time.
+//! Calls about how long states take, of one job or of a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;

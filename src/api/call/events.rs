@@ -194,7 +194,7 @@ impl Scan {
     }
 }
 
-/// The text, unless it is empty.
+/// The string, unless it is empty.
 fn text(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -497,7 +497,7 @@ impl Wait for Follow {
     }
 }
 
-/// Which events to follow, and how many at once.
+/// Which events to follow, and how many at a time.
 #[derive(Clone)]
 pub(in crate::api) struct FollowFrom {
     pub(in crate::api) filter: EntryFilter,

@@ -261,7 +261,7 @@ impl Run for Test {
     }
 }
 
-/// The beginning of a long text.
+/// The beginning of a long string.
 fn shown(text: &str) -> &str {
     text.get(..text.floor_char_boundary(SINK_SHOWN_BYTES_MAX))
         .unwrap_or_default()
@@ -473,7 +473,7 @@ pub(crate) struct LettersArgs {
 }
 
 impl LettersArgs {
-    /// Changes these dead letters, and answers with their number.
+    /// Changes these dead letters, and returns their number.
     fn counted(
         self,
         engines: &Engines,

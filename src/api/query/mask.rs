@@ -130,7 +130,7 @@ const HTTP_STATUSES: [(&str, &str); 19] = [
     ("505", "HTTP"),
 ];
 
-/// The status code and the reason phrase's first letter that a text begins with, as in `404 Not Found` (RFC 9112, section 4). It
+/// The status code and the reason phrase's first letter that a string begins with, as in `404 Not Found` (RFC 9112, section 4). It
 /// names the cause, and is not one of the numbers that differ.
 fn http_status(text: &str, before: char) -> Option<&str> {
     if before.is_alphanumeric() {
@@ -145,7 +145,7 @@ fn http_status(text: &str, before: char) -> Option<&str> {
         .flatten()
 }
 
-/// The bytes of the number that a text begins with: digits, or a word of hexadecimal digits.
+/// The bytes of the number that a string begins with: digits, or a word of hexadecimal digits.
 fn number_len(text: &str, before: char) -> Option<usize> {
     if !before.is_alphanumeric() {
         let is_word = |c: char| c.is_ascii_alphanumeric();

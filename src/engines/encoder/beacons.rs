@@ -243,7 +243,7 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
             );
         }
 
-        // A pair of value and unit, as in `/proc/meminfo`, is one number; any other map has
+        // A pair of value and unit, as in `/proc/meminfo`, is one number. Any other map contains
         // several.
         Json::Object(map) => match (map.get("value"), map.get("unit").and_then(Json::as_str)) {
             (Some(Json::String(text)), Some(unit)) => {

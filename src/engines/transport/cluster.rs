@@ -154,7 +154,7 @@ impl Transport for OutboxTransport {
 }
 
 impl OutboxTransport {
-    /// Connects, and compares what the stream has of this master with the store. `None` if the sink has to go back to an earlier place.
+    /// Connects, and compares the newest message of this master in the stream with the store. `None` if the sink has to go back to an earlier place.
     fn connect(&self) -> Result<Option<Open>, String> {
         let OutboxParts {
             cluster,
@@ -188,7 +188,7 @@ impl OutboxTransport {
         }
         peers.found_stream(stream.shortcomings());
 
-        // The rest is for the header, which has names of limited length.
+        // The rest is for the header, which contains names of limited length.
         let most = usize::try_from(stream.message_bytes_max).unwrap_or(usize::MAX);
         let payload_max = most.saturating_sub(HEADER_ROOM).max(1);
         Ok(Some(Open {
@@ -279,8 +279,8 @@ impl OutboxTransport {
                 .expected_stream(stream)
         };
 
-        // Only behind the last message that is known of this master: the stream may have been made anew meanwhile, and what was published
-        // before is republished first; or another node has this name.
+        // Only behind the last message that is known of this master: the stream may have been recreated meanwhile, and what was published
+        // before is republished first. Or another node uses this name.
         let mut messages = messages.into_iter().map(message);
         if let Some(first) = messages.next() {
             let first = first.expected_last_subject_sequence(last);
@@ -292,7 +292,7 @@ impl OutboxTransport {
             last = stored(sent).await?;
         }
 
-        // All others are sent before their first acknowledgement is awaited, so a batch takes two round trips.
+        // All others are sent before their first acknowledgement is awaited. A batch thus takes two round trips.
         let mut waiting = Vec::new();
         for message in messages {
             let sent = connection
@@ -354,7 +354,7 @@ impl OutboxTransport {
     }
 }
 
-/// Room for the header of a message and those of NATS.
+/// Room for the header of a message and the headers of NATS.
 const HEADER_ROOM: usize = 4 * 1024;
 
 /// The number of a message once it is stored.
@@ -363,9 +363,9 @@ async fn stored(acknowledgement: PublishAckFuture) -> Result<u64, String> {
     Ok(stored.sequence)
 }
 
-/// Whether a job is one that is not shared, for an entry that does not say its function.
+/// Whether an entry that does not say its function is of a job that is not shared.
 pub(in crate::engines) fn is_of_question(store: &Store, jid: &str) -> bool {
-    // Without a response it is shared: a peer that has too much has nothing wrong.
+    // If the store cannot tell, it is shared, because an entry too many is no error at a peer.
     let row = store.job_row(jid).ok().flatten();
     row.is_some_and(|row| msgpack::as_text(&row.fun) == Some(Entries::QUESTION))
 }

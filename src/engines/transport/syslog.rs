@@ -479,7 +479,7 @@ mod tests {
         let path = dir.path().join("log");
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        // The backlog of zero has room for one.
+        // A backlog of zero leaves room for one.
         let _waiting = UnixStream::connect(&path).unwrap();
         let address = format!("unix:{}", path.display());
         let (report, outcome) = std::sync::mpsc::sync_channel(1);
@@ -568,7 +568,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("Connection refused"), "{error}");
-        // A receiver that never answers the greeting of TLS.
+        // A receiver that never responds to the greeting of TLS.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = transport(&format!("tls://{}", silent.local_addr().unwrap()))
             .check()

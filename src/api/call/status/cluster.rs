@@ -71,7 +71,7 @@ fn master(view: PeerView, window: Duration) -> MasterRow {
     }
 }
 
-/// Adds why the shared history is not well. The sink that publishes this master's part of it has no reasons of its own.
+/// Adds why the shared history is not well. The sink that publishes this master's part gives no separate reasons.
 pub(super) fn reasons(found: &mut Reasons, status: &Status) {
     let Some(row) = &status.cluster else {
         return;

@@ -1,7 +1,7 @@
-//! The status of the daemon: one typed answer for the call `status`, the command line and HTTP.
+//! The status of the daemon: one typed response for the call `status`, the command line and HTTP.
 //!
-//! Every field has a default, so that a client can read the response of another release. Rates
-//! are numbers per 1000 s, because answers contain no floats.
+//! Every field has a default, with which a client can read the response of another release. Rates
+//! are numbers per 1000 s, because responses contain no floats.
 
 mod answer;
 mod cluster;

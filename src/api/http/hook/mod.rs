@@ -6,7 +6,7 @@
 //! data   {"headers": {<name>: <value>}, "body": <bytes>, "_stamp": <time>}
 //! ```
 //!
-//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by
+//! Names of headers are spelled as in that engine (`Content-Type`), and repeated headers are joined by
 //! commas. `http.hook_headers` can restrict them.
 //!
 //! # Invariant

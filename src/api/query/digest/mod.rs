@@ -2,7 +2,7 @@
 //! again.
 //!
 //! It is derived from the log when somebody asks, segment by segment, the newest entries first, and kept in memory. A call that finds much
-//! unread derives a part; its answer says since when it is complete, and the next call continues.
+//! unread derives a part; its response says since when it is complete, and the next call continues.
 //!
 //! # Invariant
 //!
@@ -103,7 +103,7 @@ struct State {
     read: HashMap<SegmentName, Range<SeqNo>>,
     /// By job and minion.
     runs: HashMap<(Arc<str>, Arc<str>), RunRow>,
-    /// Each text once.
+    /// Each string once.
     texts: HashSet<Arc<str>>,
     causes: HashSet<Arc<Cause>>,
     /// The durations of states by day since 1970, by id and function.
@@ -160,7 +160,7 @@ impl State {
         }
     }
 
-    /// Drops strings and causes that no run has any more.
+    /// Drops strings and causes of which no run is left.
     fn sweep(&mut self) {
         self.causes.retain(|cause| Arc::strong_count(cause) > 1);
         self.texts.retain(|text| Arc::strong_count(text) > 1);

@@ -87,7 +87,7 @@ impl ParamKind {
 impl Param {
     /// The argument with the value of this parameter.
     fn argument(&self, value: &Json) -> Result<Json, HttpError> {
-        // In a query every value is text; in a JSON body it may have its type. Both are accepted
+        // In a query every value is a string. In a JSON body it may have its type. Both are accepted
         // everywhere.
         let text = value.as_str();
         let expected =
