@@ -241,7 +241,9 @@ impl Peers {
                 peer.marks.insert(epoch.to_owned(), mark);
             }
         }
+
         state.links.inbox = Some("not connected yet".to_owned());
+
         Self {
             own,
             slot,

@@ -69,6 +69,7 @@ impl Environment {
         Self {
             service_state_dir: first("STATE_DIRECTORY"),
             service_runtime_dir: first("RUNTIME_DIRECTORY"),
+            // The effective user, with whose rights paths are opened.
             root: rustix::process::geteuid().is_root(),
             home: path("HOME"),
             xdg_config_home: xdg("XDG_CONFIG_HOME"),

@@ -144,6 +144,7 @@ impl Reader {
                 text,
                 is_plain: true,
             } => Ok(plain(text)),
+            // Without quotes such a value would be null, which stands for the default.
             Content::Scalar { text, .. } if text.is_empty() || text.contains('\0') => bad(
                 line,
                 format!("{path}: {text:?} is not accepted; give a string without null characters"),

@@ -342,6 +342,7 @@ impl Daemon {
         let links = watches.iter().map(|watch| watch.link().clone()).collect();
         let firer = Arc::new(Firer::new(links, clock.clone()));
 
+        // Before the reactor, which asks the election whether it may act.
         let history = History::open(
             (config, &engines::master_id(config)),
             &store,

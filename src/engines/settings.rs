@@ -206,6 +206,7 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     let source = Json::Object(merged.clone());
     let given: GivenSink = read_options(&source)?;
 
+    // Named here, because serde would not mention the preset.
     for (key, value) in [("encoder", &given.encoder), ("transport", &given.transport)] {
         if value.is_null() {
             return Err(Invalid::new(

@@ -296,6 +296,7 @@ pub(super) fn missing_returns(
     let mut found = MissingReturns::default();
     let mut entries = 0;
 
+    // One more than is checked shows whether jobs are left out.
     let newest = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
     // A limited reader's list can end early.
     found.skipped.jobs_skipped = newest.next.is_some();
@@ -517,6 +518,7 @@ pub(crate) fn minions_list(
         };
         ids.drain(..passed);
     }
+    // One more than is shown tells whether a page follows.
     ids.truncate(filter.limit.saturating_add(1));
 
     // As above, of the page alone.

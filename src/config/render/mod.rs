@@ -103,6 +103,7 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
         // A key without a value cannot be written, but is listed.
         Json::Null => line(text, format_args!("{indent}# {name}: not set  # {origin}")),
 
+        // An empty list has no block form, and is written as `[]` below.
         Json::Array(items) if !items.is_empty() => {
             line(text, format_args!("{indent}{name}:  # {origin}"));
             for item in items {

@@ -532,6 +532,7 @@ fn normal_roots(roots: &Map) -> Map {
             _ => &[],
         };
 
+        // Salt expands patterns once, when it reads its configuration.
         let mut spread = Vec::new();
         for dir in dirs {
             match dir {

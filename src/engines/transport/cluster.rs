@@ -255,6 +255,8 @@ impl OutboxTransport {
 
         metrics.cluster_entries_sent.add(entries);
         metrics.cluster_bytes_sent.add(bytes);
+        // Behind the acknowledgements, because heartbeats tell the others up to where it is
+        // published.
         numbering
             .published(own.published, store.settings())
             .map_err(|error| error.to_string())?;

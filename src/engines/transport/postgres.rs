@@ -274,6 +274,7 @@ impl Connection {
             .port(settings.port)
             .dbname(&settings.database)
             .user(&settings.user)
+            // The server lists its sessions by this name.
             .application_name("saltcellar")
             .connect_timeout(settings.timeout);
 

@@ -194,6 +194,8 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
         free_bytes: space.free,
         total_bytes: space.total,
         bytes_per_day: growth.iter().map(|class| class.per_day).sum(),
+        // Below this mark the oldest segments are deleted early, therefore only the space above it
+        // counts.
         days_left: days_left(&growth, space.free.saturating_sub(space.low)),
     }
 }

@@ -118,6 +118,7 @@ impl Rotation {
         }
 
         if let Some(keep) = self.keep {
+            // Listed again, because compression has renamed files.
             let all = rotated(path)?;
             // The names sort by time.
             let surplus = all.len().saturating_sub(keep as usize);
