@@ -110,6 +110,7 @@ pub(crate) fn hear(
         .filter_map(SharedHold::into_change)
         .collect();
     let nameless = count - changes.len();
+
     let merged = store.merge_holds(peers.own.as_str(), changes)?;
 
     if merged.taken > 0 {
@@ -120,11 +121,13 @@ pub(crate) fn hear(
             "holds of another master taken over"
         );
     }
+
     let invalid = merged.invalid + nameless;
     if invalid > 0 {
         let why = format!("holds that no release makes ({invalid})");
         peers.rejected(Some(sender.as_str()), &why);
     }
+
     if merged.beyond_limit > 0 {
         let why = format!(
             "{} holds beyond the {HOLDS_SHARED_MAX} that all masters together may have",

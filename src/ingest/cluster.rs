@@ -433,6 +433,7 @@ impl Inbox {
                 message.subject
             ))),
         };
+
         let (peers, metrics) = (&self.parts.peers, &self.parts.metrics);
         match outcome {
             Ok(()) => {}

@@ -71,6 +71,7 @@ impl Joining<'_> {
         let mut joined = Joined::default();
         let mut last = None;
         let mut next = SeqNo::FIRST;
+
         while next < from.durable() {
             let mut batch = Batch::default();
             let mut failed = None;
@@ -92,10 +93,12 @@ impl Joining<'_> {
                     Err(error) => failed = Some(error),
                 }
             })?;
+
             // The closure cannot end the reading itself.
             if let Some(error) = failed {
                 return Err(error.into());
             }
+
             joined.stored += batch.len() as u64;
             // On disk before the next batch is read, because the entries of an origin keep their
             // order.

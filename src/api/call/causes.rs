@@ -276,6 +276,7 @@ impl Groups {
         limit: usize,
     ) -> CausesPage {
         let total = self.by_cause.len() as u64;
+
         let row = |(cause, group): (Cause, Group)| {
             let (first, last) = group.times.unwrap_or_default();
             CauseRow {

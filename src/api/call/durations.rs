@@ -139,6 +139,7 @@ fn page(
     since: Option<Time>,
 ) -> DurationsPage {
     let total = spreads.len() as u64;
+
     let row = |((id, fun), spread): ((Arc<str>, Arc<str>), Spread)| {
         let median_ms = spread.percentile(50);
         let p95_ms = spread.percentile(95);
@@ -167,6 +168,7 @@ fn page(
         by_longest.then_with(|| (&one.id, &one.fun).cmp(&(&other.id, &other.fun)))
     });
     states.truncate(limit.unwrap_or(LIST_ROWS_MAX).min(LIST_ROWS_MAX));
+
     DurationsPage {
         states,
         total,

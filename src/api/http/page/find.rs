@@ -97,6 +97,7 @@ pub(super) async fn find(ask: &Ask<'_>) -> Result<Found, HttpError> {
         limit: Some(PAGE_FIND_ROWS),
         ..minions::ListArgs::default()
     };
+
     let listed = jobs::ListArgs {
         limit: Some(PAGE_OVERVIEW_ROWS),
         ..jobs::ListArgs::default()
