@@ -110,8 +110,8 @@ impl Client {
             id_next: 1,
         };
 
-        // Immediately, because the daemon closes a connection on which nothing arrives: the first call
-        // may be made much later.
+        // Immediately, because the daemon closes a connection on which nothing arrives: the first
+        // call may be made much later.
         client.send(&call::preamble(), 0)?;
         Ok(client)
     }

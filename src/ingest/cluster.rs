@@ -292,7 +292,8 @@ impl Inbox {
         self.open_blocks.clear();
         self.waiting.clear();
 
-        // First, because the messages of this master in the stream may be of another state of this store.
+        // First, because the messages of this master in the stream may be of another state of this
+        // store.
         let newest = cluster.newest_of_own(connection).await?;
         let failed = |error: StoreError| error.to_string();
         let InboxParts {

@@ -524,7 +524,8 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
         text(chunk, "client").unwrap_or_default(),
         text(chunk, "fun").unwrap_or_default(),
     );
-    // Nothing is passed to a master, therefore only functions that the archive can serve are accepted.
+    // Nothing is passed to a master, therefore only functions that the archive can serve are
+    // accepted.
     if !client.starts_with("runner") {
         return Err(HttpError::bad(format!(
             "client `{client:.50}` is not supported, only `runner` with {FUNCTIONS}"

@@ -523,8 +523,8 @@ fn spawn(sink: Sink) -> io::Result<JoinHandle<()>> {
     let thread_name = sink.thread_name.clone();
 
     let work = move || {
-        // The thread before this one may have a delivery in flight. In whatever order waiting threads
-        // get the lock, all but the newest have been stopped, and end at their first step.
+        // The thread before this one may have a delivery in flight. In whatever order waiting
+        // threads get the lock, all but the newest have been stopped, and end at their first step.
         let _turn = shared.turn.lock();
 
         // A panic is a bug of one transport or encoder; the sink stays stopped, because its state

@@ -281,8 +281,9 @@ impl OutboxTransport {
                 .expected_stream(stream)
         };
 
-        // Only behind the last message that is known of this master: the stream may have been recreated meanwhile, and what was published
-        // before is republished first. Or another node uses this name.
+        // Only behind the last message that is known of this master: the stream may have been
+        // recreated meanwhile, and what was published before is republished first. Or another node
+        // uses this name.
         let mut messages = messages.into_iter().map(message);
         if let Some(first) = messages.next() {
             let first = first.expected_last_subject_sequence(last);
@@ -294,7 +295,8 @@ impl OutboxTransport {
             last = stored(sent).await?;
         }
 
-        // All others are sent before their first acknowledgement is awaited. A batch thus takes two round trips.
+        // All others are sent before their first acknowledgement is awaited. A batch thus takes two
+        // round trips.
         let mut waiting = Vec::new();
         for message in messages {
             let sent = connection

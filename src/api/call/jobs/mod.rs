@@ -931,7 +931,8 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
             failed: answer.failed(),
             retcode: Stored::of(outcome.retcode),
             success: Stored::of(outcome.success),
-            // The states are listed one by one, therefore the value that contains them all is left out.
+            // The states are listed one by one, therefore the value that contains them all is left
+            // out.
             value: if found.states.is_empty() {
                 Stored::of(outcome.value).or_nil()
             } else {

@@ -296,8 +296,8 @@ impl SignedRequest<'_> {
                     &metrics.https_rejected_key_not_accepted,
                     no_key.to_string(),
                 ),
-                // The minion keeps its batch and resends it, because an unreadable file is a fault of
-                // this host.
+                // The minion keeps its batch and resends it, because an unreadable file is a fault
+                // of this host.
                 NoKey::Unreadable { .. } => {
                     metrics.https_rejected_key_unreadable.add(1);
                     self.log("unreadable key", &no_key.to_string());

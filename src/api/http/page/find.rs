@@ -119,7 +119,8 @@ pub(super) async fn find(ask: &Ask<'_>) -> Result<Found, HttpError> {
 
     // The minion, if nothing else can be meant.
     if let Some(Part::Shown(page)) = &minions {
-        // If many ids contain this string, the minion with exactly this id may be none of the first.
+        // If many ids contain this string, the minion with exactly this id may be none of the
+        // first.
         let is_known = async || {
             let minion = text.to_owned();
             let shown = ask.get::<minions::Show>(minions::ShowArgs { minion });

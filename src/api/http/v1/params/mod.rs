@@ -87,8 +87,8 @@ impl ParamKind {
 impl Param {
     /// The argument with the value of this parameter.
     fn argument(&self, value: &Json) -> Result<Json, HttpError> {
-        // In a query every value is a string. In a JSON body it may have its type. Both are accepted
-        // everywhere.
+        // In a query every value is a string. In a JSON body it may have its type. Both are
+        // accepted everywhere.
         let text = value.as_str();
         let expected =
             |what: &str| HttpError::bad(format!("parameter `{}`: expected {what}", self.name));
