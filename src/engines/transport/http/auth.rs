@@ -295,8 +295,8 @@ mod tests {
         );
         let basic = headers("basic: {user: u, password: 'file:DIR/password'}", &[]);
         assert_eq!(basic, one("authorization", "Basic dTpwYTpzcw=="));
-        // HMAC-SHA256 of the empty string with the key `t0ken`, as `openssl dgst -sha256 -hmac
-        // t0ken` makes it.
+        // HMAC-SHA256 of the empty string with the key `t0ken`, made by
+        // `openssl dgst -sha256 -hmac t0ken`.
         let hmac = headers(
             "hmac: {key: 'file:DIR/token', header: X-Sig, prefix: ~}",
             &[],
