@@ -9,7 +9,7 @@ use crate::model::{ReadLimits, Right};
 pub(crate) struct Caller {
     /// The effective user when the caller connected; `None` if the kernel does not report it.
     pub(crate) uid: Option<u32>,
-    /// The process id when the caller connected, if it is a process of this machine.
+    /// The process id when the caller connected, if it is a process of this host.
     pub(crate) pid: Option<u32>,
     /// The right of its token; without one the right follows from the user.
     pub(crate) granted: Option<Right>,

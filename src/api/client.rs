@@ -1,5 +1,5 @@
 //! The command line's client of the local socket: one connection, one call at a time, with limits
-//! for time, answer size and nesting depth. `docs/WIRE.md` defines the format.
+//! for time, response size and nesting depth. `docs/WIRE.md` defines the format.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -75,6 +75,7 @@ impl Client {
             },
         })?;
 
+        // Before anything is sent, because another user may have made this socket.
         match trust::objection(&stream, path) {
             Ok(None) => {}
             Ok(Some(why)) => {
@@ -109,8 +110,8 @@ impl Client {
             id_next: 1,
         };
 
-        // At once, because the daemon closes a connection on which nothing arrives: the first call
-        // may be made much later.
+        // Immediately, because the daemon closes a connection on which nothing arrives: the first
+        // call may be made much later.
         client.send(&call::preamble(), 0)?;
         Ok(client)
     }
@@ -192,7 +193,7 @@ impl Client {
         &mut self,
     ) -> Result<(u64, Result<Vec<u8>, ClientError>), ClientError> {
         let frame = self.receive_frame()?;
-        // A response without an id is about the connection: no other answers follow.
+        // A response without an id is about the connection: no other responses follow.
         let Some(id) = Parts::read(&frame)?.id else {
             let what = read_answer(&frame, 0).err();
             return Err(what.unwrap_or_else(|| {
@@ -304,7 +305,7 @@ fn decoded_as<C: Call>(answer: &[u8]) -> Result<C::Answer, ClientError> {
     msgpack::decode(answer).map_err(|error| of_call::<C>(&error))
 }
 
-/// An error of this call's arguments or answer.
+/// An error of this call's arguments or response.
 fn of_call<C: Call>(error: &dyn std::fmt::Display) -> ClientError {
     ClientError::Protocol(format!("{}: {error}", C::NAME))
 }
@@ -334,6 +335,7 @@ impl<'a> Parts<'a> {
         let ((count, id, good, value), is_whole) =
             read().map_err(|error| ClientError::Protocol(format!("not a response: {error}")))?;
         let is_good = msgpack::as_bool(good);
+        // An error about the connection itself has no id.
         let number = msgpack::as_int(id).and_then(|id| u64::try_from(id).ok());
 
         match is_good {

@@ -39,7 +39,7 @@ pub(crate) struct ListenerStatus {
     pub(crate) peers: usize,
 }
 
-/// The connections of an address: how many it has, and how many are free.
+/// The connections of an address: how many there are, and how many are free.
 #[derive(Debug, Clone)]
 pub(crate) struct Slots {
     pub(crate) all: usize,
@@ -84,7 +84,7 @@ impl ListenerMonitor {
         self.0.lock().0.state = state;
     }
 
-    /// Changes several of its values at once.
+    /// Changes several of its values together.
     pub(crate) fn change(&self, change: impl FnOnce(&mut ListenerStatus)) {
         change(&mut self.0.lock().0);
     }

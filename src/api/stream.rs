@@ -150,8 +150,8 @@ impl<H> AnswerWriter<H> {
             return;
         }
 
-        // Behind a waiting answer this one would overtake it, or land in the middle of a frame.
-        // `try_write` does not block, so the lock is held for a moment.
+        // While another response waits, this one would overtake it, or land in the middle of a
+        // frame. `try_write` does not block, so the lock is held for a moment.
         if at_once && !queue.busy && queue.waiting.is_empty() {
             match self.to.try_write(&answer.frame) {
                 Ok(count) if count == answer.frame.len() => return,

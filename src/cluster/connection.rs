@@ -1,6 +1,6 @@
 //! A master's connection to the servers of NATS.
 //!
-//! Answers arrive at subjects that no other master's user may subscribe to, see [`super::subject`].
+//! Responses arrive at subjects that no other master's user may subscribe to, see [`super::subject`].
 
 use super::Cluster;
 use crate::client::nats::Connection;

@@ -1,6 +1,6 @@
 //! The election of one reactor among several masters.
 //!
-//! The leader has a lease: the one message of a subject in a bucket whose messages expire. It renews the lease by a message that is accepted
+//! The leader holds a lease: the one message of a subject in a bucket whose messages expire. It renews the lease by a message that is accepted
 //! only behind its last one, and whoever finds none takes it, so NATS decides between two who try. Nobody compares clocks of machines: a
 //! leader counts from before it asked, and gives up earlier than the server.
 //!
@@ -55,7 +55,7 @@ impl Leadership {
 pub(crate) enum Standing {
     /// This reactor.
     Leads,
-    /// That of this master.
+    /// The reactor of this master.
     Follows(String),
     /// Nobody, as far as is known here: the reason.
     Unknown(String),
@@ -73,7 +73,7 @@ struct Known {
     term: u64,
     /// What the others had published then is here: what the former leader did is known.
     is_settled: bool,
-    /// Who has it, and when that was seen.
+    /// Who holds it, and when that was seen.
     seen: Option<(String, Duration)>,
     /// When the lease was last read or renewed.
     heard: Option<Duration>,
@@ -85,7 +85,7 @@ struct Known {
 /// An election, shared by the thread that holds the lease and the reactor.
 #[derive(Debug)]
 pub(crate) struct Election {
-    /// Those with the same name elect one leader.
+    /// Reactors that give the same name elect one leader.
     pub(crate) name: String,
     own: MasterName,
     without_quorum: WithoutQuorum,
@@ -116,6 +116,8 @@ impl Election {
                 is_settled: false,
                 seen: None,
                 heard: None,
+                // Both hold until something else is known: a reactor that was not checked must not
+                // lead.
                 problem: "not connected yet".to_owned(),
                 unfit: Some("the reactor has not started yet".to_owned()),
             }),
@@ -126,6 +128,8 @@ impl Election {
     pub(crate) fn standing(&self) -> Standing {
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
         let known = self.known.lock();
+        // The lease alone is not enough. Without the former leader's records its reactions would be
+        // made again.
         if known.is_settled && known.holds(now, wall) {
             return Standing::Leads;
         }
@@ -144,6 +148,8 @@ impl Election {
             return Standing::Leads;
         }
 
+        // While NATS is silent, nothing else is known of the other masters, therefore its problem
+        // comes first.
         let why = match &known.unfit {
             _ if is_silent || known.heard.is_none() => known.problem.clone(),
             Some(unfit) => format!("no reactor leads, and this one cannot: {unfit}"),
@@ -207,6 +213,8 @@ impl Election {
 
         let log = LogOnce::every(ELECTION_EXPIRY * 6);
         while !drain.is_stopping() {
+            // Each connection begins without a lease and reads it, because a write may have arrived
+            // although its response was lost.
             let mut candidate = Candidate {
                 election: self,
                 cluster,
@@ -259,6 +267,7 @@ impl Cluster {
             format!("cannot use the bucket {bucket}: {why}")
         };
 
+        // An existing bucket is never changed, therefore its expiry is read and not assumed.
         let found = match context.get_stream(&name).await {
             Ok(found) => found.cached_info().config.clone(),
             Err(error) if is_missing(&error) => {
@@ -273,6 +282,8 @@ impl Cluster {
             Err(error) => return Err(failed(&with_cause(&error))),
         };
 
+        // A lease that expires before its holder gives up would allow two leaders. With one that
+        // lasts much longer nobody acts after a crash.
         let expiry = found.max_age;
         if !(ELECTION_EXPIRY..=ELECTION_EXPIRY_MAX).contains(&expiry) {
             let why = format!(
@@ -313,7 +324,7 @@ struct Candidate<'a> {
     cluster: &'a Cluster,
     lease: Leadership,
     has_read: &'a dyn Fn(u64) -> bool,
-    /// The number of the message by which this reactor has the lease.
+    /// The number of the message by which this reactor holds the lease.
     held: Option<u64>,
     /// The last message of the history when the lease was taken.
     behind: u64,
@@ -335,10 +346,12 @@ impl Candidate<'_> {
         let bucket = self.cluster.leases(&connection).await?;
 
         while !drain.is_stopping() {
+            // A step that takes longer could not renew the lease while it is valid.
             let step = self.step(&connection, &bucket);
             let step = tokio::time::timeout(ELECTION_VALID, step).await;
             step.map_err(|_| format!("no response within {} s", ELECTION_VALID.as_secs()))
                 .and_then(|step| step)
+                // A missing right is reported separately. The request itself only ends late.
                 .map_err(|why| connection.last_error().unwrap_or(why))?;
             drain_for(drain, ELECTION_RENEWAL).await;
         }
@@ -347,6 +360,8 @@ impl Candidate<'_> {
     }
 
     async fn step(&mut self, connection: &Connection, bucket: &Stream<()>) -> Result<(), String> {
+        // Given up before it is renewed: a leader that cannot act would keep all others from
+        // acting.
         let unfit = self.election.known.lock().unfit.clone();
         if let Some(why) = unfit
             && self.held.is_some()
@@ -359,6 +374,7 @@ impl Candidate<'_> {
             return self.give_up(connection).await;
         }
 
+        // No read is necessary, because the server accepts the renewal only behind this message.
         if let Some(last) = self.held {
             return self.write(connection, last).await;
         }
@@ -376,6 +392,8 @@ impl Candidate<'_> {
             let mut known = self.election.known.lock();
             known.heard = Some(now);
             known.seen = found.filter(|_| !is_free).map(|found| (found.leader, now));
+            // Another master has it, even if a lease of an earlier connection still counts as valid
+            // here.
             if known.seen.is_some() {
                 known.held = None;
             }
@@ -435,6 +453,7 @@ impl Candidate<'_> {
                 Ok(())
             }
             Err(NotWritten::Lost) => {
+                // Losing a race for a free lease is normal. Only a leader is replaced.
                 if self.held.is_some() {
                     tracing::warn!(
                         election = self.election.name,
@@ -444,6 +463,7 @@ impl Candidate<'_> {
                 self.forget();
                 Ok(())
             }
+            // What is held stays valid until it ends: the server may have stored the renewal.
             Err(NotWritten::Failed(why)) => Err(why),
         }
     }

@@ -9,11 +9,11 @@
 //! the blocks, or a part of them, see crates/store/src/log/exchange.rs
 //! ```
 //!
-//! A message has as many blocks as fit. A block that is larger than a message is split.
+//! A message contains as many blocks as fit. A block that is larger than a message is split.
 //!
 //! # Invariant
 //!
-//! The blocks of an origin, in the order of the stream, have all its entries that are shared. `before` names the last entry before the
+//! The blocks of an origin, in the order of the stream, contain all its entries that are shared. `before` names the last entry before the
 //! block: a receiver that lacks entries knows which. A receiver drops the entries up to its mark.
 
 use std::collections::BTreeMap;
@@ -71,8 +71,10 @@ impl Header {
     pub(crate) fn message(&self, blocks: &[&[u8]]) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a header is JSON");
         let len: usize = blocks.iter().map(|block| block.len()).sum();
+        // Two more bytes: the space and the line break around the JSON.
         let mut message = Vec::with_capacity(MAGIC.len() + CRC_LEN + json.len() + len + 2);
         message.extend_from_slice(MAGIC.as_bytes());
+        // Replaced below, because the checksum covers all bytes behind it.
         message.extend_from_slice(&[b'0'; CRC_LEN]);
         message.push(b' ');
         message.extend_from_slice(json.as_bytes());
@@ -93,6 +95,7 @@ impl Header {
     /// Reads a message: what it says, and its part of the block.
     pub(crate) fn read(message: &[u8]) -> Result<(Self, &[u8]), Rejected> {
         let Some(rest) = message.strip_prefix(MAGIC.as_bytes()) else {
+            // A later form makes the receiver wait for an upgrade. Anything else is skipped.
             let number = message.strip_prefix(MAGIC_OF_ALL.as_bytes());
             let is_ours = number.is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_digit));
             let begin = message.get(..MAGIC.len()).unwrap_or(message);
@@ -167,6 +170,7 @@ impl OpenBlocks {
     /// Adds the part in a message; returns the block when it is whole. A part that does not continue the last one restarts, or is
     /// dropped if it is not a first one.
     pub(crate) fn add(&mut self, message: u64, header: Header, part: &[u8]) -> Option<WholeBlock> {
+        // Removed in any case: a part that does not continue it shows that the sender has restarted.
         let begun = self.0.remove(&header.origin);
         if header.parts == 1 {
             return Some(WholeBlock {
@@ -182,6 +186,7 @@ impl OpenBlocks {
                 part: open.last.part + 1,
                 ..open.last.clone()
             };
+            // The number of parts alone would allow a peer more memory than any block needs.
             next == header && open.bytes.len() + part.len() <= OPEN_BYTES_MAX
         });
 
@@ -272,12 +277,16 @@ pub(crate) mod tests {
     #[test]
     fn what_cannot_be_is_rejected_and_a_newer_form_is_told_apart() {
         let wrong = [
+            // The entry before the block is not below its first one.
             header(5, 5, 9),
+            // The last entry is below the first.
             header(4, 9, 5),
+            // The numbering begins behind the first entry.
             Header {
                 from: 6,
                 ..header(4, 5, 9)
             },
+            // Part 2 of 1, and then part 0.
             Header {
                 part: 2,
                 ..header(4, 5, 9)

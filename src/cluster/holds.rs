@@ -28,10 +28,10 @@ pub(crate) struct Told {
     pub(crate) parts: Vec<Vec<SharedHold>>,
 }
 
-/// The digest of the holds, which is made once for each version of them: a heartbeat every two seconds needs no look at all holds.
+/// The digest of the holds, which is made once for each version of them: a heartbeat every two seconds need not read all holds.
 #[derive(Debug, Default)]
 pub(crate) struct KnownDigest {
-    /// The version and its digest. Lock order: before those of the settings, which are read under it.
+    /// The version and its digest. Lock order: before the locks of the settings, which are read under it.
     known: Mutex<Option<(u64, String)>>,
 }
 
@@ -110,6 +110,7 @@ pub(crate) fn hear(
         .filter_map(SharedHold::into_change)
         .collect();
     let nameless = count - changes.len();
+
     let merged = store.merge_holds(peers.own.as_str(), changes)?;
 
     if merged.taken > 0 {
@@ -120,11 +121,13 @@ pub(crate) fn hear(
             "holds of another master taken over"
         );
     }
+
     let invalid = merged.invalid + nameless;
     if invalid > 0 {
         let why = format!("holds that no release makes ({invalid})");
         peers.rejected(Some(sender.as_str()), &why);
     }
+
     if merged.beyond_limit > 0 {
         let why = format!(
             "{} holds beyond the {HOLDS_SHARED_MAX} that all masters together may have",

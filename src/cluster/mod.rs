@@ -1,6 +1,6 @@
 //! One history of several masters over NATS JetStream: what the settings of a master mean there.
 //!
-//! The daemon of each master publishes the entries of its own master to a stream, and stores those of the others. The sink `cluster` of `engines` publishes,
+//! The daemon of each master publishes the entries of its own master to a stream, and stores the entries of the other masters. The sink `cluster` of `engines` publishes,
 //! a source of `ingest` receives; both connect by this module. docs/CLUSTER.md describes the whole.
 //!
 //! # Invariant
@@ -58,6 +58,7 @@ impl Cluster {
         };
 
         let name = settings.name.clone();
+        // No name is made up: two masters with one name would be taken for one.
         let Some(name) = name.or_else(|| MasterName::new(master_id)) else {
             let why = if master_id.is_empty() {
                 "this host has no Salt master whose id could be the name".to_owned()

@@ -1,7 +1,7 @@
 //! The numbering of this store, which names its entries for the other masters together with their numbers.
 //!
 //! A sequence number is used once, even after a restore, which leaves out numbers ([`SkippedNumbers`]). The state directory of a host
-//! that was set back to a snapshot uses numbers again: what the stream has of this master then is more than the store, or another entry
+//! that was set back to a snapshot uses numbers again: the stream then contains more entries of this master than the store, or another entry
 //! under the same number. The store then begins a new numbering, so no entry has the name of another.
 //!
 //! # Invariant
@@ -52,7 +52,7 @@ impl Setting for Numbering {
 /// The numbering, as the outbox changes it and the inbox reads it.
 #[derive(Debug)]
 pub(crate) struct OwnNumbering {
-    /// Lock order: before those of the settings.
+    /// Lock order: before the locks of the settings.
     current: Mutex<Numbering>,
 }
 
@@ -73,8 +73,8 @@ impl OwnNumbering {
         self.current.lock().published(last, settings)
     }
 
-    /// Makes it agree with what the stream has of this master: before anything is published, and before messages of this master are taken
-    /// for those of this store.
+    /// Makes it agree with the messages of this master in the stream. Done before anything is published, and before such messages are taken
+    /// for messages of this store.
     pub(crate) fn agree(
         &self,
         cluster: &Cluster,
@@ -83,8 +83,11 @@ impl OwnNumbering {
         created: Micros,
     ) -> Result<(), StoreError> {
         let settings = store.settings();
+        // Held throughout, because the outbox and the inbox both do this for each connection.
         let mut own = self.current.lock();
 
+        // A message of another numbering, written by an earlier state of this host or by another
+        // node, says nothing about this one.
         if let Some(newest) = newest.filter(|newest| newest.epoch == own.epoch) {
             if is_set_back(store, newest.last, newest.last_at)? {
                 // All before it was published before the store was set back.
@@ -96,6 +99,8 @@ impl OwnNumbering {
                     "the stream contains later entries of this master than the store, which was restored or copied; starting a new numbering"
                 );
             } else {
+                // The note is saved some time after the entries are published, so a crash may have
+                // lost it.
                 own.published(newest.last, settings)?;
             }
         }
@@ -103,6 +108,7 @@ impl OwnNumbering {
         if created == own.stream {
             return Ok(());
         }
+        // The first stream of a numbering replaces none.
         if own.stream != Micros::default() {
             let since = store.now().before(cluster.window);
             store.consumers().seek(OUTBOX, Start::Time(since))?;
@@ -124,7 +130,7 @@ fn cursor(store: &Store) -> Result<SeqNo, StoreError> {
     Ok(outbox.map_or(SeqNo::FIRST, |one| one.record.cursor))
 }
 
-/// Whether the store was set back to an earlier state: the stream has a later entry of its own numbering, or another entry with that number.
+/// Whether the store was set back to an earlier state: the stream contains a later entry of its own numbering, or another entry with that number.
 fn is_set_back(store: &Store, last: u64, last_at: Micros) -> Result<bool, StoreError> {
     if last >= store.durable().0 {
         return Ok(true);
@@ -236,6 +242,8 @@ impl Cluster {
         let stream = connection.context.get_stream_no_info(name).await;
         let stream = stream.map_err(|error| error.to_string())?;
 
+        // Read through the stream's leader: no user has the right to read directly
+        // (`$JS.API.DIRECT.GET`).
         let found = stream.get_last_raw_message_by_subject(&subject).await;
         let message = match found {
             Ok(message) => message,

@@ -1,10 +1,10 @@
-//! What this daemon knows of the other masters: up to where it has their histories, and whether they are alive.
+//! What this daemon knows of the other masters: how much of their histories is here, and whether they are alive.
 //!
-//! The outbox (a sink), the inbox (a source) and the calls that answer about jobs share it.
+//! The outbox (a sink), the inbox (a source) and the calls about jobs share it.
 //!
 //! # Invariant
 //!
-//! A mark says that this store has all entries of an origin up to a number, but for those that a gap record names. It moves only when the
+//! A mark says that this store contains all entries of an origin up to a number, except entries that a gap record names. It moves only when the
 //! entries are on disk.
 
 use std::collections::BTreeMap;
@@ -161,9 +161,9 @@ pub(crate) struct Links {
     pub(crate) inbox: Option<String>,
     /// What the stream keeps less than the settings say.
     pub(crate) differences: Vec<String>,
-    /// Another node that has this daemon's name.
+    /// Another node that uses this daemon's name.
     pub(crate) twin: Option<String>,
-    /// Another master that has this daemon's slot.
+    /// Another master that uses this daemon's slot.
     pub(crate) slot_twin: Option<String>,
 }
 
@@ -201,7 +201,7 @@ impl State {
 /// All masters of the shared history.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    /// The own name.
+    /// The name of this master.
     pub(crate) own: MasterName,
     slot: Option<String>,
     instance: String,
@@ -215,7 +215,7 @@ pub(crate) struct Peers {
 impl Mark {
     /// The name of its setting.
     pub(crate) fn name_of(origin: &str, epoch: &str) -> String {
-        // An origin may have a slash, an epoch has none.
+        // An origin may contain a slash, an epoch never does.
         format!("{epoch}/{origin}")
     }
 }
@@ -231,6 +231,7 @@ impl Peers {
     ) -> Self {
         let mut state = State::default();
         for found in settings.all::<Mark>("") {
+            // At the first slash, because an origin may contain one and an epoch does not.
             let Some((epoch, origin)) = found.name.split_once('/') else {
                 continue;
             };
@@ -240,12 +241,15 @@ impl Peers {
                 peer.marks.insert(epoch.to_owned(), mark);
             }
         }
+
         state.links.inbox = Some("not connected yet".to_owned());
+
         Self {
             own,
             slot,
             instance,
             clock,
+            // Zero until the inbox has compared the log with its marks.
             read: AtomicU64::new(0),
             state: Mutex::new(state),
         }
@@ -295,6 +299,7 @@ impl Peers {
         entries: u64,
         changes: &mut Changes,
     ) -> Result<(), StoreError> {
+        // First, because a mark that cannot be saved must not count here either.
         changes.put(&Mark::name_of(origin, epoch), &mark)?;
 
         let mut state = self.state.lock();
@@ -333,7 +338,7 @@ impl Peers {
         state.peers.entry(origin.to_owned()).or_default().missing += entries;
     }
 
-    /// Counts a message that was rejected. Without a master its subject is none of a master's.
+    /// Counts a message that was rejected. Without a master, no master publishes at its subject.
     pub(crate) fn rejected(&self, master: Option<&str>, why: &str) {
         let mut state = self.state.lock();
         let master = master.filter(|master| state.may_know(master));
@@ -349,11 +354,13 @@ impl Peers {
 
     /// Takes a heartbeat; `sender` is the name in its subject. Returns the changes of holds in it, if it is one of another master.
     pub(crate) fn heard(&self, sender: &MasterName, mut beat: Beat) -> Vec<SharedHold> {
+        // Otherwise any master could report another one as alive.
         if beat.name != sender.as_str() {
             let why = format!("a heartbeat that names {:?}", beat.name);
             self.rejected(Some(sender.as_str()), &why);
             return Vec::new();
         }
+        // Its words are kept and shown in the status, so a peer must not choose their size.
         if !beat.is_short() {
             let why = "a heartbeat with a longer word than any has";
             self.rejected(Some(sender.as_str()), why);
@@ -369,6 +376,7 @@ impl Peers {
         if is_own && beat.instance == self.instance {
             return Vec::new();
         }
+        // The outbox publishes nothing while another node uses this name.
         if is_own {
             state.links.twin = Some(beat.instance);
             state.twin_heard = Some(now);
@@ -380,6 +388,7 @@ impl Peers {
             return Vec::new();
         }
         state.first_heard.get_or_insert(now);
+        // Two masters with the same slot can give two jobs the same id.
         if beat.slot.is_some() && beat.slot == self.slot {
             state.links.slot_twin = Some(beat.name.clone());
             state.slot_twin_heard = Some(now);
@@ -440,7 +449,7 @@ impl Peers {
         state.links.twin.clone()
     }
 
-    /// The own slot, `k/n`.
+    /// The slot of this master, `k/n`.
     pub(crate) fn slot(&self) -> Option<&str> {
         self.slot.as_deref()
     }
@@ -510,6 +519,7 @@ impl Peer {
             .beat
             .as_ref()
             .map(|(_, heard)| now.saturating_sub(*heard));
+        // Marks without a heartbeat are from before this daemon's start.
         let is_known = self.beat.is_some() || !self.marks.is_empty();
 
         // Compared by the peer's clock, as far as it is known.
@@ -523,6 +533,7 @@ impl Peer {
             complete: self.complete,
             is_heard: heard_ago.is_some_and(|ago| ago <= CLUSTER_AWAY),
             heard_ago,
+            // Without a heartbeat the difference is unknown, and zero only stands for it.
             skew: Some(self.skew_us).filter(|skew| {
                 self.beat.is_some()
                     && u128::from(skew.unsigned_abs()) > CLUSTER_SKEW_MAX.as_micros()

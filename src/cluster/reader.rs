@@ -29,7 +29,7 @@ impl Cluster {
         let stream = connection.context.get_stream_no_info(stream).await;
         let stream = stream.map_err(|error| failed(&error))?;
 
-        // The last one of this name has another position. Mostly there is none.
+        // An earlier consumer of this name stands at another position. Mostly there is none.
         let name = self.subjects.consumer(&self.name);
         let _ = stream.delete_consumer(&name).await;
         let consumer = stream
@@ -38,7 +38,10 @@ impl Cluster {
                 deliver_policy: DeliverPolicy::ByStartSequence {
                     start_sequence: from,
                 },
+                // The place is saved here together with the entries, so the server need not know
+                // it.
                 ack_policy: AckPolicy::None,
+                // The consumer of a daemon that never returns is removed by the server.
                 inactive_threshold: 6 * CLUSTER_AWAY,
                 // It is recreated after any failure, therefore one server keeps it in memory.
                 num_replicas: 1,
@@ -48,6 +51,7 @@ impl Cluster {
             .await
             .map_err(|error| failed(&error))?;
 
+        // Without heartbeats of the server a dead connection would look like a quiet stream.
         let messages = consumer
             .stream()
             .max_messages_per_batch(CLUSTER_MESSAGES_AHEAD)

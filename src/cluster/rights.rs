@@ -1,4 +1,4 @@
-//! What a user of NATS may do: what the daemon of a master needs, and what a server says that it has.
+//! What a user of NATS may do: what the daemon of a master needs, and the rights that a server reports.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::subject::{Subjects, covers};
 use crate::client::nats::Connection;
 use crate::model::MasterName;
 
-/// A server answers here what the user that asks may do.
+/// At this subject a server tells a user its rights.
 const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 
 /// What a master's user may do, as patterns of subjects.
@@ -37,6 +37,7 @@ impl Rights {
                 api(format!("STREAM.INFO.{stream}")),
                 api(format!("STREAM.CREATE.{stream}")),
                 api(format!("STREAM.MSG.GET.{stream}")),
+                // The client uses one or the other, depending on whether the consumer has a filter.
                 api(format!("CONSUMER.CREATE.{stream}.{consumer}")),
                 api(format!("CONSUMER.CREATE.{stream}.{consumer}.>")),
                 api(format!("CONSUMER.INFO.{stream}.{consumer}")),
@@ -46,6 +47,7 @@ impl Rights {
                 api(format!("STREAM.INFO.KV_{bucket}")),
                 api(format!("STREAM.CREATE.KV_{bucket}")),
                 api(format!("STREAM.MSG.GET.KV_{bucket}")),
+                // All elections share the bucket, and each is one subject.
                 format!("$KV.{bucket}.>"),
                 // What the user may do: `doctor` asks.
                 USER_INFO.to_owned(),
@@ -84,7 +86,7 @@ struct Patterns {
 impl Patterns {
     /// Whether a subject, or all subjects of a pattern, are allowed.
     fn includes(&self, subject: &str) -> bool {
-        // What a pattern has for a wildcard is a token like any other.
+        // A wildcard in a pattern is a token like any other.
         let is_in = |patterns: &[String]| patterns.iter().any(|pattern| covers(pattern, subject));
         (self.allow.is_empty() || is_in(&self.allow)) && !is_in(&self.deny)
     }
@@ -181,6 +183,8 @@ impl Cluster {
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(error.to_string()),
+            // Without the right to ask no response comes, and the server reports the reason
+            // separately.
             Err(_) => {
                 let reported = connection.last_error();
                 return Err(reported.unwrap_or_else(|| "no response within 5 s".to_owned()));

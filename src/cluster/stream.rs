@@ -36,7 +36,7 @@ pub(crate) struct FoundStream {
     /// Servers that keep it, and the servers among them that are away or behind.
     pub(crate) servers: usize,
     pub(crate) servers_behind: Vec<String>,
-    /// In which it keeps less than the settings say.
+    /// The ways in which it keeps less than the settings say.
     pub(crate) differences: Vec<Difference>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Difference {
     Mirror,
     /// It does not keep what this master publishes.
     Subjects { found: Vec<String>, missing: String },
-    /// It has messages that no master published under their subject, by this part of its configuration.
+    /// It contains messages that no master published under their subject, by this part of its configuration.
     Copies { what: &'static str },
     /// One message can remove all others.
     Rollup,
@@ -99,7 +99,7 @@ impl Difference {
 }
 
 impl FoundStream {
-    /// In which it keeps less than the settings say, as far as it matters.
+    /// The ways in which it keeps less than the settings say, as far as they matter.
     pub(crate) fn shortcomings(&self) -> Vec<String> {
         let all = self.differences.iter();
         let matter = all.filter(|difference| !difference.is_made_up_for());
@@ -252,6 +252,7 @@ impl Cluster {
         let behind = |name: &str, is_current: bool| (!is_current).then(|| name.to_owned());
 
         let cluster = info.cluster.as_ref();
+        // A single server has no cluster. The leader is not among the replicas that it lists.
         let followers = cluster.map_or(&[][..], |cluster| &cluster.replicas);
         let created = info.created.unix_timestamp_nanos() / 1_000;
 
@@ -282,6 +283,7 @@ impl Cluster {
 
         let own = self.subjects.log(&self.name);
         let is_kept = found.subjects.iter().any(|pattern| covers(pattern, &own));
+        // A mirror has no subjects, and was already noted as one.
         note(
             found.mirror.is_none() && !is_kept,
             Difference::Subjects {

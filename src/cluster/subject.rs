@@ -7,7 +7,7 @@
 //! $KV.STREAM-leases.>   leases of reactors, in a bucket
 //! ```
 //!
-//! `TOKEN` is that of the master's name ([`MasterName::token`]).
+//! `TOKEN` is the token of the master's name ([`MasterName::token`]).
 //!
 //! # Invariant
 //!
@@ -20,7 +20,7 @@ use async_nats::HeaderMap;
 
 use crate::model::MasterName;
 
-/// Headers that a server adds to what it publishes itself: answers to direct reads, and copies by republish, sources and schedules.
+/// Headers that a server adds to what it publishes itself: responses to direct reads, and copies by republish, sources and schedules.
 const COPIES: [&str; 4] = [
     "Nats-Stream",
     "Nats-Subject",
@@ -111,7 +111,7 @@ impl Subjects {
         name.token().to_owned()
     }
 
-    /// The first token of all subjects at which answers arrive.
+    /// The first token of all subjects at which responses arrive.
     #[expect(
         clippy::unused_self,
         reason = "all subjects are asked for in the same way"

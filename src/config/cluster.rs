@@ -118,6 +118,7 @@ impl ClusterConfig {
                 .map_err(|invalid| invalid.below("cluster.nats"))?;
         }
 
+        // The name becomes a token of subjects and a part of file names on NATS's servers.
         if !Self::is_stream_name(&self.stream) {
             let problem = format!(
                 "{:?} is not accepted; give 1 to {CLUSTER_STREAM_BYTES_MAX} letters, digits, _ and -",
@@ -134,6 +135,7 @@ impl ClusterConfig {
         )
         .map_err(below)?;
 
+        // An address alone, because `doctor` adds the path.
         for (n, address) in self.monitor.iter().enumerate() {
             let host = address
                 .strip_prefix("http://")

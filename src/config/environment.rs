@@ -52,6 +52,7 @@ pub struct Environment {
 impl Environment {
     /// The environment of this process.
     pub fn of_process() -> Self {
+        // The XDG specification takes an empty variable for a missing one.
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
         let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
@@ -68,6 +69,7 @@ impl Environment {
         Self {
             service_state_dir: first("STATE_DIRECTORY"),
             service_runtime_dir: first("RUNTIME_DIRECTORY"),
+            // The effective user, with whose rights paths are opened.
             root: rustix::process::geteuid().is_root(),
             home: path("HOME"),
             xdg_config_home: xdg("XDG_CONFIG_HOME"),
@@ -119,6 +121,7 @@ impl Environment {
             return Ok(PathBuf::from(SYSTEM_SOCKET));
         }
 
+        // A user without a login session, as in a cron job, has no runtime directory.
         let dir = match &self.xdg_runtime_dir {
             Some(dir) => Some(dir.join("saltcellar")),
             None => self.state_home(),

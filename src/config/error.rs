@@ -96,6 +96,7 @@ pub fn within<T: Word + PartialOrd>(
         return Ok(());
     }
 
+    // In the form in which the key is written, with its unit.
     let show = |value: &T| value.show().unwrap_or_default();
     let bound = |bound| match bound {
         Bound::Included(value) => Some(show(value)),
@@ -104,7 +105,7 @@ pub fn within<T: Word + PartialOrd>(
 
     let accepted = match (bound(range.start_bound()), bound(range.end_bound())) {
         (Some(least), Some(most)) => format!("from {least} to {most}"),
-        // Every range has a lower bound.
+        // Every range here has a lower bound.
         (least, _) => format!("from {} on", least.unwrap_or_default()),
     };
 

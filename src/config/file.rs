@@ -72,7 +72,7 @@ impl Places {
     }
 }
 
-/// The text is not YAML, or uses YAML that configurations do not support.
+/// The file is not YAML, or uses YAML that configurations do not support.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BadYaml {
     pub(super) line: usize,
@@ -86,7 +86,7 @@ fn bad<T>(line: usize, problem: impl Into<String>) -> Result<T, BadYaml> {
     })
 }
 
-/// The value of a YAML text, read as a configuration file is.
+/// The value of a YAML string, read as a configuration file is.
 pub fn read_yaml(text: &str) -> Result<Json, Invalid> {
     match parse(text) {
         Ok(document) => Ok(document.value),
@@ -139,10 +139,12 @@ impl Reader {
         match node.content() {
             Content::Alias => bad(line, NO_ALIASES),
             _ if node.is_anchored() => bad(line, NO_ALIASES),
+            // Only a plain scalar can be a number or a boolean. A quoted one is always a string.
             Content::Scalar {
                 text,
                 is_plain: true,
             } => Ok(plain(text)),
+            // Without quotes such a value would be null, which stands for the default.
             Content::Scalar { text, .. } if text.is_empty() || text.contains('\0') => bad(
                 line,
                 format!("{path}: {text:?} is not accepted; give a string without null characters"),

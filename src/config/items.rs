@@ -1,4 +1,4 @@
-//! Lists of mappings, such as rules, as a configuration file has them.
+//! Lists of mappings, such as rules, as a configuration file contains them.
 
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};

@@ -56,9 +56,10 @@ impl SocketChoice {
         given: &CliOverrides,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
-        // A flag or the environment has the last word, so the file is not needed.
+        // A flag or the environment has the last word, therefore the file is not needed.
         let is_named = given.socket.is_some() || environment.socket.is_some();
         let file = MainFile::find(given, environment).filter(|_| !is_named);
+        // A client needs one key. An error elsewhere in the files must not keep it from the daemon.
         let (merged, ignored) = match merged(file.as_ref(), given, environment) {
             Ok(config) => (Ok(config), None),
             Err(error) => match &file {
@@ -96,6 +97,7 @@ fn lenient(
     let dir = main.parent().unwrap_or(Path::new("")).join(CONFIG_DIR);
     // An unsafe directory is skipped here as well.
     let mut others = list(&dir, main).unwrap_or_default();
+    // In the daemon's order: the file itself, then the directory by name.
     others.sort_unstable();
 
     for path in std::iter::once(main.to_owned()).chain(others) {
@@ -213,6 +215,7 @@ fn combined(config: &Config) -> Result<(), Invalid> {
         return Err(Invalid::new("https.listen", problem));
     }
 
+    // The limit of one minion's connections needs one count of them.
     if https.listen.is_some() && config.http.minions {
         let problem = "https.listen also serves minions; give only one of them";
         return Err(Invalid::new("http.minions", problem));
@@ -234,6 +237,7 @@ fn merged(
 ) -> Result<Config, ConfigError> {
     let mut settings = Settings::default();
     if let Some(MainFile { path, must_exist }) = file {
+        // A file that was named must exist. The default one may be missing.
         if *must_exist {
             settings.read_file(path)?;
         } else {
@@ -246,7 +250,7 @@ fn merged(
     settings.config()
 }
 
-/// The settings of environment and flags by key, with their origins; the latter ones win.
+/// The settings of environment and flags by key, with their origins. Flags win.
 fn overrides(
     given: &CliOverrides,
     environment: &Environment,
@@ -351,6 +355,8 @@ struct Settings {
 impl Settings {
     fn set(&mut self, key: &str, value: Json, origin: Origin) {
         self.origins.insert(key.to_owned(), origin);
+        // A key is a dotted name everywhere but in the values, which keep the sections that serde
+        // expects.
         let (section, name) = match key.split_once('.') {
             Some((section, name)) => (
                 self.values
@@ -449,6 +455,7 @@ impl Settings {
                 .any(|key| key.split_once('.').is_some_and(|(s, _)| s == name))
         };
 
+        // `log.level: info` and a section `log` with `level` are the same key from here on.
         let mut keys = Vec::new();
         for (name, value) in entries {
             match value {
@@ -514,6 +521,8 @@ impl Settings {
             ..
         } = self;
 
+        // Only files meet here. The environment and flags replace values, and are added behind all
+        // files.
         if origins.contains_key(key) {
             let earlier = match key.split_once('.') {
                 Some((section, name)) => values.get_mut(section).and_then(|s| s.get_mut(name)),
@@ -593,7 +602,7 @@ fn in_file(path: &Path, line: usize, key: &str, problem: String) -> ConfigError 
     }
 }
 
-/// The error for a key that an earlier file has with another value.
+/// The error for a key to which an earlier file gives another value.
 fn duplicate(file: &Path, lines: &Lines, places: &Places, key: &str) -> ConfigError {
     let earlier = places.of(key).map_or_else(
         || "an earlier file".to_owned(),

@@ -279,6 +279,7 @@ words! {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            // Both depend on the user, and are filled when the configuration is loaded.
             state_dir: PathBuf::new(),
             socket: PathBuf::new(),
             socket_mode: Mode(0o660),
@@ -329,7 +330,7 @@ impl Config {
         self.https.listen.is_some() || self.http.minions
     }
 
-    /// The first configured master that exists on this machine: that of the reactor, or of `ingest.masters`.
+    /// The first configured master that exists on this host: `reactor.master`, or an item of `ingest.masters`.
     pub fn own_master(&self) -> Option<SaltMaster> {
         let masters = self.reactor.master.iter().chain(&self.ingest.masters);
         let existing = masters.into_iter().find(|path| path.exists());
@@ -358,7 +359,7 @@ impl Config {
             .map(PathBuf::as_path)
     }
 
-    /// The origin of the value of key `name`; of values from several files, that of the first.
+    /// The origin of the value of key `name`. If several files give values, the first file counts.
     pub fn origin(&self, name: &str) -> &Origin {
         self.origins.get(name).unwrap_or(&Origin::Default)
     }

@@ -17,6 +17,7 @@ pub fn has_magic(text: &str) -> bool {
 /// The matching files and directories.
 pub fn glob(pattern: &str) -> Vec<String> {
     let (dir, name) = split(pattern);
+    // Without wildcards Python only asks whether the path exists, even if it begins with a dot.
     if !has_magic(pattern) {
         // With a slash at the end only a directory matches.
         let there = if name.is_empty() {

@@ -260,6 +260,7 @@ impl ReactorConfig {
 
     /// Scheduling and limits, with the general `allow` in each rule without its own.
     pub fn effective(&self) -> ReactorSettings {
+        // For rules without an item in `reactor.options`.
         let plain = Arc::new(RuleOptions {
             allow: self.allow.clone(),
             ..RuleOptions::default()
@@ -304,6 +305,7 @@ impl ReactorConfig {
 
         if let Some(election) = &self.election {
             const KEY: &str = "reactor.election";
+            // Like the stream's name it becomes a token of a subject.
             if !ClusterConfig::is_stream_name(election) {
                 let problem = format!(
                     "{election:?} is not accepted; give 1 to {CLUSTER_STREAM_BYTES_MAX} letters, digits, _ and -"

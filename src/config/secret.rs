@@ -1,4 +1,4 @@
-//! Secrets in the configuration: it has their places, `client::secret` their values.
+//! Secrets in the configuration, which names their places. `client::secret` reads their values.
 
 use std::path::PathBuf;
 

@@ -49,7 +49,7 @@ pub(super) fn start_scripts(
     Arc::new(Scripts::start(deps, settings))
 }
 
-/// The id of the first configured master that exists on this machine.
+/// The id of the first configured master that exists on this host.
 pub(crate) fn master_id(config: &Config) -> String {
     // Empty on a host without a master.
     config

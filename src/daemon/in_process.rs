@@ -1,6 +1,6 @@
 //! The daemon of a test, without a process: a store in a directory of its own, the parts that calls
-//! reach, and connections that are pairs within this process. It has no sources, listeners or
-//! threads but those of its store and its sinks.
+//! reach, and connections that are pairs within this process. It has no sources and no listeners,
+//! and no threads except for its store and its sinks.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -223,7 +223,7 @@ pub(crate) struct Stream {
     rest: Bytes,
 }
 
-/// A request with GET whose answer is read while it is made.
+/// A request with GET whose response is read while it is made.
 pub(crate) fn stream(to: &Http, path: &str, headers: &str) -> Stream {
     let from = Visitor::Network;
     let opened = open(to.routes.clone(), from, "GET", path, headers, b"");
@@ -277,6 +277,7 @@ impl Running {
         let started = clock.now();
         let options = Options {
             metrics: metrics.clone(),
+            // The free space of the test's host must not matter.
             free: NO_GUARD,
             ..store_options(config, "the test".to_owned(), clock.clone())
         };
@@ -290,6 +291,7 @@ impl Running {
         let shared = cluster.map(|cluster| {
             let (name, settings) = (cluster.name, store.settings());
             let peers = Peers::new(name, None, "test".to_owned(), settings, clock.clone());
+            // No inbox runs here, and the status must not report that.
             peers.receives(None);
             let peers = Arc::new(peers);
             let shared =
@@ -356,6 +358,7 @@ impl Running {
 
         let store = ctx.archive.store.clone();
         runtime.shutdown_timeout(DEADLINE);
+        // The appender ends once every sender of `intake` is gone.
         drop((ctx, intake, pairs, routes));
         store.note_stop().unwrap();
         drop(store);

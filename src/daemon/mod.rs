@@ -212,6 +212,7 @@ impl UnixSignals {
 impl Daemon {
     /// Opens the store and all sources.
     fn start(config: &Config) -> anyhow::Result<Self> {
+        // Before anything is opened, because an error here ends the start.
         let sinks = of_config(config).context("read the configuration")?;
         let scripts = script::of_config(config).context("read the configuration")?;
 
@@ -341,6 +342,7 @@ impl Daemon {
         let links = watches.iter().map(|watch| watch.link().clone()).collect();
         let firer = Arc::new(Firer::new(links, clock.clone()));
 
+        // Before the reactor, which asks the election whether it may act.
         let history = History::open(
             (config, &engines::master_id(config)),
             &store,

@@ -27,6 +27,7 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
         }
     }
 
+    // To close the directory would also close the foreign files in it.
     match foreign
         .iter()
         .find(|path| path.parent().is_some_and(|parent| parent == dir))

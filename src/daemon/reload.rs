@@ -61,6 +61,7 @@ pub(super) fn reload(parts: &Parts) {
         Err(error) => problems.push(error.to_string()),
     }
 
+    // Wrong sinks keep neither the scripts nor the reactor from their new settings.
     match script::of_config(&new) {
         Ok(settings) => {
             parts.scripts.apply(settings);

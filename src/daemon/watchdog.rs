@@ -51,6 +51,7 @@ pub(super) fn inherited(path: &Path) -> Passed {
     let mut passed = Passed::default();
 
     for n in 0..sockets.len() {
+        // One name for each descriptor, in the same order (sd_listen_fds_with_names(3)).
         let name = names.next().unwrap_or_default();
 
         let socket = match sockets.take_unix_listener(n) {

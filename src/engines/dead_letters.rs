@@ -95,7 +95,7 @@ impl DeadLetter {
         }
     }
 
-    /// Its place among those of its sink: by sequence number, then by id.
+    /// Its place among the letters of its sink: by sequence number, then by id.
     fn name(&self) -> String {
         format!("{:020}/{}", self.seq, self.id)
     }
@@ -124,14 +124,14 @@ impl DeadLetter {
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     settings: Arc<Settings>,
-    /// First part of the names: that of the sink, and a slash.
+    /// The first part of the names: the sink's name and a slash.
     prefix: String,
-    /// Held from the look at a letter to its change. Lock order: before those of the settings.
+    /// Held from the look at a letter to its change. Lock order: before the locks of the settings.
     changing: Mutex<()>,
 }
 
 impl DeadLetters {
-    /// Those of a sink.
+    /// The dead letters of a sink.
     pub(crate) fn of(settings: Arc<Settings>, sink: &str) -> Self {
         Self {
             settings,
@@ -170,6 +170,8 @@ impl DeadLetters {
         reason: &str,
         now: Micros,
     ) -> Result<(), DeadLetterError> {
+        // Number and bytes are compared with their limits first, and no other letter may come in
+        // between.
         let _one = self.changing.lock();
         let mut letter = DeadLetter::new(event, reason, 1, now);
         let name = format!("{}{}", self.prefix, letter.name());
@@ -201,6 +203,7 @@ impl DeadLetters {
             let is_wanted = match (ids, &found.value) {
                 (None, _) => true,
                 (Some(ids), Some(letter)) => ids.iter().any(|id| letter.is(id)),
+                // A letter that cannot be read has no id by which it could be named.
                 (Some(_), None) => false,
             };
             if is_wanted {

@@ -51,7 +51,7 @@ pub(crate) struct Stored {
     pub(crate) retcode: i64,
     /// The bytes of a tag that is not UTF-8.
     pub(crate) odd_tag: Option<Vec<u8>>,
-    /// Of a block of events, which has nothing else but the number and the time of the last one. Its item contains the bytes.
+    /// Of a block of events, of which only the number and the time of the last event are known here. Its item contains the bytes.
     pub(crate) block: Option<PackedBlock>,
 }
 
@@ -84,7 +84,7 @@ struct Header<'a> {
 pub(crate) struct Unreadable(String);
 
 impl Event {
-    /// The event of an entry. `master_id` is that of this host's master.
+    /// The event of an entry. `master_id` is the id of this host's master.
     pub(crate) fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
         let StoredEntry {
             seq,
@@ -109,6 +109,7 @@ impl Event {
         let known = of_event.or(Some(&*origin).filter(|id| !id.is_empty()));
         let master_id = known.map_or_else(|| master_id.clone(), Arc::from);
 
+        // The bytes are kept as well, because the other masters must get the tag as it was stored.
         let (tag, odd_tag) = match String::from_utf8(tag) {
             Ok(tag) => (tag, None),
             Err(odd) => {
@@ -141,6 +142,7 @@ impl Event {
     /// A block that ends with this event.
     pub(crate) fn of_block(block: PackedBlock, last: SeqNo, last_at: Micros) -> Self {
         Self {
+            // Only the position counts. Everything else is in the block.
             id: String::new(),
             seq: last,
             at: last_at,
@@ -162,7 +164,7 @@ impl Event {
         self.stored.block.map_or(1, |block| block.entries)
     }
 
-    /// The entry that it was made from. It is one of this daemon's own master.
+    /// The entry that it was made from, which is an entry of this daemon's master.
     pub(crate) fn as_entry(&self) -> Entry<'_> {
         let Stored {
             kind,

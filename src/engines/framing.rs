@@ -19,7 +19,7 @@ pub(crate) enum Framing {
 }
 
 impl Framing {
-    /// The framing of items with this text between them.
+    /// The framing of items with this string between them.
     pub(crate) fn of_separators<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let breaks = texts.into_iter().any(|text| has_break(text.as_bytes()));
         if breaks { Self::Lines } else { Self::Message }

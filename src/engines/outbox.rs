@@ -34,6 +34,7 @@ pub(crate) fn outbox(parts: OutboxParts, now: Micros) -> SinkSettings {
         encoder: ("entry", Arc::new(Whole { entries, store })),
         limits: destination.limits(),
         transport: (OUTBOX, destination),
+        // One lane, because the stream keeps the entries of an origin in their order.
         concurrency: 1,
         order: SinkOrder::Minion,
         retry: RetrySettings {

@@ -3,7 +3,7 @@
 //!
 //! # Invariant
 //!
-//! The end of a program is that of its process group. Values of secrets are only in the program's
+//! A process group ends with its program. Values of secrets are only in the program's
 //! environment.
 
 use std::collections::BTreeMap;
@@ -63,6 +63,7 @@ pub(super) fn start(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
 
+    // The empty environment would also leave a script without a path to other programs.
     command.env(
         "PATH",
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -112,7 +113,7 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
         .map(drop)
 }
 
-/// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with
+/// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer lines are divided. Ends with
 /// the stream, or when `take` returns false.
 pub(super) fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) {
     let mut from = BufReader::new(from);

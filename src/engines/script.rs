@@ -242,7 +242,7 @@ impl Scripts {
         scripts
     }
 
-    /// Starts new scripts, restarts changed ones, and stops removed ones.
+    /// Starts new scripts, and restarts or stops scripts that were changed or removed.
     pub(crate) fn apply(&self, settings: Vec<ScriptSettings>) {
         let removed = self.running.apply(settings, |settings, thread_name| {
             let (name, source) = (settings.name.clone(), settings.source.clone());
@@ -273,6 +273,7 @@ impl Scripts {
         settings: ScriptSettings,
         thread_name: &str,
     ) -> std::io::Result<(Stop, JoinHandle<()>)> {
+        // Nothing is ever sent: the end of the sender is the signal to stop.
         let (sender, stop) = bounded(0);
         let made = self
             .turns
@@ -437,6 +438,7 @@ impl Script {
             ..
         } = &self.settings.options;
 
+        // Of this run only: secrets are read again at each start of the program.
         let revealed = Revealed::default();
 
         let mut child = match start(command, environment, Stdio::null(), &revealed) {
@@ -616,8 +618,8 @@ fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
     }
 }
 
-/// Tag and data of an event; the error states what would be right. Data without `id` gets that of
-/// the master, as in Salt.
+/// Tag and data of an event; the error states what would be right. Data without `id` gets the id
+/// of the master, as in Salt.
 fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
     let shown = || shortened(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
     let expected = "give one JSON object a line, with `tag` (a string) and `data` (an object)";

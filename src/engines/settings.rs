@@ -36,7 +36,7 @@ pub(crate) struct SinkSettings {
     pub(crate) order: SinkOrder,
     /// Repeated deliveries.
     pub(crate) retry: RetrySettings,
-    /// Redaction, besides that of `ingest.redact`.
+    /// Redaction in addition to `ingest.redact`.
     pub(crate) redact: Vec<RedactRule>,
     pub(crate) rate: Option<Rate>,
     /// The configuration of these settings, for comparison.
@@ -200,10 +200,13 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
         ));
     };
 
+    // The preset is filled in before the options are parsed, because it may give encoder and
+    // transport.
     let merged = with_preset(given)?;
     let source = Json::Object(merged.clone());
     let given: GivenSink = read_options(&source)?;
 
+    // Named here, because serde would not mention the preset.
     for (key, value) in [("encoder", &given.encoder), ("transport", &given.transport)] {
         if value.is_null() {
             return Err(Invalid::new(
@@ -280,7 +283,7 @@ fn filter(scopes: Json, condition: Json) -> Result<EntryFilter, Invalid> {
     read_options(&Json::Object(filter))
 }
 
-/// The values of the preset, if any, replaced by those of the sink itself.
+/// The values of the preset, if any, replaced by the values that the sink gives itself.
 fn with_preset(given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> {
     let mut own = given.clone();
 
@@ -334,7 +337,7 @@ pub(super) mod tests {
     use crate::config::tests::{in_directory, without};
     use crate::engines::script;
 
-    /// The sinks of a file with this text.
+    /// The sinks of a file with this content.
     pub(in crate::engines) fn load(text: &str) -> Result<Vec<SinkSettings>, String> {
         let (config, dir) = in_directory(text)?;
         let again = config.to_yaml();

@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! At any time at most one thread of a name works: a thread that replaces another one waits until
-//! that has ended, for which both know a lock ([`PerName`](super::per_name::PerName)).
+//! it has ended, for which both know a lock ([`PerName`](super::per_name::PerName)).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -59,8 +59,8 @@ impl<E: Engine> Supervised<E> {
         }
     }
 
-    /// Starts new engines, replaces changed ones and engines whose thread has ended, and stops
-    /// the rest. `start` gets the name of the thread. Returns the names of the stopped ones.
+    /// Starts new engines, replaces changed engines and engines whose thread has ended, and stops
+    /// the rest. `start` gets the name of the thread. Returns the names of the stopped engines.
     pub(super) fn apply(
         &self,
         settings: Vec<E::Settings>,

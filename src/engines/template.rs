@@ -26,7 +26,7 @@ pub struct Template(Arc<Environment<'static>>);
 /// The name of a template in its own environment.
 const NAME: &str = "template";
 
-/// The reason why a template has no text for an event.
+/// The reason why a template makes no string of an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the template of the sink failed: {0}")]
 pub struct RenderError(String);
@@ -35,7 +35,9 @@ impl Template {
     /// Compiles a template; `key` is its place in the configuration, for errors.
     pub fn new(key: &str, text: &str) -> Result<Self, Invalid> {
         let mut env = Environment::new();
+        // Events differ: a value that one of them does not contain is empty, and no error.
         env.set_undefined_behavior(UndefinedBehavior::Chainable);
+        // Templates make JSON or lines, and HTML's escapes would be a part of them.
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         env.set_fuel(Some(SINK_TEMPLATE_FUEL));
         // minijinja's own `tojson` also replaces characters that HTML reserves.
@@ -86,8 +88,8 @@ impl Template {
         Ok(Self(Arc::new(env)))
     }
 
-    /// From now on values are written without line breaks, see [`super::framing`]; those of the
-    /// template's own text stay.
+    /// From now on values are written without line breaks, see [`super::framing`]. Line
+    /// breaks in the template itself stay.
     pub(crate) fn break_no_lines(&mut self) {
         Arc::make_mut(&mut self.0).set_formatter(|out, state, value| {
             // Other values than strings are written in a form that escapes line breaks, or have none.
@@ -102,7 +104,7 @@ impl Template {
         });
     }
 
-    /// The text for an event.
+    /// The string for an event.
     pub fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
         let failed = |error: minijinja::Error| {
             let line = error
@@ -118,7 +120,7 @@ impl Template {
             .and_then(|template| template.render(minijinja::value::Serde(context)))
             .map_err(failed)?;
 
-        // The fuel bounds the number of operations, not the size of the text that they copy.
+        // The fuel bounds the number of operations, not the size of the strings that they copy.
         if text.len() > SINK_ITEM_BYTES_MAX {
             return Err(RenderError(format!(
                 "its text contains more than {SINK_ITEM_BYTES_MAX} bytes"

@@ -221,6 +221,7 @@ impl Bus {
             let path = publisher(&self.path);
             self.watch.link().change(|s| s.path.clone_from(&path));
             self.spill_writer.set_bus(&path);
+            // A publisher that hangs does not accept the connection, and must not delay a stop.
             let patience = Patience {
                 until: Instant::now() + FIRE_TIMEOUT,
                 stop: &self.deps.drain,
@@ -247,7 +248,7 @@ impl Bus {
                         .link()
                         .change(|s| (s.connected, s.framing) = (false, None));
 
-                    // Connections that end at once must not be retried at full speed.
+                    // Connections that end immediately must not be retried at full speed.
                     if connection.settled {
                         backoff.reset();
                     }
@@ -328,6 +329,7 @@ impl Bus {
             } else {
                 STOP_CHECK
             };
+            // Only when it changes, because it is a system call and reads are frequent.
             if timeout_before != Some(timeout)
                 && let Err(error) = stream.set_read_timeout(Some(timeout))
             {

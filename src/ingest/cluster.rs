@@ -1,8 +1,8 @@
 //! The inbox: the histories of the other masters, from the stream of NATS JetStream into the store.
 //!
-//! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads at once is one batch
-//! for `intake`. The next one is unpacked meanwhile, and follows when that is on disk: so the entries of an origin are stored in their
-//! order. It also sends and hears heartbeats.
+//! One thread reads the stream in its order, from the place that is saved in the store's settings. What it reads together is one batch
+//! for `intake`. The next batch is unpacked meanwhile, and follows when this one is on disk. Therefore the entries of an origin are stored in
+//! their order. It also sends and hears heartbeats.
 //!
 //! # Invariant
 //!
@@ -103,7 +103,7 @@ struct Taken {
     entries: u64,
     /// The marks once it is stored, and how many entries are of each.
     marks: BTreeMap<Line, (Mark, u64)>,
-    /// Entries that the stream did not have, by origin.
+    /// Entries that the stream did not contain, by origin.
     missed: Vec<(String, u64)>,
     /// The last message that is part of it.
     message: Option<u64>,
@@ -133,7 +133,7 @@ impl Storing {
 pub(crate) struct Inbox {
     parts: InboxParts,
     place: Place,
-    /// Entries behind the marks that the log has.
+    /// Entries behind the marks that the log contains.
     stored: Stored,
     open_blocks: OpenBlocks,
     /// Origins with a message of another release, and its number: they wait for that release.
@@ -183,6 +183,8 @@ impl Inbox {
 
         let mut backoff = Backoff::new(Duration::from_secs(1), CLUSTER_RETRY_MAX).with_jitter(20);
         while !self.parts.drain.is_stopping() {
+            // Decided without a connection as well: after an outage longer than the window
+            // retention goes on.
             self.pin();
             let began = Instant::now();
             let Err(why) = runtime.block_on(self.connected()) else {
@@ -247,11 +249,15 @@ impl Inbox {
                 self.parts.peers.receives(Some(why));
                 self.pin();
                 let until = Instant::now() + CLUSTER_BEAT;
+                // In short steps, because a stop must not wait for the rest.
                 while Instant::now() < until && !drain.is_stopping() {
                     tokio::time::sleep(STOP_CHECK).await;
                 }
             }
         };
+
+        // Either end makes a new connection: without heartbeats this master would look as if it
+        // were away.
         tokio::select! {
             ended = reading => ended,
             ended = &mut beats => ended,
@@ -279,10 +285,13 @@ impl Inbox {
         }
         // The stream was purged, or made from an older copy.
         self.place.message = self.place.message.min(found.last);
+        // Parts without their rest, and messages that wait for a release, come again from the place
+        // on.
         self.open_blocks.clear();
         self.waiting.clear();
 
-        // First, because what the stream has of this daemon's master may be of another state of this store.
+        // First, because the messages of this master in the stream may be of another state of this
+        // store.
         let newest = cluster.newest_of_own(connection).await?;
         let failed = |error: StoreError| error.to_string();
         let InboxParts {
@@ -292,9 +301,10 @@ impl Inbox {
             .agree(&cluster, store, newest, found.created)
             .map_err(failed)?;
 
+        // A restored store may have later marks than entries.
         let restores = self.parts.store.skipped().len();
         if self.place.restores != restores {
-            // Everything that the stream has is compared with the log.
+            // Every message in the stream is compared with the log.
             self.parts
                 .peers
                 .forget_marks(self.parts.store.settings())
@@ -314,9 +324,10 @@ impl Inbox {
         let stored = tokio::task::spawn_blocking(move || Stored::since(&store, upto)).await;
         let stored = stored.map_err(|error| error.to_string())?;
         self.stored = stored.map_err(failed)?;
+        // If the log has nothing beyond the marks, nothing can arrive twice.
         self.place.is_refilled &= !self.stored.is_empty();
         self.is_unmarked = false;
-        // The log has entries that the marks do not have, until the stream is read up to here.
+        // The log contains entries beyond the marks, until the stream is read up to here.
         if !self.stored.is_empty() || self.place.message < self.place.compared_upto {
             self.place.compared_upto = found.last;
         }
@@ -331,6 +342,8 @@ impl Inbox {
         loop {
             tokio::select! {
                 _ = tick.tick() => {
+                    // What is being stored is still marked, and need not be compared at the next
+                    // start.
                     if self.parts.drain.is_stopping() && self.storing.is_none() {
                         return Ok(());
                     }
@@ -355,7 +368,7 @@ impl Inbox {
         }
     }
 
-    /// Forgets which entries the log has beyond the marks once none of them can come any more; `last` is the last message at the start.
+    /// Forgets which entries the log contains beyond the marks once none of them can come any more; `last` is the last message at the start.
     fn forget_compared(&mut self, last: u64) {
         if self.stored.is_empty() {
             return;
@@ -419,6 +432,7 @@ impl Inbox {
                 message.subject
             ))),
         };
+
         let (peers, metrics) = (&self.parts.peers, &self.parts.metrics);
         match outcome {
             Ok(()) => {}
@@ -426,6 +440,7 @@ impl Inbox {
                 let master = master.as_ref().map(crate::model::MasterName::as_str);
                 peers.rejected(master, &why);
                 metrics.cluster_messages_rejected.add(1);
+                // No peer may fill the journal.
                 if self.log.is_due("rejected", self.parts.clock.monotonic()) {
                     tracing::warn!(number, subject = %message.subject, why, "stream message rejected: see `saltcellar status`");
                 }
@@ -465,6 +480,7 @@ impl Inbox {
         payload: &[u8],
         taken: &mut Taken,
     ) -> Result<(), Bad> {
+        // Its later entries must not be stored before a block that cannot be read yet.
         if self.waiting.contains_key(master) {
             return Ok(());
         }
@@ -483,6 +499,8 @@ impl Inbox {
         }
 
         let line = (header.origin.clone(), header.epoch.clone());
+        // The newest state counts: this batch, then the batch that is being stored, then what is on
+        // disk.
         let of_taken = taken.marks.get(&line).map(|(mark, _)| mark.number);
         let of_storing = || {
             let marks = &self.storing.as_ref()?.taken.marks;
@@ -492,6 +510,7 @@ impl Inbox {
             .or_else(of_storing)
             .unwrap_or_else(|| self.parts.peers.mark(&line.0, &line.1));
         let is_own = master == self.parts.peers.own.as_str();
+        // Repetitions are dropped before they are unpacked.
         if header.last <= stored || (is_own && self.has_all(&header)) {
             return Ok(());
         }
@@ -512,6 +531,7 @@ impl Inbox {
         let last = blocks
             .last()
             .map(|block| block.rows().seq(block.len() - 1).0);
+        // The mark follows the header, so a block with fewer entries would hide the rest.
         if (first, last) != (Some(header.first), Some(header.last)) {
             return Err(Bad::Rejected("its block has other numbers".to_owned()));
         }
@@ -525,6 +545,8 @@ impl Inbox {
             check(rows.kind(n), rows.origin(n), rows.number(n))?;
         }
 
+        // Numbers below `from` are of an earlier numbering. What the log has beyond the mark is no
+        // gap.
         let known = stored
             .max(header.from.saturating_sub(1))
             .max(self.stored.last(master));
@@ -541,6 +563,8 @@ impl Inbox {
                     continue;
                 }
                 let failed = |error: StoreError| Bad::Stop(error.to_string());
+                // After a restore the stream brings back what this store lost, among entries that
+                // it has.
                 if is_own
                     && self
                         .has(&header.epoch, number, rows.at(n))
@@ -555,6 +579,7 @@ impl Inbox {
                     number,
                     ..rows.entry(n, tag, jid, body)
                 };
+                // Stored before a crash, and the mark was not.
                 if self.stored.has(&entry) {
                     continue;
                 }
@@ -570,6 +595,7 @@ impl Inbox {
             number: header.last,
             at: Micros(header.last_at),
         };
+        // Even if the policy drops every entry, because none of them may come again.
         let marked = taken.marks.entry(line).or_insert((mark.clone(), 0));
         marked.0 = mark;
         marked.1 += entries;
@@ -623,6 +649,7 @@ impl Inbox {
             ..Entry::new(Kind::Gap, Source::Bus, self.parts.clock.now(), &body)
         };
 
+        // Without fingerprints, because a gap never repeats another.
         taken.batch.push(&gap, None);
         let count = header.before - known;
         taken.missed.push((header.origin.clone(), count));
@@ -639,6 +666,7 @@ impl Inbox {
     async fn submit(&mut self, mut taken: Taken) -> Result<(), String> {
         let batch = std::mem::take(&mut taken.batch);
         taken.entries = batch.len() as u64;
+        // Messages without a new entry still move the place.
         if batch.is_empty() {
             self.storing = Some(Storing { taken, done: None });
             return Ok(());
@@ -735,14 +763,14 @@ impl Inbox {
         self.parts.store.settings().put("", &self.place, save)
     }
 
-    /// What the marks say is before the end of the log, whatever comes next; but not while the log has what they do not say.
+    /// All that the marks count is before the end of the log, whatever comes next, unless the log contains entries beyond them.
     fn count_upto_end(&mut self) {
         if self.is_compared() {
             self.place.upto = self.parts.store.durable();
         }
     }
 
-    /// Whether the marks have all entries of peers that the log has.
+    /// Whether the marks count all entries of peers in the log.
     fn is_compared(&self) -> bool {
         let is_read = self.place.message >= self.place.compared_upto;
         is_read && !self.is_unmarked && self.stored.is_empty()
@@ -809,7 +837,7 @@ fn check(kind: Kind, origin: &str, number: u64) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Sends heartbeats and hears those of the others, until an error.
+/// Sends heartbeats and hears the heartbeats of the other masters, until an error.
 async fn beats(
     parts: InboxParts,
     connection: &Connection,

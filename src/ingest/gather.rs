@@ -66,7 +66,7 @@ impl Taken {
 }
 
 /// Bytes of a socket's buffer that a frame occupies, which Linux counts as the memory that it takes. A publisher that could not write
-/// for a while writes several frames at once, and these take less.
+/// for a while writes several frames together, which take less.
 pub(super) fn occupied_by(frame_bytes: usize) -> usize {
     const PAGE: usize = 4096;
     /// The description of a message, and what follows its bytes.

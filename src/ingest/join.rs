@@ -1,4 +1,4 @@
-//! What the store of a peer has of the shared history, copied into the own store: for what the stream does not have any more.
+//! Copies the shared history from the store of a peer into this store, for entries that the stream no longer contains.
 //!
 //! # Invariant
 //!
@@ -50,13 +50,15 @@ pub(crate) enum JoinError {
 }
 
 impl Joining<'_> {
-    /// Copies what the store of the master `peer` has.
+    /// Copies the shared entries in the store of the master `peer`.
     pub(crate) fn copy(&self, from: &Store, peer: &MasterName) -> Result<Joined, JoinError> {
         let numbering = from.settings().get::<Numbering>("");
         let numbering = numbering.and_then(|found| found.value);
         let numbering = numbering.ok_or(JoinError::NotShared)?;
         let own = self.store.settings().get::<Numbering>("");
         let own = own.and_then(|found| found.value);
+        // A copy of this store shares its numbering, and its entries would be taken for another
+        // master's.
         if peer == self.name || own.is_some_and(|own| own.epoch == numbering.epoch) {
             return Err(JoinError::Own(self.name.as_str().to_owned()));
         }
@@ -69,6 +71,7 @@ impl Joining<'_> {
         let mut joined = Joined::default();
         let mut last = None;
         let mut next = SeqNo::FIRST;
+
         while next < from.durable() {
             let mut batch = Batch::default();
             let mut failed = None;
@@ -90,13 +93,19 @@ impl Joining<'_> {
                     Err(error) => failed = Some(error),
                 }
             })?;
+
+            // The closure cannot end the reading itself.
             if let Some(error) = failed {
                 return Err(error.into());
             }
+
             joined.stored += batch.len() as u64;
+            // On disk before the next batch is read, because the entries of an origin keep their
+            // order.
             self.submit(batch)?;
         }
 
+        // Last: a mark for entries that are not here would keep them away forever.
         self.mark(from, peer, &numbering, last)?;
         Ok(joined)
     }

@@ -1,8 +1,8 @@
-//! Entries of peers: which of them the log has, and how one enters it.
+//! Entries of peers: which of them the log contains, and how an entry enters it.
 //!
 //! # Invariant
 //!
-//! An entry of a peer has a name, its origin, number and arrival, and the log has each name once.
+//! An entry of a peer has a name, which is its origin, number and arrival. The log contains each name once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +28,7 @@ fn name_of(origin: &str, number: u64, at: Micros) -> u64 {
 }
 
 impl Stored {
-    /// The entries of peers that the log has from a number on.
+    /// The entries of peers in the log from a number on.
     pub(super) fn since(store: &Store, from: SeqNo) -> Result<Self, StoreError> {
         let mut stored = Self::default();
         let mut next = from;

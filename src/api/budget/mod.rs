@@ -1,6 +1,6 @@
 //! Budgets: what one client may hold of what all clients share.
 //!
-//! A client is a token, or a user of this machine. Its budget has connections, event streams,
+//! A client is a token, or a user of this host. Its budget contains connections, event streams,
 //! threads that carry out requests, and bytes of responses that are not read. Each is reserved before
 //! the work or the memory is spent, from the client's share first and then from the whole.
 //! Therefore a client whose share is used up waits without holding anything that other clients

@@ -224,7 +224,7 @@ impl Run for GetJids {
 /// Number of jobs from which the average size is estimated.
 const JOBS_MEASURED: usize = 1000;
 
-/// A map built from its end: jobs are listed the latest first and answered the earliest first. It
+/// A map built from its end: jobs are listed the latest first and returned the earliest first. It
 /// exists in memory once, because it can have 136 MB.
 #[derive(Default)]
 struct Backwards {
@@ -304,7 +304,7 @@ impl Run for GetJidsFilter {
 
         let mut w = Writer::new();
         w.array(jobs.len());
-        // The newest are selected, and answered the earliest first as in Salt.
+        // The newest are selected, and returned the earliest first as in Salt.
         for listed in jobs.iter().rev() {
             instance(ctx, &mut w, &listed.row, true).map_err(failed)?;
         }

@@ -122,6 +122,7 @@ pub(in crate::api) fn minions_by_cause(archive: &Archive) -> Result<Vec<u64>, St
     let mut minions: HashMap<&Cause, BTreeSet<&str>> = HashMap::new();
     let runs = digest.runs(&store, since, |run| run.failed)?;
     for run in &runs.rows {
+        // A minion counts once for a cause, however many of its runs failed for it.
         for failure in &run.failures {
             minions
                 .entry(&failure.cause)
@@ -145,6 +146,7 @@ fn of_job(
     };
 
     let mut groups = Groups::default();
+    // Only failed returns are read, because bodies are the largest part of a job.
     let failed_minions = job
         .answers
         .iter()
@@ -275,6 +277,7 @@ impl Groups {
         limit: usize,
     ) -> CausesPage {
         let total = self.by_cause.len() as u64;
+
         let row = |(cause, group): (Cause, Group)| {
             let (first, last) = group.times.unwrap_or_default();
             CauseRow {

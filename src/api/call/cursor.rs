@@ -19,7 +19,7 @@ impl Cursor {
         Self(format!("{store}:{position}"))
     }
 
-    /// Its text, for an address.
+    /// As a string, for an address.
     pub(in crate::api) fn as_str(&self) -> &str {
         &self.0
     }

@@ -69,6 +69,7 @@ pub(crate) enum Raised {
 impl Raised {
     /// For what the arguments need the right `admin`, if they do.
     fn purpose(self, ctx: &Ctx, args: &Unread<'_, '_>) -> Result<Option<&'static str>, CallError> {
+        // Only the field that decides is read here. The call itself reads all of its arguments.
         #[derive(Deserialize)]
         struct Import {
             #[serde(default)]
@@ -115,13 +116,13 @@ impl Unread<'_, '_> {
     }
 }
 
-/// A call that answers immediately.
+/// A call that returns immediately.
 pub(crate) trait Run: Call {
     /// Carries it out. It does not wait: not for the disk, and not for other processes.
     fn run(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Self::Answer, CallError>;
 }
 
-/// A call that answers when there is something new, or after a time.
+/// A call that returns when there is something new, or after a time.
 pub(crate) trait Wait: Call {
     /// Reads what it needs to wait.
     fn start(ctx: &In<'_, Self>, args: Self::Args<'_>) -> Result<Poll<Self::Answer>, CallError>;
@@ -235,7 +236,7 @@ type WithPacked<T> = fn(&Ctx, &Caller, &Args<'_>) -> Result<T, CallError>;
 /// Makes a call with arguments in JSON.
 type WithJson<T> = fn(&Ctx, &Caller, Json) -> Result<T, CallError>;
 
-/// The forms of a call that answers immediately.
+/// The forms of a call that returns immediately.
 #[derive(Clone, Copy)]
 pub(crate) struct RunForms {
     /// The response in msgpack.
@@ -256,7 +257,7 @@ pub(crate) type SaveCall =
     fn(&Ctx, &Caller, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
 impl CallEntry {
-    /// The entry of a call that answers immediately.
+    /// The entry of a call that returns immediately.
     pub(in crate::api) const fn runs<C: Run>() -> Self {
         Self::of::<C>(CallHandler::Run(RunForms {
             msgpack: Forms::<C>::run_msgpack,

@@ -1,4 +1,4 @@
-//! Calls about how long states take: those of one job, and those of a time.
+//! Calls about how long states take, of one job or of a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -90,6 +90,7 @@ impl Run for OfJob {
                     continue;
                 };
                 let name = (state.id.into(), state.fun.as_str().into());
+                // Minions can make ids without end.
                 if spreads.len() < DIGEST_STATES_MAX || spreads.contains_key(&name) {
                     spreads.entry(name).or_default().add(ms, &minion, &named);
                 }
@@ -138,6 +139,7 @@ fn page(
     since: Option<Time>,
 ) -> DurationsPage {
     let total = spreads.len() as u64;
+
     let row = |((id, fun), spread): ((Arc<str>, Arc<str>), Spread)| {
         let median_ms = spread.percentile(50);
         let p95_ms = spread.percentile(95);
@@ -166,6 +168,7 @@ fn page(
         by_longest.then_with(|| (&one.id, &one.fun).cmp(&(&other.id, &other.fun)))
     });
     states.truncate(limit.unwrap_or(LIST_ROWS_MAX).min(LIST_ROWS_MAX));
+
     DurationsPage {
         states,
         total,

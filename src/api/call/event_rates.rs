@@ -78,6 +78,7 @@ fn rates(events: &[StoredEntry]) -> EventRates {
             per_1000_s: count.saturating_mul(1_000_000_000) / span_us,
         })
         .collect();
+    // A map has no order, therefore equal counts are sorted by their tags.
     tags.sort_by(|one, other| (other.count, &one.tag).cmp(&(one.count, &other.tag)));
     let others = tags.iter().skip(RATE_TAGS_SHOWN).map(|tag| tag.count).sum();
     tags.truncate(RATE_TAGS_SHOWN);

@@ -194,7 +194,7 @@ impl Scan {
     }
 }
 
-/// The text, unless it is empty.
+/// The string, unless it is empty.
 fn text(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -372,6 +372,7 @@ impl Run for List {
         };
 
         let store = ctx.store.id();
+        // A cursor of another store is an error. A number alone cannot be checked.
         let before = match &args.cursor {
             Some(cursor) => cursor.seq(&store)?,
             None => args.before.map_or(ctx.store.durable(), SeqNo),
@@ -496,7 +497,7 @@ impl Wait for Follow {
     }
 }
 
-/// Which events to follow, and how many at once.
+/// Which events to follow, and how many at a time.
 #[derive(Clone)]
 pub(in crate::api) struct FollowFrom {
     pub(in crate::api) filter: EntryFilter,

@@ -79,6 +79,7 @@ impl Run for List {
         };
         let mut page = minions_list(&ctx.store, &ctx.others, &filter).map_err(failed)?;
         page.skipped.highstates_since = highstates_since.map(Time);
+        // The later time, because since then both have been read.
         page.skipped.events_since = page.skipped.events_since.max(events_since.map(Time));
         Ok(page)
     }

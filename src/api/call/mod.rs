@@ -1,4 +1,4 @@
-//! Calls of the daemon, one type each in [`CALLS`]: its name, right, arguments and answer, and what
+//! Calls of the daemon, one type each in [`CALLS`]: its name, right, arguments and response, and what
 //! it does ([`Call`]). The local socket, HTTP, the OpenAPI document and the tables of
 //! `docs/WIRE.md` follow from these types.
 //!
@@ -6,7 +6,7 @@
 //!
 //! # Invariant
 //!
-//! No job id is made twice: the daemon uses the microseconds of its slot, or all even ones, the extension those after them.
+//! No job id is made twice: the daemon uses the microseconds of its slot, or all even microseconds, and the extension the microseconds after them.
 
 mod accept;
 mod archive;

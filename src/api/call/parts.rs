@@ -49,7 +49,7 @@ pub(crate) struct Process {
     pub(crate) unread_bus: Option<PathBuf>,
     /// The HTTP listener, if `http.listen` is set.
     pub(crate) http: Option<ListenerMonitor>,
-    /// The address that serves minions, if any: its own, or that of the HTTP listener.
+    /// The address that serves minions, if any: its own, or the address of the HTTP listener.
     pub(crate) https: Option<ListenerMonitor>,
     pub(crate) scripts: Arc<ScriptMonitor>,
     pub(crate) zeromq: Vec<ZmqSocketStatus>,

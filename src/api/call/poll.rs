@@ -1,4 +1,4 @@
-//! Calls that answer when there is something new, or after a time. They occupy no thread while they
+//! Calls that return when there is something new, or after a time. They occupy no thread while they
 //! wait.
 
 use std::time::Duration;
@@ -131,7 +131,7 @@ impl<A: Send + 'static> Poll<A> {
             let outcome = match done.1? {
                 Attempt::Done(answer) => return Ok(answer),
                 // The search ended at its limit of work. Each round is a new claim on the budget,
-                // so others have their turn.
+                // which gives other clients their turn.
                 Attempt::Again => continue,
                 other => other,
             };
@@ -139,7 +139,7 @@ impl<A: Send + 'static> Poll<A> {
             let news = async {
                 match outcome {
                     Attempt::After(seq) => {
-                        // News come in groups: a response after a short time has all of them.
+                        // News come in groups: a response after a short time contains all of them.
                         archive.store.durable_after(seq).await;
                         sleep(gather).await;
                     }
@@ -147,7 +147,7 @@ impl<A: Send + 'static> Poll<A> {
                 }
             };
 
-            // The deadline and the end of the daemon lead to the last attempt, which answers with
+            // The deadline and the end of the daemon lead to the last attempt, which returns
             // what there is.
             tokio::select! {
                 () = news => {}

@@ -1,4 +1,4 @@
-//! What a call has that applies the limits of its caller, and which limits those are.
+//! The context of a call that applies the limits of its caller, and these limits.
 
 use std::sync::Arc;
 

@@ -141,6 +141,7 @@ fn row(status: &SinkStatus) -> Sink {
         encoder: settings.encoder.0.to_owned(),
         transport: settings.transport.0.to_owned(),
         destination: settings.transport.1.describe(),
+        // A pause is saved, and counts even before the thread has noticed it.
         state: if is_paused { Phase::Paused } else { last.phase },
         cursor: known.map(|progress| progress.cursor.0),
         lag_entries: known.map(|progress| progress.lag_entries),
@@ -260,7 +261,7 @@ impl Run for Test {
     }
 }
 
-/// The beginning of a long text.
+/// The beginning of a long string.
 fn shown(text: &str) -> &str {
     text.get(..text.floor_char_boundary(SINK_SHOWN_BYTES_MAX))
         .unwrap_or_default()
@@ -456,6 +457,7 @@ fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
         minion: letter.minion.clone(),
         fun: letter.fun.clone(),
         jid: letter.jid.clone(),
+        // Data that cannot be read are left out. The letter can still be retried or dropped.
         data: letter.event().data().map(|data| data.to_string()).ok(),
     }
 }
@@ -471,7 +473,7 @@ pub(crate) struct LettersArgs {
 }
 
 impl LettersArgs {
-    /// Changes these dead letters, and answers with their number.
+    /// Changes these dead letters, and returns their number.
     fn counted(
         self,
         engines: &Engines,
@@ -479,6 +481,7 @@ impl LettersArgs {
     ) -> Result<LetterCount, CallError> {
         let ids = match &self.reason {
             None => self.ids,
+            // By their ids: a letter that gets this reason later was not seen by the caller.
             Some(reason) => {
                 let mut letters = engines.dead_letters(&self.name).map_err(refused)?;
                 letters.retain(|letter| {

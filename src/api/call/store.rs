@@ -251,6 +251,7 @@ impl Run for Prune {
 
         // Without a limit in the call, a prune applies the configured limits.
         let keep = (age_s.is_some() || bytes.is_some() || entries.is_some()).then(|| Keep {
+            // A limit that is not given drops nothing.
             age: age_s.map_or(Age::Forever, |s| Age::For(Duration::from_secs(s))),
             bytes,
             entries,

@@ -534,8 +534,8 @@ fn keep_return(
     };
 
     // The master fires a return, which adds the stamp, before it calls the returner. A stamp
-    // therefore shows that the return was on the bus. Without its origin that of a peer would be taken
-    // for an event of this master, and the bus brings it with its origin.
+    // therefore shows that the return was on the bus. Without its origin a peer's return would be
+    // taken for an event of this master, and the bus brings it with its origin.
     let fired = from_master
         && seen.stamp().is_some()
         && seen.cmd() == Some("_return")

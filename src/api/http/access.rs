@@ -2,14 +2,14 @@
 //!
 //! | peer | rights |
 //! |---|---|
-//! | unix socket | those of its user at the local socket; a token is ignored |
+//! | unix socket | the rights of its user at the local socket; a token is ignored |
 //! | loopback, without a token | `/metrics`, `/healthz`, `/readyz` |
 //! | network, without a token | `/healthz`, `/readyz` |
 //! | any, without a token | the form of the page for a token |
 //! | any, with a token | the scope of the token, within its limits |
 //!
-//! A token is in `Authorization`, or in `X-Auth-Token` as for salt-api. The cookie of the page has
-//! a session ([`crate::api::sign_in::sessions`]) of a token, or of a user of this machine. An address never has a
+//! A token is in `Authorization`, or in `X-Auth-Token` as for salt-api. The cookie of the page contains
+//! a session ([`crate::api::sign_in::sessions`]) of a token, or of a user of this host. An address never contains a
 //! token: proxies and browsers keep addresses, so `GET /events?token=`, as salt-api documents it,
 //! is answered 401.
 //!
@@ -147,7 +147,7 @@ pub(super) fn check_site(
     }
 
     // A name that is rebound to this host lets a web page use the rights that a peer has for
-    // being on this machine. A peer of the network has none without a token, so it may use any
+    // being on this host. A peer of the network has none without a token, therefore it may use any
     // name.
     let name = without_port(host);
     if !matches!(

@@ -1,4 +1,4 @@
-//! The cookie of the page, which has a session's secret ([`crate::api::sign_in::sessions`]).
+//! The cookie of the page, which contains a session's secret ([`crate::api::sign_in::sessions`]).
 //!
 //! Scripts cannot read it (`HttpOnly`), pages of other sites do not send it (`SameSite=Strict`), and
 //! with TLS it is sent over TLS only and cannot be set by another host (`Secure`, `__Host-`).
@@ -45,7 +45,7 @@ pub(super) fn is_confirmed(method: &Method, headers: &HeaderMap) -> bool {
     matches!(*method, Method::GET | Method::HEAD) || is_proven()
 }
 
-/// True if a request without rights has the cookie of a session. Its session has ended: it is too
+/// True if a request without rights carries the cookie of a session. Its session has ended: it is too
 /// old or was not used for too long, its token was revoked, or the daemon was restarted, which
 /// keeps sessions in memory only.
 pub(super) fn had_session(method: &Method, headers: &HeaderMap, has_tls: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Compression of complete answers, as the peer accepts it: zstd or gzip.
+//! Compression of complete responses, as the peer accepts it: zstd or gzip.
 //!
 //! It is a part of the work for a response: it takes the reader's processor time, and the response
 //! takes the reader's room in its compressed form. Streams are not compressed, because an event
@@ -6,7 +6,7 @@
 //!
 //! # Invariant
 //!
-//! The length of a compressed answer tells how much of its text is repeated. No response that is
+//! The length of a compressed response tells how much of its text is repeated. No response that is
 //! compressed here has a secret of this daemon: tokens and sessions are in headers and in the forms
 //! of signing in, and what protects forms is the origin of a request and not a secret in the page.
 //! Stored text next to text of an attacker is left, which another site could only choose by leading
@@ -105,6 +105,7 @@ fn weighted(one: &str) -> Option<(String, u16)> {
             continue;
         };
         let (whole, rest) = value.split_once('.').unwrap_or((value, ""));
+        // RFC 9110 allows three digits at most.
         let is_valid = matches!(whole, "0" | "1")
             && rest.len() <= 3
             && rest.bytes().all(|byte| byte.is_ascii_digit());
@@ -186,7 +187,7 @@ impl Asked {
 
     /// Like [`Asked::tagged`], without an entity tag.
     pub(super) fn plain(&self, text: Vec<u8>) -> Encoded {
-        // Short answers fit into a packet as they are.
+        // Short responses fit into a packet as they are.
         let encoding = if text.len() < HTTP_COMPRESSED_BYTES_MIN {
             Encoding::Identity
         } else {

@@ -9,7 +9,7 @@
 //!
 //! Connections, heads, bodies, idle time and the bytes of unread responses are bounded
 //! (`base/limits/http.rs`). A request is carried out by a thread for blocking work, at most
-//! `HTTP_CALLS_MAX` at once. A slow reader holds the memory of its own answer and no thread.
+//! `HTTP_CALLS_MAX` at the same time. A slow reader holds the memory of its response and no thread.
 //!
 //! # Invariant
 //!
@@ -136,6 +136,6 @@ pub async fn serve(
         }
     };
 
-    // Each part returns after `stop`, when its requests in flight are answered.
+    // Each part returns after `stop`, once its requests in flight have got their responses.
     tokio::join!(network, local, of_minions);
 }

@@ -224,6 +224,7 @@ async fn ready(State(server): Server) -> Answer {
     let ctx = &server.ctx;
     let mut reasons = Vec::new();
 
+    // Only what keeps events from being stored counts. `status` reports everything else.
     if let Some(why) = ctx.archive.store.refusal() {
         reasons.push(format!("the store accepts no entries: {why}"));
     }

@@ -216,7 +216,7 @@ async fn run(
     done.await.unwrap_or_else(rejected)
 }
 
-/// JSON in which integers beyond 64 bits are text: read as numbers they lose digits. A jid is one,
+/// JSON in which integers beyond 64 bits are strings: read as numbers they lose digits. A jid is one,
 /// and some clients send it as a number.
 fn with_exact_integers(json: &str) -> String {
     const DIGITS_MIN: usize = 19;
@@ -234,7 +234,7 @@ fn with_exact_integers(json: &str) -> String {
             other => other.len_utf8(),
         };
         let (token, after) = rest.split_at(len);
-        // 19 digits may still fit into 64 bits, and are as exact as text.
+        // 19 digits may still fit into 64 bits, and are as exact as a string.
         if len >= DIGITS_MIN && token.bytes().all(|byte| byte.is_ascii_digit()) {
             out.extend(["\"", token, "\""]);
         } else {
@@ -371,7 +371,7 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// Rejects values with an effect that only a master has.
+    /// Rejects values whose effect only a master can have.
     fn check(&self) -> Result<(), HttpError> {
         if self.flag("display_progress", false)? {
             return Err(self.expected("display_progress", "false: nothing is fired onto a bus"));
@@ -459,8 +459,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A time as people write it, in microseconds since 1970; without a zone it is that of job ids,
-/// UTC.
+/// A time as people write it, in microseconds since 1970. Without a zone it is UTC, as in job ids.
 fn time_of(text: &str) -> Option<i64> {
     const FORMATS: [&str; 9] = [
         "%Y-%m-%d %H:%M:%S%.f",
@@ -525,7 +524,8 @@ async fn one(jobs: &Jobs<'_>, chunk: &Json) -> Result<Json, HttpError> {
         text(chunk, "client").unwrap_or_default(),
         text(chunk, "fun").unwrap_or_default(),
     );
-    // Nothing is passed to a master, so only what the archive itself can answer is accepted.
+    // Nothing is passed to a master, therefore only functions that the archive can serve are
+    // accepted.
     if !client.starts_with("runner") {
         return Err(HttpError::bad(format!(
             "client `{client:.50}` is not supported, only `runner` with {FUNCTIONS}"
@@ -664,7 +664,7 @@ impl Jobs<'_> {
         };
         let mut bytes = json_len(&job);
 
-        // The API answers a page of returns at a time.
+        // The API returns one page of returns at a time.
         while let Some(after) = job.next.take() {
             // Before the next page, which would be in memory in addition.
             self.check_bytes(bytes, jid)?;
@@ -695,7 +695,7 @@ impl Jobs<'_> {
 
     async fn job(&self, jid: &str) -> Result<Json, HttpError> {
         let Some(job) = self.whole(jid).await? else {
-            // As Salt answers.
+            // As Salt responds.
             return Ok(json!({
                 "Error": "Cannot contact returner or no job with this jid",
                 "StartTime": start_time(jid).unwrap_or_default(), "jid": jid, "Result": {},
@@ -796,6 +796,7 @@ impl Jobs<'_> {
                 .await?;
 
             cursor = page.next;
+            // Before the next page is read, so only one page is in memory with the result.
             drop(page.jobs);
             let kept: usize = active.values().map(v1::tree_bytes).sum();
             self.room.lock().hold(held.saturating_add(kept))?;
@@ -859,6 +860,7 @@ impl Jobs<'_> {
             };
             returned.extend(minions(page.returns));
             next = page.next;
+            // The values of the page are gone, and so is the need for their room.
             self.room.lock().hold(held)?;
         }
 

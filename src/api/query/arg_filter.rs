@@ -4,10 +4,10 @@ use salt_sls::Glob;
 
 use crate::wire::msgpack::{as_bool, as_int, as_text, elements, pairs};
 
-/// Levels of lists and maps in which text is found.
+/// Levels of lists and maps in which strings are found.
 const DEPTH_MAX: usize = 32;
 
-/// A glob for an argument, or a part of its text.
+/// A glob for an argument, or a part of it.
 ///
 /// Text in lists and maps counts as well, and an entry of a map also as `KEY=VALUE`, as on the
 /// command line.
@@ -34,7 +34,7 @@ impl ArgFilter {
         }
     }
 
-    /// Whether any text in a stored value matches.
+    /// Whether any string in a stored value matches.
     pub(crate) fn matches(&self, value: &[u8]) -> bool {
         // A list of what is left instead of recursion: senders choose how deep arguments are.
         let mut left = vec![(value, 0)];

@@ -10,6 +10,7 @@ pub(crate) fn summary(changes: &[u8]) -> String {
     let parts = msgpack::pairs(changes).map(|(key, value)| {
         let key = id_text(key).unwrap_or_default();
         match of_value(value) {
+            // The key `diff` says nothing that the summary of a diff does not say.
             Some(what) if key == "diff" => what,
             Some(what) => format!("{key}: {what}"),
             None => key,
@@ -38,6 +39,7 @@ fn of_value(value: &[u8]) -> Option<String> {
 
     match Reader::new(value).head().ok()? {
         Head::Map(_) => {
+            // Most states report a change as an `old` and a `new` value.
             let [old, new] = ["old", "new"].map(|key| msgpack::get(value, key).and_then(scalar));
             match (old, new) {
                 (None, None) => None,

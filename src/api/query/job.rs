@@ -4,12 +4,12 @@
 //!
 //! - Entries are folded in the order of their times, then of their origins, and at last of their
 //!   numbers ([`order`]): the result does not depend on the order in which they arrived here.
-//! - The load with the highest rank counts (`store::index::job_summary::rank`), of equal ones the first.
+//! - The load with the highest rank counts (`store::index::job_summary::rank`). Among equal ranks the first load counts.
 //! - Different publishes under one jid are a conflict: all are kept, see [`Job::conflict`]. The first
-//!   one counts, by the clocks of the masters that published them, so that each master names the same.
-//! - A minion's first answer counts; later differing ones are its history. But answers from a
-//!   returner call take precedence over those seen on a bus only. Among the latter, complete ones
-//!   take precedence over those trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
+//!   one counts, by the clocks of the masters that published them. Therefore each master names the same.
+//! - A minion's first answer counts; later differing answers are its history. But answers from a
+//!   returner call take precedence over answers seen on a bus only. Among the latter, complete answers
+//!   take precedence over answers trimmed for size (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
 //! - Any program with permission to fire events can put a return on a bus. In a job that Salt
 //!   stored through the extension (`JobSummary::is_cached_by_salt`) a return seen on a bus only
 //!   is not an answer: see [`Job::bus_only`]. In other jobs it is one, with a mark
@@ -19,7 +19,7 @@
 //! - The expected minions are those named by the publish and the syndics, and minions that ran
 //!   something themselves. The event `.../new` counts only if no load names minions.
 //! - The last end time counts.
-//! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result
+//! - The load of a job of a runner, a wheel or `salt-call` has no arguments. The arguments in its result
 //!   count.
 
 use std::collections::BTreeMap;
@@ -85,12 +85,12 @@ pub(crate) struct Totals {
     pub(crate) returned: usize,
     /// Answers seen on a bus only.
     pub(crate) bus_only: usize,
-    /// Those of them that came from peers.
+    /// Answers among them that came from peers.
     pub(crate) unverified: usize,
     pub(crate) failed: usize,
     /// Expected minions that have not answered, if known.
     pub(crate) missing: Option<usize>,
-    /// Those without an answer that may have answered.
+    /// Expected minions without an answer here that may have answered.
     pub(crate) unknown: usize,
     pub(crate) first: Option<Micros>,
     pub(crate) last: Option<Micros>,
@@ -104,7 +104,7 @@ impl Job {
     }
 
     /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence
-    /// of an answer and its failure are known, but not its content, nor whether later ones differ.
+    /// of an answer and its failure are known, but not its content, nor whether later answers differ.
     pub(crate) fn read_of(
         store: &StoreView,
         jid: &str,
@@ -202,6 +202,7 @@ impl Job {
     fn learn(&mut self, entry: StoredEntry, minions_of_event: &mut Option<BTreeSet<String>>) {
         let rank = rank(entry.kind);
         let no_answer = self.confirmed_only && is_bus_only(&entry);
+        // The best load counts, in whatever order the entries came.
         if rank > self.load_rank && !no_answer {
             self.load_rank = rank;
             self.load = load_of(entry.kind, &entry.body).to_vec();
@@ -211,6 +212,7 @@ impl Job {
         match entry.kind {
             Kind::Load | Kind::ReturnLoad => {
                 self.expect_self_target(load_of(entry.kind, &entry.body));
+                // Salt may pass the expected minions with the load, and not for every job.
                 if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m))
                 {
                     self.expect(minions);
@@ -278,7 +280,7 @@ impl Job {
         count(Kind::Load) > 1 || count(Kind::JobNew) > 1
     }
 
-    /// The different publishes under this jid, the one that counts first; none if there is only one.
+    /// The different publishes under this jid, beginning with the publish that counts; none if there is only one.
     pub(crate) fn conflict(&self) -> Vec<&StoredEntry> {
         // The usual case.
         if !self.has_conflict() {
@@ -335,7 +337,7 @@ impl Job {
     }
 
     fn expect(&mut self, minions: &[u8]) {
-        // Built at once: usually this is the only list, and sorted.
+        // Built in one step: usually this is the only list, and sorted.
         let mut named: BTreeSet<String> = msgpack::elements(minions).filter_map(id_text).collect();
         self.targets_known |= !named.is_empty();
         if !self.self_named.is_empty() {
@@ -461,8 +463,8 @@ impl Job {
     }
 }
 
-/// The order in which entries are folded: that of the calls and events, wherever they happened. The number is that of the origin, so
-/// that all masters of one history have the same order.
+/// The order in which entries are folded: the order of the calls and events, wherever they happened. The number is the origin's,
+/// therefore all masters of one history have the same order.
 pub(super) fn order(entry: &StoredEntry) -> impl Ord {
     let number = match entry.number {
         // The others know an entry of this daemon's master by its number here.
@@ -512,7 +514,7 @@ fn fired_at(publish: &StoredEntry) -> Micros {
     stamp.and_then(Micros::of_stamp).unwrap_or(publish.at)
 }
 
-/// The place of a publish among equal ones: loads of this master, of which Salt asks, before imported ones, then by time.
+/// The place of a publish among equal publishes: loads of this master, for which Salt asks, before imported loads, then by time.
 fn place(publish: &StoredEntry) -> impl Ord + use<> {
     let is_other = publish.kind == Kind::Load && !publish.origin.is_empty();
     (is_other, fired_at(publish))
@@ -1131,7 +1133,7 @@ mod tests {
         assert_eq!(funs.collect::<Vec<_>>(), ["test.ping", "test.version"]);
     }
 
-    /// A publish as the log of a master has it: the load if it is its own, and the event about it.
+    /// A publish as the log of a master contains it: the load if it is its own, and the event about it.
     fn published(
         by: &str,
         fun: &str,

@@ -152,6 +152,7 @@ impl JobResult {
         others: &Others,
         row: &JobSummary,
     ) -> Result<bool, StoreError> {
+        // Only the bodies of returns tell what changed. The other results are known without them.
         if self == Self::Changed {
             let changed = |job: &Job| {
                 job.answers
@@ -232,6 +233,7 @@ impl JobFilter {
                 .is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
         };
 
+        // `salt` asks with it for running jobs, several times for each job that takes long.
         (self.find_job || as_text(&row.fun) != Some("saltutil.find_job"))
             && self
                 .user

@@ -46,6 +46,7 @@ pub(crate) fn children(job: &Job) -> Vec<Child> {
         .filter(|answer| super::answer::names_jobs(&answer.entry))
     {
         for row in answer.states() {
+            // A job that names itself would be its own child.
             let Some(jid) = row.job.filter(|jid| !jid.is_empty() && *jid != job.jid) else {
                 continue;
             };

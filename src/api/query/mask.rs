@@ -75,6 +75,7 @@ fn replaced(line: &str, name: &str) -> String {
 
 /// The bytes of the path that a string begins with: `/a`, `C:\a`, `salt://a`.
 fn path_len(text: &str, before: char) -> Option<usize> {
+    // Within a word, as in `and/or`, a slash begins no path.
     if before.is_alphanumeric() || matches!(before, '/' | '\\' | '>' | '_' | '-' | '.') {
         return None;
     }
@@ -129,7 +130,7 @@ const HTTP_STATUSES: [(&str, &str); 19] = [
     ("505", "HTTP"),
 ];
 
-/// The status code and the reason phrase's first letter that a text begins with, as in `404 Not Found` (RFC 9112, section 4). It
+/// The status code and the reason phrase's first letter that a string begins with, as in `404 Not Found` (RFC 9112, section 4). It
 /// names the cause, and is not one of the numbers that differ.
 fn http_status(text: &str, before: char) -> Option<&str> {
     if before.is_alphanumeric() {
@@ -144,7 +145,7 @@ fn http_status(text: &str, before: char) -> Option<&str> {
         .flatten()
 }
 
-/// The bytes of the number that a text begins with: digits, or a word of hexadecimal digits.
+/// The bytes of the number that a string begins with: digits, or a word of hexadecimal digits.
 fn number_len(text: &str, before: char) -> Option<usize> {
     if !before.is_alphanumeric() {
         let is_word = |c: char| c.is_ascii_alphanumeric();
@@ -152,6 +153,8 @@ fn number_len(text: &str, before: char) -> Option<usize> {
         let word = text.get(..word)?;
         let is_hex = word.len() >= HEX_MIN
             && word.chars().all(|c| c.is_ascii_hexdigit())
+            // A digit is required, because words such as `facade` consist of hexadecimal digits as
+            // well.
             && word.chars().any(|c| c.is_ascii_digit());
         let is_0x = word.strip_prefix("0x").is_some_and(|digits| {
             !digits.is_empty() && digits.chars().all(|c| c.is_ascii_hexdigit())

@@ -1,7 +1,7 @@
 //! Minions, computed from the archive: last seen, last function, last highstate, missing returns.
 //!
 //! The latest job of each function and minion is in an index. Three things are read from a limited
-//! number of entries, which the answer states: events, jobs for missing returns, and the states of
+//! number of entries, which the response states: events, jobs for missing returns, and the states of
 //! highstates.
 
 use std::cmp::Reverse;
@@ -181,12 +181,12 @@ pub(crate) struct MinionsFilter {
     pub(crate) limit: usize,
 }
 
-/// The jobs of one minion that count, by function. That of [`HIGHSTATE`] is one of the others, or
-/// an earlier one.
+/// The jobs of one minion that count, by function. The job of [`HIGHSTATE`] is one of the other jobs, or
+/// an earlier job.
 type Runs = BTreeMap<String, LatestJob>;
 
 /// The latest jobs by minion of the functions and minions that `wanted` selects, without forged
-/// ones: a return seen on a bus only does not count in a job that Salt stores through the
+/// jobs: a return seen on a bus only does not count in a job that Salt stores through the
 /// extension, see [`Job`].
 fn runs(
     store: &StoreView,
@@ -296,6 +296,7 @@ pub(super) fn missing_returns(
     let mut found = MissingReturns::default();
     let mut entries = 0;
 
+    // One more than is checked shows whether jobs are left out.
     let newest = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
     // A limited reader's list can end early.
     found.skipped.jobs_skipped = newest.next.is_some();
@@ -307,6 +308,7 @@ pub(super) fn missing_returns(
             break;
         }
         found.skipped.jobs_checked += 1;
+        // Without a load it is unknown who was expected, and `find_job` only asks about other jobs.
         if row.rank == 0 || as_text(&row.fun) == Some("saltutil.find_job") {
             continue;
         }
@@ -478,11 +480,12 @@ pub(crate) fn minions_list(
         runs
     };
 
+    // Salt stores the results of runners under the id of the master, which ends like this.
     let is_master = |id: &str| id.ends_with("_master") && !runs.contains_key(id);
     let mut ids: Vec<String> = known.into_iter().filter(|id| !is_master(id)).collect();
     let total = ids.len() as u64;
 
-    // Only now are the minions of the list known, and their order needs it before those of the page.
+    // Only now are the minions of the list known, and their order depends on when they were seen.
     if filter.attention && filter.sort == MinionsSort::LastSeen {
         let listed = ids.iter().map(String::as_str).collect();
         events = store.last_seen(MINIONS_ENTRIES_SEEN, Some(&listed))?;
@@ -515,6 +518,7 @@ pub(crate) fn minions_list(
         };
         ids.drain(..passed);
     }
+    // One more than is shown tells whether a page follows.
     ids.truncate(filter.limit.saturating_add(1));
 
     // As above, of the page alone.
@@ -611,7 +615,7 @@ pub(crate) fn minion(
     };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;
     let missing_jobs = missing.by_minion.get(id).cloned().unwrap_or_default();
-    // HTTP answers 404.
+    // HTTP responds with 404.
     if runs.is_empty() && events.is_empty() && missing_jobs.is_empty() {
         return Ok(None);
     }

@@ -103,6 +103,7 @@ fn grouped(
     for (id, jid) in missing {
         let at = heard.get(id).copied();
         let why = match (at, JidKey::of(jid).time()) {
+            // First, because a minion that runs the job may have been heard since then.
             _ if busy.contains(id) => Silence::Busy,
             (None, _) => Silence::NeverSeen,
             (Some(at), Some(start)) if at > start => Silence::Silent,

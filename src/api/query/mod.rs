@@ -1,7 +1,7 @@
 //! Queries: jobs assembled from their entries, and lists of jobs.
 //!
 //! Nothing is stored here. A job is computed from its entries in the order of their times, so the
-//! answer does not depend on their order of arrival, on duplicates or on rebuilt indexes.
+//! result does not depend on their order of arrival, on duplicates or on rebuilt indexes.
 
 mod answer;
 mod arg_filter;

@@ -23,14 +23,14 @@ pub(crate) struct Others(Option<Arc<Known>>);
 struct Known {
     /// By master: its history is here up to this time of the local clock.
     complete: BTreeMap<String, Micros>,
-    /// The one that is furthest behind first.
+    /// Beginning with the master that is furthest behind.
     behind: Vec<Behind>,
     /// The latest entry of each minion.
     seen: OnceLock<HashMap<String, Seen>>,
 }
 
 impl Others {
-    /// `window`: the stream keeps messages for this time. A master that was away for longer is taken for one that is gone: else no answer
+    /// `window`: the stream keeps messages for this time. A master that was away for longer counts as gone. Otherwise no answer
     /// would ever be missing again.
     pub(crate) fn of(masters: Vec<PeerView>, window: Duration) -> Self {
         let mut known = Known {
@@ -40,6 +40,7 @@ impl Others {
         };
         for master in masters {
             let skew = master.skew.unwrap_or(0);
+            // The other master's time in the time of this host.
             let here = Micros(master.complete.0.saturating_add(skew));
             known.complete.insert(master.name.clone(), here);
 
@@ -97,8 +98,8 @@ impl Known {
         upto.is_some_and(|upto| upto.0.saturating_sub(margin) > at.0)
     }
 
-    /// The master that may have the answer of a minion and is behind. `master` is that of the minion, and `publisher` that of the job; a
-    /// minion with several masters answers the one that asked.
+    /// The master that may have the answer of a minion and is behind. `master` is the minion's master, and `publisher` published the job. A
+    /// minion with several masters answers the master that asked.
     fn may_have(&self, master: Option<&str>, publisher: &str) -> Option<&Behind> {
         let named = |name: &str| self.behind.iter().find(|one| one.master == name);
         match master {

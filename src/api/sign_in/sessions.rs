@@ -153,6 +153,7 @@ impl Sessions {
         }
 
         let link = Link { caller, made: now };
+        // Only its hash is kept, from which nobody can make the link.
         links.insert(sha256(text.as_bytes()), link);
         Ok(text)
     }

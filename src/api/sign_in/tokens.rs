@@ -43,8 +43,8 @@ const TOKEN_LEN: usize = PREFIX.len() + 43;
 /// The tokens of a daemon.
 pub(crate) struct Tokens {
     settings: Arc<Settings>,
-    /// Held during a change, including its writes. Lock order: before `state` and those of the
-    /// settings; never taken by a request.
+    /// Held during a change, including its writes. Lock order: before `state` and the locks of
+    /// the settings; never taken by a request.
     changing: Mutex<()>,
     /// Held for moments only. Lock order: after `changing`; no other lock is taken under it.
     state: Mutex<State>,
@@ -141,7 +141,7 @@ impl TokenScanner {
 }
 
 impl Tokens {
-    /// Those of a store.
+    /// The tokens of a store.
     pub(crate) fn open(settings: Arc<Settings>) -> Self {
         let state = read(&settings);
         if let Some(problem) = state.problem() {
@@ -174,7 +174,7 @@ impl Tokens {
         self.state.lock().tokens.is_empty()
     }
 
-    /// The token with this text. The time that this takes depends on the number of tokens only.
+    /// The token with this secret. The time that this takes depends on the number of tokens only.
     pub(crate) fn find(&self, text: &str) -> Option<Token> {
         let hash = hash(text);
         let state = self.state.lock();
@@ -221,7 +221,7 @@ impl Tokens {
         }
     }
 
-    /// Adds a token with this text, which is not kept.
+    /// Adds a token with this secret, which is not kept.
     pub(in crate::api) fn create(
         &self,
         text: &str,
@@ -277,7 +277,7 @@ impl Tokens {
         })
     }
 
-    /// All tokens, and which ones are rejected and why, if any are.
+    /// All tokens, and which of them are rejected and why, if any are.
     pub(in crate::api) fn list(&self) -> (Vec<Token>, Option<String>) {
         let state = self.state.lock();
         (state.tokens.clone(), state.problem())
@@ -289,6 +289,7 @@ impl Tokens {
     ) -> Result<(), CallError> {
         let _one = self.changing.lock();
 
+        // Not held while the change is saved, because each request looks its token up under it.
         let (before, rejected) = {
             let state = self.state.lock();
             (state.tokens.clone(), state.rejected.clone())
@@ -304,6 +305,7 @@ impl Tokens {
             let put = changes.put(&token.name, token);
             put.map_err(|error| CallError::Internal(error.to_string()))?;
         }
+        // Before it counts: a token that was handed out must exist after a restart.
         self.save(changes)?;
 
         // Replaced by one of the same name.
@@ -368,12 +370,12 @@ pub(super) fn secret(prefix: &str) -> Result<String, CallError> {
     Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(random)))
 }
 
-/// The text of a new token.
+/// The secret of a new token.
 pub(in crate::api) fn new_token() -> Result<String, CallError> {
     secret(PREFIX)
 }
 
-/// The text of a token that another daemon has made.
+/// The secret of a token that another daemon has made.
 pub(in crate::api) fn given_token(text: String) -> Result<String, CallError> {
     let secret = text.strip_prefix(PREFIX);
     let is_token = secret

@@ -87,6 +87,8 @@ impl HttpConfig {
 
     /// Rejects a network listener without TLS.
     pub(in crate::config) fn check(&self) -> Result<(), Invalid> {
+        // A signature covers the certificate, without which a server could pass a batch on to
+        // another one.
         if self.minions && (self.listen.is_none() || self.tls.is_none()) {
             let problem =
                 "signatures of minions cover the certificate; give http.listen and http.tls too";

@@ -53,6 +53,7 @@ impl Nats {
             let accepts = "give an address such as nats://host:4222 or tls://host:4222";
 
             match parsed {
+                // The client is built without WebSockets.
                 Ok(address) if !matches!(address.scheme(), "nats" | "tls") => {
                     let problem = format!("{server:?} is not accepted; {accepts}");
                     return Err(Invalid::new(at(), problem));

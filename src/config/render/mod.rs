@@ -103,6 +103,7 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
         // A key without a value cannot be written, but is listed.
         Json::Null => line(text, format_args!("{indent}# {name}: not set  # {origin}")),
 
+        // An empty list has no block form, and is written as `[]` below.
         Json::Array(items) if !items.is_empty() => {
             line(text, format_args!("{indent}{name}:  # {origin}"));
             for item in items {
@@ -135,7 +136,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 
 /// A YAML value on one line. Text is bare where that is unambiguous, else quoted as in JSON.
 fn scalar(value: &Json) -> String {
-    // Lists and mappings within a value stay on its line, which has the origin as a comment.
+    // Lists and mappings within a value stay on its line, which ends with the origin as a comment.
     match value {
         Json::String(text) if is_bare(text) => text.clone(),
         Json::Object(map) => {

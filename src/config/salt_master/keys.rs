@@ -19,6 +19,7 @@ pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {
     for item in items {
         let item = item?;
         let name = item.file_name();
+        // Salt names the key of a user `.USER_key` (`salt/daemons/masterapi.py`).
         if name
             .to_str()
             .is_some_and(|name| name.starts_with('.') && name.ends_with("_key"))

@@ -21,7 +21,7 @@ const INCLUDE_DEPTH_MAX: usize = 16;
 pub(super) struct Reader {
     pub(super) files: Vec<PathBuf>,
     pub(super) notes: Vec<Note>,
-    /// A file in a directory of included files, read as if it had this text, or as if it did not exist.
+    /// A file in a directory of included files, read as if it had this content, or as if it did not exist.
     pub(super) overlay: Option<(PathBuf, Option<String>)>,
 }
 
@@ -44,6 +44,7 @@ impl Reader {
 
     /// Reads one file. `None` if it is missing, or unusable, which is noted.
     pub(super) fn file(&mut self, path: &Path) -> Option<Map> {
+        // `setup` looks at the configuration before it writes or removes a file.
         let planned = self.overlay.as_ref().filter(|(planned, _)| planned == path);
         let read = match planned {
             Some((_, Some(text))) => Ok(text.clone().into_bytes()),
@@ -88,6 +89,7 @@ impl Reader {
             // An empty file, for example.
             Ok(value) if !value.truthy() => Map::default(),
             Ok(_) => {
+                // In Salt's words, because users compare the notes with its log.
                 self.note(
                     NoteLevel::Error,
                     format!(
@@ -127,6 +129,7 @@ impl Reader {
             _ => return Map::default(),
         };
 
+        // A file that includes itself would otherwise be read forever.
         if depth >= INCLUDE_DEPTH_MAX || self.files.len() > SALT_CONFIG_FILES_MAX {
             let message = format!(
                 "{}: includes nest deeper than {INCLUDE_DEPTH_MAX}, or read more than {SALT_CONFIG_FILES_MAX} files; the rest is ignored",
@@ -164,8 +167,11 @@ impl Reader {
             found.sort();
             for path in found {
                 let path = PathBuf::from(path);
+                // As in Salt, an unusable file was noted and contributes nothing.
                 let mut options = self.file(&path).unwrap_or_default();
                 if let Some(inner) = options.get("include").cloned() {
+                    // Salt replaces options here (`dict.update`), although it merges the files of
+                    // one pattern.
                     let inner = self.included(&inner, &path, verbose, depth + 1);
                     options.extend(inner);
                 }
@@ -244,7 +250,7 @@ pub(super) fn repack(value: &Value) -> Option<Map> {
     }
 }
 
-/// The text of a key, as Python's `str()` gives it.
+/// A key as a string, as Python's `str()` gives it.
 pub(super) fn key_text(key: &Key) -> String {
     key.0.python_str()
 }

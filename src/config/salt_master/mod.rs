@@ -143,7 +143,7 @@ impl SaltMaster {
         Self::read_by(Reader::default(), conf_file, role)
     }
 
-    /// Reads a master's files as they will be once `file`, in the directory of included files, has this text or is removed.
+    /// Reads a master's files as they will be once `file`, in the directory of included files, has this content or is removed.
     pub fn read_with(conf_file: &Path, file: &Path, text: Option<&str>) -> Self {
         let overlay = Some((file.to_owned(), text.map(str::to_owned)));
         Self::read_by(
@@ -225,6 +225,7 @@ impl SaltMaster {
             *hash = hash.to_lowercase();
         }
 
+        // Salt also accepts a list of groups, and makes one mapping of it.
         let nodegroups = options
             .get("nodegroups")
             .and_then(repack)
@@ -316,7 +317,7 @@ impl SaltMaster {
         }
     }
 
-    /// The strings of a list option; a single text is a list of one.
+    /// The strings of a list option; a single string is a list of one.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         match self.option(name) {
             Some(Value::Str(one)) => vec![one],
@@ -463,6 +464,7 @@ fn environment(options: &mut Map, reader: &mut Reader) {
              favor of 'saltenv'."
                 .to_owned(),
         );
+        // Salt keeps the old name for custom modules that read it.
         let new = options.get("saltenv").cloned().unwrap_or(Value::Null);
         options.insert("environment".into(), new);
     } else {
@@ -485,6 +487,7 @@ fn shorten_sock_dir(options: &mut Map) {
         text_of(options, "cachedir", ""),
     );
 
+    // Salt's condition, which counts characters and not bytes.
     if sock_dir.chars().count() > cachedir.chars().count() + 10 {
         options.insert(
             "sock_dir".into(),
@@ -519,7 +522,7 @@ fn below_root(path: &str, root: &str) -> String {
     format!("{root}/{}", path.trim_start_matches('/'))
 }
 
-/// Converts environments to text names with lists of directories, and expands patterns.
+/// Converts the names of environments to strings and their directories to lists, and expands patterns.
 fn normal_roots(roots: &Map) -> Map {
     let mut normal = Map::default();
     for (env, dirs) in roots {
@@ -529,6 +532,7 @@ fn normal_roots(roots: &Map) -> Map {
             _ => &[],
         };
 
+        // Salt expands patterns once, when it reads its configuration.
         let mut spread = Vec::new();
         for dir in dirs {
             match dir {

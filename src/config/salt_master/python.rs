@@ -1,7 +1,7 @@
 //! Salt's Python: the interpreter in which Salt is installed.
 //!
 //! [`find`] is used by everything that needs it: the daemon's reactor, `reactor lint` and its siblings, `doctor` and `setup`. It depends on
-//! installed files only, so that all of them find the same one. [`of_running_master`] shows what a master that runs now was started with,
+//! installed files only, therefore all of them find the same interpreter. [`of_running_master`] shows what a master that runs now was started with,
 //! [`of_unit`] what systemd would start.
 //!
 //! A path that is found here is not trusted yet: [`TrustedProgram`](crate::base::trusted::TrustedProgram) decides whether it is run.
@@ -20,7 +20,7 @@ const PROGRAMS: [&str; 3] = ["salt-master", "salt-call", "salt"];
 /// Searched after `PATH`, which a service manager may have shortened.
 const DIRECTORIES: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/saltstack/salt"];
 
-/// Salt's Python: `configured`, else the interpreter of Salt's programs in `PATH` or the usual directories, else that of Salt's packages.
+/// Salt's Python: `configured`, else the interpreter of Salt's programs in `PATH` or the usual directories, else the interpreter in Salt's packages.
 pub fn find(configured: Option<&Path>) -> Option<PathBuf> {
     if let Some(configured) = configured {
         return Some(configured.to_owned());
@@ -60,9 +60,9 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
 }
 
 /// The Python of a running `salt-master`, by its command line: as it was started, possibly before an upgrade of Salt. `None` if none runs,
-/// or if several run with different ones.
+/// or if several run with different interpreters.
 ///
-/// Anyone can start a process with any command line. Therefore only processes of root count, and those of the user `uid`, that of the master.
+/// Anyone can start a process with any command line. Therefore only processes of root and of the user `uid` count, which is the master's user.
 /// Whether the interpreter may be run is checked where it is run.
 pub fn of_running_master(uid: Option<u32>) -> Option<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
@@ -83,14 +83,14 @@ pub fn of_running_master(uid: Option<u32>) -> Option<PathBuf> {
     of_processes(processes, |uid| trusted.contains(&Some(uid)))
 }
 
-/// A process, as `/proc` has it.
+/// A process, as `/proc` shows it.
 struct Process {
     status: String,
     command_line: Vec<u8>,
 }
 
 impl Process {
-    /// Whether all its user ids are trusted. The real one is that of the person who started a set-uid program, with any command line; the
+    /// Whether all its user ids are trusted. The real id is of the person who started a set-uid program, with any command line; the
     /// owner of its directory in `/proc` is root if the process made itself unreadable.
     fn belongs_to(&self, is_trusted: impl Fn(u32) -> bool) -> bool {
         let line = self

@@ -49,7 +49,7 @@ fn state(path: &Path) -> Option<FileIdentity> {
 
 impl SaltMaster {
     /// Reads a configuration, and makes `watched` its files, valid or not, with their directories,
-    /// where a new file can turn up. `watched` has those of the last read, or none.
+    /// where a new file can turn up. `watched` contains the files of the last read, or none.
     pub fn read_watched(path: &Path, role: Role, watched: &mut WatchedFiles) -> Self {
         let mut always = vec![path.to_owned()];
         always.extend(

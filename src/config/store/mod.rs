@@ -184,6 +184,7 @@ impl StoreConfig {
             )?;
         }
 
+        // The directory of a class bears its name.
         let names: Vec<_> = self
             .classes
             .iter()

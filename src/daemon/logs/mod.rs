@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! A failed write of a log line (full disk, closed pipe) is counted and has no other effect. The
-//! next successful line is preceded by a line with the number of lost ones.
+//! next successful line is preceded by a line with the number of lost lines.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};

@@ -293,6 +293,7 @@ impl ChildProcess {
             .arg("--socket")
             .arg(&self.daemon)
             .args(["zeromq", self.kind.name()])
+            // With this the child notices that its daemon has ended before it could ask to be told.
             .arg(std::process::id().to_string())
             .current_dir("/")
             // The allocator reserves a gibibyte: without this setting, all of it counts as used.

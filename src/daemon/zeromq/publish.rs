@@ -1,7 +1,7 @@
 //! The process of the PUB: sends all events that the daemon stores to subscribers, in the order of
 //! the log.
 //!
-//! The crate drops events for a subscriber with 100,000 unread ones, as ZeroMQ does. A program that
+//! The crate drops events for a subscriber that has 100,000 events unread, as ZeroMQ does. A program that
 //! must miss none uses a consumer (docs/CONSUMERS.md).
 
 use std::os::unix::net::UnixListener;
@@ -62,7 +62,7 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
         tokio::task::yield_now().await;
     }
 
-    // Until that task has distributed the last ones.
+    // Until that task has distributed the last messages.
     sleep(ZMQ_QUIET).await;
 
     // A handle that is dropped removes the socket's file, which is the daemon's.
@@ -95,6 +95,7 @@ fn follow(
         let found = client.make::<calls::events::Follow>(&call)?;
 
         let batch: Vec<ZmqMessage> = found.events.iter().map(message).collect();
+        // An empty batch is sent as well, because only a send shows that the receiver is gone.
         let is_empty = batch.is_empty();
         // The receiver is gone, or everything is read.
         if to.blocking_send(batch).is_err() || is_last && is_empty {

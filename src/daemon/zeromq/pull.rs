@@ -82,7 +82,7 @@ impl Daemon {
         }
     }
 
-    /// Makes a call until it is answered; an error is one of the call itself.
+    /// Makes a call until a response comes. An error is an error of the call itself.
     async fn make<C: Call>(&mut self, args: &C::Args<'_>) -> Result<(), ClientError> {
         loop {
             match self.try_call::<C>(args) {

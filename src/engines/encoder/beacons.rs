@@ -128,6 +128,7 @@ impl Measurements {
         };
 
         let mut data = event.data()?;
+        // Salt adds these to every event. As numbers they would be measurements.
         if let Some(fields) = data.as_object_mut() {
             fields.retain(|key, _| !ENVELOPE.contains(&key.as_str()));
         }
@@ -242,10 +243,11 @@ fn collect(value: &Json, path: &str, found: &mut Vec<(String, Json)>) {
             );
         }
 
-        // A pair of value and unit, as in `/proc/meminfo`, is one number; any other map has
+        // A pair of value and unit, as in `/proc/meminfo`, is one number. Any other map contains
         // several.
         Json::Object(map) => match (map.get("value"), map.get("unit").and_then(Json::as_str)) {
             (Some(Json::String(text)), Some(unit)) => {
+                // A `kB` of `/proc/meminfo` is 1024 bytes.
                 let factor = if unit.eq_ignore_ascii_case("kb") {
                     1024.0
                 } else {

@@ -39,7 +39,7 @@ pub(crate) enum EncodeError {
 
 pub(crate) type BoxedEncoder = Box<dyn Encoder>;
 
-/// The compact text of a JSON value.
+/// A JSON value as a compact string.
 pub(super) fn bytes_of(value: &serde_json::Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }

@@ -200,6 +200,7 @@ fn metric(
             .map(|(name, value)| attribute(name, kind(value))),
     );
 
+    // An integer where possible, because a double is exact up to 2^53 only.
     let value = match value.as_i64() {
         Some(whole) => Number::AsInt(whole),
         None => Number::AsDouble(value.as_f64().unwrap_or_default()),

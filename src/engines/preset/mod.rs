@@ -113,6 +113,7 @@ pub(super) fn settings(
     {
         let path = format!("with.{parameter}");
 
+        // In YAML a key without a value is null, and means the default.
         let value = given
             .get(parameter)
             .filter(|value| !value.is_null())

@@ -85,6 +85,7 @@ impl DeliverContext {
         let mut pending = requests(items, self.settings.limits);
 
         while let Some(request) = pending.pop_front() {
+            // Before each request and not once for the batch, because the rate counts items.
             self.throttle(batch, request.len())?;
             match transport.deliver(&request, None) {
                 Ok(rejected) => {
@@ -138,9 +139,9 @@ impl DeliverContext {
     }
 
     /// Notes what a destination accepted, and makes dead letters of what it rejected for good. The
-    /// rest is redelivered: first the items that it did not accept now, then the later ones of
-    /// their minions, although it may have accepted those. Only so the last delivery of each item
-    /// comes after that of the items before it.
+    /// rest is redelivered: first the items that it did not accept now, then the later items of
+    /// their minions, although it may have accepted those. Otherwise the last delivery of an
+    /// item could come before the delivery of an earlier item.
     fn sort_out(
         &self,
         batch: &Batch,

@@ -13,8 +13,8 @@ use crate::policy::redact::Redactor;
 use crate::store::log::exchange::Travelling;
 use crate::store::{StoreError, StoredEntry};
 
-/// How a sink makes items of events. Sinks whose [`SinkSettings::encoding_key`] is equal have equal
-/// ones.
+/// How a sink makes items of events. Sinks with an equal [`SinkSettings::encoding_key`] have equal
+/// encodings.
 pub(super) struct Encoding {
     encoder: Arc<dyn Encoder>,
     framing: Framing,

@@ -7,10 +7,10 @@
 //!
 //! # Invariant
 //!
-//! A piece has exactly the matching events of its part of the log, and the kept ones of a group do not
-//! overlap. A piece is kept only for another sink that stands in it, or before it with nothing but kept
-//! pieces in between; so a sink that is far behind, alone, or has read all keeps none. The kept pieces
-//! of all groups have at most [`SINK_SHARED_BYTES_MAX`] bytes together.
+//! A piece contains exactly the matching events of its part of the log, and the kept pieces of a group do
+//! not overlap. A piece is kept only for another sink that stands in it, or before it with nothing but kept
+//! pieces in between. Therefore a sink that is far behind, alone, or has read all keeps none. The kept
+//! pieces of all groups take at most [`SINK_SHARED_BYTES_MAX`] bytes together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -73,7 +73,7 @@ struct Kept {
     room: Arc<Room>,
 }
 
-/// What a group has at hand.
+/// The pieces that a group has read and keeps.
 #[derive(Default)]
 struct Shelf {
     /// By their first position.
@@ -150,6 +150,7 @@ impl Taken {
 
     /// Adds the events of a piece from `next` on, as many as fit.
     fn add(&mut self, piece: Arc<Piece>, limits: BatchLimits) {
+        // Another sink may have read the piece from an earlier place on.
         let begin = piece
             .events
             .partition_point(|one| one.event.seq < self.next);

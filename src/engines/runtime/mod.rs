@@ -104,7 +104,7 @@ pub(crate) struct Engines {
     /// Sinks of the daemon's own, which a reload does not change.
     own: Vec<SinkSettings>,
     sinks: Supervised<Running>,
-    /// The names of the configured sinks, and during a reload also those of the sinks before it.
+    /// The names of the configured sinks, and during a reload also the names before it.
     /// Lock order: no other lock is taken under it.
     names: Mutex<HashSet<String>>,
     shared: PerName<Shared>,
@@ -213,6 +213,7 @@ impl Engines {
             Ok::<_, String>(Shared::new(letters))
         })?;
 
+        // A pause is saved with the position, and outlives the process.
         let progress = feed.progress().map_err(|error| error.to_string())?;
         let state = SinkState::new(progress.is_paused);
 
@@ -356,6 +357,7 @@ impl Engines {
 
     /// Delivers the newest matching event over a connection of its own, in any state of the sink.
     pub(crate) fn test(&self, name: &str) -> Result<TestResult, SinkError> {
+        // A test of the outbox would publish an entry out of its order.
         self.not_own(name)?;
         let (settings, _, parts) = self.find(name)?;
         let newest = parts.feed.newest()?;
@@ -437,13 +439,13 @@ impl Engines {
         let (_, _, parts) = self.find(name)?;
 
         let mut wanted = parts.shared.dead_letters.all();
-        // Named by id or number, passed on by id: a number can be that of an event of a replaced
-        // store.
+        // Named by id or number, passed on by id, because a replaced store may have used the same
+        // number.
         wanted.retain(|letter| ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id))));
 
         let count = wanted.len();
         let ids = wanted.into_iter().map(|letter| letter.id);
-        // Not at once: the thread takes them before its next batch.
+        // Not immediately: the thread takes them before its next batch.
         parts.shared.add_retries(ids);
         Ok(count)
     }
@@ -521,8 +523,8 @@ fn spawn(sink: Sink) -> io::Result<JoinHandle<()>> {
     let thread_name = sink.thread_name.clone();
 
     let work = move || {
-        // The thread before this one may have a delivery in flight. In whatever order those that
-        // wait get the lock: all but the newest have been stopped, and end at their first step.
+        // The thread before this one may have a delivery in flight. In whatever order waiting
+        // threads get the lock, all but the newest have been stopped, and end at their first step.
         let _turn = shared.turn.lock();
 
         // A panic is a bug of one transport or encoder; the sink stays stopped, because its state

@@ -91,7 +91,7 @@ impl Reader {
             Ok(First::Fetched(batch)) => return Ok(Ok(Some(batch))),
             Ok(First::Nothing) => return Ok(Ok(None)),
             Ok(First::Paused) => {
-                // The feed answers immediately when it is paused, so the wait is here.
+                // A paused feed returns immediately, therefore the wait is here.
                 state.set_phase(Phase::Paused);
                 state.wait(clock, SINK_IDLE, moves)?;
                 return Ok(Ok(None));
@@ -244,7 +244,7 @@ impl Reader {
         }
     }
 
-    /// The next batch from the feed itself, as when it has something to report.
+    /// The next batch from the feed itself, which may have something to report.
     fn fetched(&self) -> Result<First, FeedError> {
         let fetched = self.feed.fetch(self.limits())?;
         if fetched.paused {

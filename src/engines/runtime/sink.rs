@@ -45,7 +45,7 @@ impl Sink {
 
     fn step(&mut self, backoff: &mut Backoff, moves: u64) -> Result<(), Interrupt> {
         let DeliverContext { state, clock, .. } = &self.reader.context;
-        // Returns at once unless the sink is stopped, moved or paused.
+        // Returns immediately unless the sink is stopped, moved or paused.
         state.wait(clock, Duration::ZERO, moves)?;
         // Between two batches, when no lane is in use.
         if state.take_reopen() {
@@ -91,7 +91,7 @@ impl Sink {
                 });
                 // Kept even if the delivery failed: `Reader::next` checks that it still fits.
                 self.ahead = ahead;
-                // Everything is delivered or a durable dead letter; otherwise this returns and
+                // Everything is delivered or a durable dead letter. Otherwise this returns, and
                 // nothing is acknowledged.
                 delivered?;
                 match self.reader.feed.ack(last) {
@@ -129,7 +129,7 @@ impl Sink {
         state.wait(clock, backoff.next(), moves)
     }
 
-    /// Delivers dead letters again. Those that are rejected again stay.
+    /// Redelivers dead letters. Letters that are rejected again stay.
     fn retry(&mut self, ids: &HashSet<String>, moves: u64) -> Result<(), Interrupt> {
         let context = &self.reader.context;
         let wanted = context
@@ -163,7 +163,7 @@ impl Sink {
     }
 }
 
-/// Delivers events; returns the ids of those that are dead letters now.
+/// Delivers events; returns the ids of the events that are dead letters now.
 fn deliver(
     context: &DeliverContext,
     lanes: &mut [Box<dyn Transport>],

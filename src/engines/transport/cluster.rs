@@ -154,7 +154,7 @@ impl Transport for OutboxTransport {
 }
 
 impl OutboxTransport {
-    /// Connects, and compares what the stream has of this master with the store. `None` if the sink has to go back to an earlier place.
+    /// Connects, and compares the newest message of this master in the stream with the store. `None` if the sink has to go back to an earlier place.
     fn connect(&self) -> Result<Option<Open>, String> {
         let OutboxParts {
             cluster,
@@ -171,6 +171,7 @@ impl OutboxTransport {
             let newest = cluster.newest_of_own(&connection).await?;
             Ok((connection, stream, newest))
         })?;
+        // What such a stream acknowledges may reach nobody, and must not count as published.
         let unusable = |difference: &&Difference| difference.is_unusable();
         if let Some(difference) = stream.differences.iter().find(unusable) {
             let stream = cluster.subjects.stream();
@@ -187,7 +188,7 @@ impl OutboxTransport {
         }
         peers.found_stream(stream.shortcomings());
 
-        // The rest is for the header, which has names of limited length.
+        // The rest is for the header, which contains names of limited length.
         let most = usize::try_from(stream.message_bytes_max).unwrap_or(usize::MAX);
         let payload_max = most.saturating_sub(HEADER_ROOM).max(1);
         Ok(Some(Open {
@@ -209,6 +210,7 @@ impl OutboxTransport {
             ..
         } = &self.parts;
 
+        // A copy, because nothing counts as published until the stream has stored all of it.
         let mut own = numbering.get();
         let mut messages = Vec::new();
         let (mut bytes, mut raw_bytes) = (0, 0);
@@ -224,6 +226,8 @@ impl OutboxTransport {
             let block = match block {
                 Part::Blocks(blocks) => blocks,
                 Part::Lost(last) => {
+                    // The next block names this entry as the one before it, by which the others
+                    // learn of the loss.
                     own.published = own.published.max(last.0);
                     continue;
                 }
@@ -252,6 +256,7 @@ impl OutboxTransport {
         metrics.cluster_entries_sent.add(entries);
         metrics.cluster_bytes_sent.add(bytes);
         metrics.cluster_raw_bytes_sent.add(raw_bytes);
+        // After the acknowledgements, because heartbeats state up to where it is published.
         numbering
             .published(own.published, store.settings())
             .map_err(|error| error.to_string())?;
@@ -268,6 +273,7 @@ impl OutboxTransport {
         let cluster = &self.parts.cluster;
         let subject = cluster.subjects.log(&cluster.name);
         let stream = cluster.subjects.stream();
+        // Only the configured stream may take them, even if another one stores the subject.
         let message = |(id, payload): (String, Vec<u8>)| {
             PublishMessage::build()
                 .payload(payload.into())
@@ -275,8 +281,9 @@ impl OutboxTransport {
                 .expected_stream(stream)
         };
 
-        // Only behind the last message that is known of this master: the stream may have been made anew meanwhile, and what was published
-        // before is republished first; or another node has this name.
+        // Only behind the last message that is known of this master: the stream may have been
+        // recreated meanwhile, and what was published before is republished first. Or another node
+        // uses this name.
         let mut messages = messages.into_iter().map(message);
         if let Some(first) = messages.next() {
             let first = first.expected_last_subject_sequence(last);
@@ -288,7 +295,8 @@ impl OutboxTransport {
             last = stored(sent).await?;
         }
 
-        // All others are sent before their first acknowledgement is awaited, so a batch takes two round trips.
+        // All others are sent before their first acknowledgement is awaited. A batch thus takes two
+        // round trips.
         let mut waiting = Vec::new();
         for message in messages {
             let sent = connection
@@ -350,7 +358,7 @@ impl OutboxTransport {
     }
 }
 
-/// Room for the header of a message and those of NATS.
+/// Room for the header of a message and the headers of NATS.
 const HEADER_ROOM: usize = 4 * 1024;
 
 /// The number of a message once it is stored.
@@ -359,9 +367,9 @@ async fn stored(acknowledgement: PublishAckFuture) -> Result<u64, String> {
     Ok(stored.sequence)
 }
 
-/// Whether a job is one that is not shared, for an entry that does not say its function.
+/// Whether an entry that does not say its function is of a job that is not shared.
 pub(in crate::engines) fn is_of_question(store: &Store, jid: &str) -> bool {
-    // Without a response it is shared: a peer that has too much has nothing wrong.
+    // If the store cannot tell, it is shared, because an entry too many is no error at a peer.
     let row = store.job_row(jid).ok().flatten();
     row.is_some_and(|row| msgpack::as_text(&row.fun) == Some(Entries::QUESTION))
 }

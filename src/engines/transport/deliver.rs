@@ -3,8 +3,8 @@
 //! # Invariant
 //!
 //! [`Transport::deliver`] returns `Ok` only if the destination has accepted each item that is not
-//! among the rejected ones. An error may leave any of them accepted: the caller delivers them
-//! again.
+//! among the rejected items. After an error any item may have been accepted, and the caller
+//! redelivers all.
 
 use std::fmt::Debug;
 use std::sync::Arc;

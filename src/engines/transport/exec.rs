@@ -117,7 +117,7 @@ struct ExecTransport {
     program: Option<Program>,
 }
 
-/// A running program. Its end is that of its process group.
+/// A running program. Its process group ends with it.
 struct Program {
     child: Child,
     /// Batches of lines to the thread that writes; a program that reads nothing must not block the
@@ -139,6 +139,7 @@ impl Transport for ExecTransport {
             lines.push(b'\n');
         }
 
+        // Copied for a test only, because the exchange takes the lines.
         let request = transcript
             .is_some()
             .then(|| String::from_utf8_lossy(&lines).into_owned());

@@ -63,6 +63,7 @@ impl Transport for Scrubbed {
             }
         };
 
+        // Reasons go to the log and the status, and a destination may repeat a secret in them.
         let clean = |one: Rejected| Rejected {
             reason: self.reason(&one.reason),
             ..one

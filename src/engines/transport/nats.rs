@@ -129,7 +129,7 @@ impl Destination for NatsDestination {
     }
 
     fn limits(&self) -> RequestLimits {
-        // Below the number of acknowledgements that the client waits for at once.
+        // Below the number of acknowledgements that the client awaits at the same time.
         RequestLimits {
             count: 500,
             bytes: usize::try_from(8 * MIB).unwrap_or(usize::MAX),
@@ -233,7 +233,7 @@ async fn publish(
     settings: &NatsDestination,
     items: &[Item],
 ) -> Result<Published, String> {
-    // All are sent before the first acknowledgement is awaited, so a batch takes one round trip.
+    // All are sent before the first acknowledgement is awaited. A batch thus takes one round trip.
     let mut waiting = Vec::with_capacity(items.len());
     let (mut answers, mut rejected) = (Vec::new(), Vec::new());
 
@@ -271,7 +271,7 @@ async fn publish(
             }
             _ => error.to_string(),
         })?;
-        // A duplicate is stored already, by an attempt whose answer was lost.
+        // A duplicate is stored already, by an attempt whose response was lost.
         let duplicate = if stored.duplicate {
             ", a duplicate"
         } else {

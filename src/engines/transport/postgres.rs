@@ -11,7 +11,7 @@
 //!
 //! # Invariant
 //!
-//! Each master of a cluster has the events of all masters, and a daemon with this sink. An event is one row, whoever delivers it, and
+//! Each master of a cluster sees the events of all masters, and runs a daemon with this sink. An event is one row, whoever delivers it, and
 //! in whatever order: keys depend on the content alone, not on the arrival at a daemon, and no two transactions of sinks overlap.
 
 use std::time::Duration;
@@ -274,6 +274,7 @@ impl Connection {
             .port(settings.port)
             .dbname(&settings.database)
             .user(&settings.user)
+            // The server lists its sessions by this name.
             .application_name("saltcellar")
             .connect_timeout(settings.timeout);
 
@@ -324,7 +325,7 @@ impl Connection {
 
 /// The error with the server's details.
 fn message(error: &tokio_postgres::Error) -> String {
-    // The client's own text of a server's error is `db error` alone.
+    // The client shows a server's error as `db error` only.
     if let Some(db) = error.as_db_error() {
         let detail = db
             .detail()
@@ -400,8 +401,8 @@ const INSERT_RETURNS: &str = "\
     AND old.full_ret = new.full_ret::jsonb)";
 
 /// Waits for the transactions of other sinks, which may insert the same rows: `salt_returns` has no key that would notice it, and two
-/// transactions that insert the same keys in another order wait for each other. The number, `saltcel` in ASCII, is that of all
-/// sinks.
+/// transactions that insert the same keys in another order wait for each other. All sinks use
+/// this number, `saltcel` in ASCII.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(32476740758758764)";
 
 const INSERT_JIDS: &str = "\
@@ -423,7 +424,7 @@ impl Rows {
         tables: &[Table],
     ) -> Result<(), crate::engines::event::Unreadable> {
         let data = event.data()?;
-        // The same text in several columns, so it is made once.
+        // The same string goes into several columns, therefore it is made once.
         let text = data.to_string();
         let job = event
             .tag
@@ -477,6 +478,8 @@ impl Rows {
     /// Inserts all in one transaction; returns the numbers of new rows per table.
     async fn insert(&self, client: &mut Client) -> Result<[u64; 3], tokio_postgres::Error> {
         let transaction = client.transaction().await?;
+        // Before anything is read: a row that another sink inserts meanwhile would be inserted
+        // twice.
         transaction.batch_execute(LOCK).await?;
 
         let mut inserted = [0; 3];
@@ -589,7 +592,7 @@ fn text(column: &Vec<String>) -> (Column<'_>, Type) {
 /// ```
 ///
 /// Salt stamps each event with the microsecond at which it fires it, so equal data are the same event. Other programs may fire equal
-/// events. Of a thousand million events, two different ones have the same hash with a probability of 5 %.
+/// events. Of a thousand million events, two different events have the same hash with a probability of 5 %.
 fn row_id(event: &Event) -> i64 {
     // Negative, because it must not collide with the table's sequence.
     let negative = |bits: u64| (1 << 63 | bits).cast_signed();

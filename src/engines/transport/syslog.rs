@@ -211,6 +211,7 @@ impl SocketDestination for SyslogDestination {
         } = &*item.event;
         let priority = self.facility as u8 * 8 + self.severity.code();
 
+        // RFC 5424 names the originator here: the minion, or the master for an event of its own.
         let host = if minion.is_empty() {
             &**master_id
         } else {
@@ -266,6 +267,7 @@ impl Socket {
                 let host = place
                     .rsplit_once(':')
                     .map_or(place.as_str(), |(host, _)| host);
+                // A certificate names an IPv6 address without brackets.
                 let host = host
                     .trim_start_matches('[')
                     .trim_end_matches(']')
@@ -492,7 +494,7 @@ mod tests {
         let path = dir.path().join("log");
         let listener = UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        // The backlog of zero has room for one.
+        // A backlog of zero leaves room for one.
         let _waiting = UnixStream::connect(&path).unwrap();
         let address = format!("unix:{}", path.display());
         let (report, outcome) = std::sync::mpsc::sync_channel(1);
@@ -581,7 +583,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("Connection refused"), "{error}");
-        // A receiver that never answers the greeting of TLS.
+        // A receiver that never responds to the greeting of TLS.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = transport(&format!("tls://{}", silent.local_addr().unwrap()))
             .check()

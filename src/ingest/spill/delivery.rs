@@ -264,7 +264,7 @@ impl OpenFile {
 }
 
 impl SpillChunk {
-    /// The chunk, if it has events: they go before what came after them.
+    /// The chunk, if it contains events, which go before what came after them.
     fn or(self, otherwise: Reading) -> Reading {
         if self.batch.is_empty() {
             otherwise

@@ -104,6 +104,7 @@ impl SpillDrainer {
         let last = found.last.map_or(0, |(number, _)| number);
         {
             let mut state = shared.state.lock();
+            // Whichever is later: neither the files nor the position are synced.
             state.read.number = last.max(number);
             state.disk.measure(&disk);
             if !disk.is_empty() {
@@ -246,6 +247,7 @@ impl SpillDrainer {
             let mut state = shared.state.lock();
             state.disk.measure(&self.disk);
 
+            // The order must hold, so nothing is offered before the batch that was rejected.
             if state.offered.is_held() && !self.may_retry(&state) {
                 return moved;
             }
@@ -461,6 +463,7 @@ impl SpillDrainer {
                     return wrote;
                 }
 
+                // At the limit, or shortly after a failure, events stay in memory.
                 if self.disk.bytes() >= self.bytes_max || self.disk_rests() {
                     return wrote;
                 }

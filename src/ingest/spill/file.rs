@@ -9,7 +9,7 @@
 //!   0000000003-1377.damaged    a delivered file with damage: a copy for administrators; only the newest few are kept
 //! ```
 //!
-//! Each file is a log as those of the segments (`log`).
+//! Each file is a log like the logs of segments (`log`).
 //!
 //! Spilled events have not been acknowledged to anyone, so nothing is synced: a killed daemon finds
 //! everything again, a power loss can lose the newest. Events have passed the policy before they
@@ -185,6 +185,7 @@ impl DiskQueue {
         dir: &Path,
         store_id: u64,
     ) -> Result<(Self, SpillContents), StoreError> {
+        // The first bus of a state directory finds no directory of spills either.
         for dir in [dir.parent().unwrap_or(dir), dir] {
             match fs.make_dir(dir) {
                 Err(why) if why.kind() != io::ErrorKind::AlreadyExists => {
@@ -598,7 +599,7 @@ impl DiskQueue {
         self.remove_done_files();
     }
 
-    /// Deletes files that are completely stored, and renames damaged ones for keeping.
+    /// Deletes files that are completely stored, and renames damaged files for keeping.
     fn remove_done_files(&mut self) {
         while let Some(file) = self
             .files

@@ -192,8 +192,8 @@ pub(super) fn scan(
         return Err(unreadable(path));
     }
 
-    // A damaged header is no loss: the name has what it says. Without a frame either, nothing shows
-    // that this is a file of the spill.
+    // A damaged header is no loss, because the file's name says the same. Without a frame either,
+    // nothing shows that this is a file of the spill.
     if header.is_none() && walked.frames == 0 && !is_unreadable {
         return Ok(if log.is_blank()? {
             Scan::Blank

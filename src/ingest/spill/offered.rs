@@ -1,4 +1,4 @@
-//! What the store was offered and has not accepted: batches in flight, and rejected ones.
+//! What the store was offered and has not accepted: batches in flight, and rejected batches.
 //!
 //! ```text
 //! queue --offer--> in flight --stored--> released, in the order of the offers

@@ -7,7 +7,7 @@ use crate::base::clock::Micros;
 pub(super) struct Position {
     /// By time; `None` if nothing was read yet.
     pub(super) until: Option<Micros>,
-    /// By number: that of the last event.
+    /// By the number of the last event.
     pub(super) number: u64,
 }
 
@@ -19,7 +19,7 @@ impl Position {
         first
     }
 
-    /// The text of a position. Its length is constant, because a position is written over the last.
+    /// A position as a line. Its length is constant, because a position is written over the last.
     pub(super) fn line(until: Micros, number: u64) -> String {
         format!("{:>20} {number:>20}\n", until.0)
     }

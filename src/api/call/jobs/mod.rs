@@ -1,7 +1,7 @@
 //! Calls about jobs: lists, one job, its states, the difference between two runs, and changes of a
 //! job.
 //!
-//! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
+//! Long responses are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
 pub(crate) mod answers;
 pub(crate) mod strip;
@@ -263,7 +263,7 @@ pub(crate) struct PageArgs {
 }
 
 impl PageArgs {
-    /// The rows of the minions of this page, failed ones first and then by id, until it has enough rows or bytes, and the last minion
+    /// The rows of the minions of this page, failed minions first and then by id, until there are enough rows or bytes, and the last minion
     /// if more follow. `rows` returns the rows of a minion with the bytes from which they are made.
     fn walk<'a, T>(
         &'a self,
@@ -380,7 +380,7 @@ named! {
 }
 
 impl ReturnResult {
-    /// Whether it is that of minions without a return.
+    /// Whether it is a result of minions without a return.
     pub(crate) fn is_without_return(self) -> bool {
         matches!(self, Self::Missing | Self::Unknown)
     }
@@ -931,7 +931,8 @@ fn difference(found: &Difference<'_>) -> MinionDiff {
             failed: answer.failed(),
             retcode: Stored::of(outcome.retcode),
             success: Stored::of(outcome.success),
-            // The states are listed one by one, so the value that has them all is left out.
+            // The states are listed one by one, therefore the value that contains them all is left
+            // out.
             value: if found.states.is_empty() {
                 Stored::of(outcome.value).or_nil()
             } else {
@@ -996,7 +997,7 @@ impl Wait for Watch {
             let found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
             from = found.next;
             let has_changes = found.job.is_some() || !found.steps.is_empty() || found.ended;
-            // At the end of the wait an empty answer tells the caller how far it has read.
+            // At the end of the wait an empty response tells the caller how far it has read.
             if has_changes || is_last {
                 return Ok(Attempt::Done(update_of(found)));
             }

@@ -87,6 +87,7 @@ impl Run for Strip {
         };
 
         let mut places: Vec<_> = answered(&job).collect();
+        // Failed minions come first, because only some are shown.
         places.sort_unstable();
         let shown: Vec<&str> = places
             .iter()

@@ -57,6 +57,7 @@ fn master(view: PeerView, window: Duration) -> MasterRow {
         gone: view.is_gone(window),
         complete: view.is_complete(),
         behind_s: view.behind.map(|behind| behind.as_secs()),
+        // Zero stands for a master of which nothing was received yet.
         complete_until: (view.complete.0 > 0).then_some(Time(view.complete)),
         heard_s: view.heard_ago.map(|ago| ago.as_secs()),
         skew_s: view.skew.map(|us| us / 1_000_000),
@@ -70,7 +71,7 @@ fn master(view: PeerView, window: Duration) -> MasterRow {
     }
 }
 
-/// Adds why the shared history is not well. The sink that publishes this master's part of it has no reasons of its own.
+/// Adds why the shared history is not well. The sink that publishes this master's part gives no separate reasons.
 pub(super) fn reasons(found: &mut Reasons, status: &Status) {
     let Some(row) = &status.cluster else {
         return;
@@ -125,6 +126,7 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
         found.add(Problem, "cluster", message);
     }
 
+    // With a twin nothing is published, which was said above.
     let unpublished = outbox(&status.sinks)
         .filter(|_| row.name_twin.is_none())
         .and_then(|sink| Some((sink, unpublished(sink)?)));
@@ -202,6 +204,7 @@ fn unpublished(sink: &SinkRow) -> Option<String> {
 
 fn of_master(found: &mut Reasons, master: &MasterRow, row: &ClusterRow, status: &Status) {
     let name = &master.name;
+    // Otherwise a master that no longer exists would be a reason forever.
     let behind_s = master.behind_s.filter(|_| !master.gone);
     // Nobody is heard without a connection, nor right after the start.
     if let Some(behind_s) = behind_s.filter(|_| row.not_reading.is_none()) {

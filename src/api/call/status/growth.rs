@@ -90,6 +90,7 @@ pub(super) fn days_left(classes: &[ClassGrowth], mut free: u64) -> Option<u64> {
 
         let until = days(class);
         let left = free as f64 / per_day as f64;
+        // The space ends before this class reaches its limit.
         if passed + left <= until {
             #[expect(
                 clippy::cast_possible_truncation,

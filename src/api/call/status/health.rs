@@ -524,6 +524,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow, is_of_sink: bool) {
         );
     }
 
+    // A paused consumer waits on purpose, and the lag of a sink is one of the sink's own reasons.
     if row.lag_s > LAG_S_MAX && !row.paused && !is_of_sink {
         let error = row
             .error

@@ -1,7 +1,7 @@
-//! The status of the daemon: one typed answer for the call `status`, the command line and HTTP.
+//! The status of the daemon: one typed response for the call `status`, the command line and HTTP.
 //!
-//! Every field has a default, so that a client can read the response of another release. Rates
-//! are numbers per 1000 s, because answers contain no floats.
+//! Every field has a default, with which a client can read the response of another release. Rates
+//! are numbers per 1000 s, because responses contain no floats.
 
 mod answer;
 mod cluster;
@@ -82,6 +82,7 @@ pub(crate) fn status(ctx: &ReadCtxParts<'_>) -> Result<Status, StoreError> {
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        // Zero if the clock was set back since the start.
         uptime_s: u64::try_from(now.0.saturating_sub(process.started.0) / 1_000_000).unwrap_or(0),
         state_dir: archive.state_dir.to_string_lossy().into_owned(),
         socket: process.socket.to_string_lossy().into_owned(),
@@ -193,6 +194,8 @@ fn disk(stats: &StoreStats, now: Micros) -> Disk {
         free_bytes: space.free,
         total_bytes: space.total,
         bytes_per_day: growth.iter().map(|class| class.per_day).sum(),
+        // Below this mark the oldest segments are deleted early, therefore only the space above it
+        // counts.
         days_left: days_left(&growth, space.free.saturating_sub(space.low)),
     }
 }

@@ -6,7 +6,7 @@
 //! data   {"headers": {<name>: <value>}, "body": <bytes>, "_stamp": <time>}
 //! ```
 //!
-//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by
+//! Names of headers are spelled as in that engine (`Content-Type`), and repeated headers are joined by
 //! commas. `http.hook_headers` can restrict them.
 //!
 //! # Invariant
@@ -187,6 +187,7 @@ fn data(
 
     let mut shown = BTreeMap::<String, String>::new();
     for (name, value) in headers {
+        // Everyone who may read events would read the token.
         if !is_wanted(name.as_str()) || tokens.finds_in(value.as_bytes()) {
             continue;
         }
@@ -196,6 +197,7 @@ fn data(
             .iter()
             .map(|byte| char::from(*byte))
             .collect();
+        // Tornado joins the values of one name by commas.
         let joined = shown.entry(spelled(name.as_str())).or_default();
         if !joined.is_empty() {
             joined.push(',');

@@ -2,8 +2,8 @@
 //!
 //! # Limits
 //!
-//! Handshake and request head each have a timeout; peers that do not read their responses, and idle
-//! ones, are disconnected.
+//! Handshake and request head each have a timeout; peers that are idle, or do not read their
+//! responses, are disconnected.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -219,6 +219,7 @@ impl CertificateState {
                 monitor.change(|status| status.certificate_until = certificate.not_after);
 
                 self.current = Some(certificate);
+                // The interval belongs to the warnings about the old certificate.
                 self.expiry_logged.reset();
             }
             CertificateChange::Bad(why) => {

@@ -38,7 +38,7 @@ use crate::wire::signed::{
 /// Bytes per permit of a lane.
 const PERMIT_BYTES: usize = 1024;
 
-/// Bytes of a rejected batch that are still read, so that its sender can read the response.
+/// Bytes of a rejected batch that are still read, because its sender must be able to read the response.
 const DRAIN_BYTES: usize = 64 * 1024;
 
 /// Reading calls allowed with `https.read: all`.
@@ -296,8 +296,8 @@ impl SignedRequest<'_> {
                     &metrics.https_rejected_key_not_accepted,
                     no_key.to_string(),
                 ),
-                // The minion keeps its batch and sends it again: an unreadable file is a fault of
-                // this machine.
+                // The minion keeps its batch and resends it, because an unreadable file is a fault
+                // of this host.
                 NoKey::Unreadable { .. } => {
                     metrics.https_rejected_key_unreadable.add(1);
                     self.log("unreadable key", &no_key.to_string());

@@ -2,7 +2,7 @@
 //!
 //! `docs/WIRE.md` defines the format. Each connection gets a challenge. The signature of a batch
 //! covers this challenge, an increasing number, the minion's clock, the hash of the payload, and
-//! the daemon's certificate. Therefore an intercepted batch is invalid on every other connection, also
+//! the daemon's certificate. Therefore an intercepted batch is invalid on every other connection, even
 //! after a restart, without a record of earlier batches. A minion can store only its own returns;
 //! the configuration defines its read access.
 //!
@@ -35,7 +35,7 @@ use crate::wire::signed::{BATCH_PATH, HELLO_PATH, SIGNED_VERSION};
 
 /// The routes of minions. A separate minion listener rejects all other paths in the same format.
 pub(super) fn routes(minions: Arc<Minions>, alone: bool) -> Router {
-    // Other methods of these paths are also answered in the format of minions.
+    // Responses to other methods of these paths also have the format of minions.
     let routes = Router::new()
         .route(HELLO_PATH, get(hello).fallback(unknown))
         .route(BATCH_PATH, post(take_batch).fallback(unknown));

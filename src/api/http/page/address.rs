@@ -118,7 +118,7 @@ impl<'a> Address<'a> {
             .ok_or_else(|| HttpError::bad(format!("`{name}={text:.40}`: expected {expected}")))
     }
 
-    /// The fields for a call, but its time range and those of the view itself (`own`).
+    /// The fields for a call, without its time range and the fields of the view itself (`own`).
     pub(super) fn of_call(&self, own: &[&str]) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.given().filter(move |(name, _)| {
             !own.contains(name) && !["last", "since", "until", BACK].contains(name)

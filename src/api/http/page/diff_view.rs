@@ -70,6 +70,7 @@ pub(super) fn grouped(minions: Vec<MinionDiff>) -> Result<Vec<DiffGroup>, HttpEr
                 })
                 .collect(),
         };
+        // A key, because with many different minions each pair would be compared otherwise.
         let key = serde_json::to_string(&shown).map_err(|error| {
             CallError::Internal(format!("a difference has no form in JSON: {error}"))
         })?;

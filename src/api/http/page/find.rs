@@ -65,6 +65,7 @@ impl<'a> Form<'a> {
         } else if is_glob(text) {
             Self::Name(text.to_owned())
         } else {
+            // Without a wildcard a part of a name is enough.
             Self::Name(format!("*{text}*"))
         }
     }
@@ -96,6 +97,7 @@ pub(super) async fn find(ask: &Ask<'_>) -> Result<Found, HttpError> {
         limit: Some(PAGE_FIND_ROWS),
         ..minions::ListArgs::default()
     };
+
     let listed = jobs::ListArgs {
         limit: Some(PAGE_OVERVIEW_ROWS),
         ..jobs::ListArgs::default()
@@ -117,7 +119,8 @@ pub(super) async fn find(ask: &Ask<'_>) -> Result<Found, HttpError> {
 
     // The minion, if nothing else can be meant.
     if let Some(Part::Shown(page)) = &minions {
-        // Of many minions with this text in their ids, it may be none of the first.
+        // If many ids contain this string, the minion with exactly this id may be none of the
+        // first.
         let is_known = async || {
             let minion = text.to_owned();
             let shown = ask.get::<minions::Show>(minions::ShowArgs { minion });

@@ -142,6 +142,7 @@ async fn show(
     uri: &Uri,
     asked: Asked,
 ) -> Response {
+    // One instant for the whole view, from which all ages and ranges are counted.
     let frame = Frame::of(&access, peer, server.ctx.archive.clock.now());
 
     let shown = async {

@@ -122,7 +122,7 @@ pub(super) fn page(template: &str, frame: &dyn Data, data: &dyn Data) -> Result<
 /// look like another one. Lines and tabs stay what they are.
 fn shown(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| (' '..='~').contains(&c) || matches!(c, '\n' | '\t');
-    // Nearly every text: no copy.
+    // Nearly every string: no copy.
     if text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
@@ -143,7 +143,7 @@ fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A value in one line: text as it is, other values as JSON, cut at a limit.
+/// A value in one line: strings as they are, other values as JSON, cut at a limit.
 fn brief(value: &Value) -> String {
     let text = match value.as_str() {
         Some(text) => text.to_owned(),
@@ -242,7 +242,7 @@ pub(super) fn calendar(at: Micros) -> String {
         .map_or_else(|| at.iso(), |at| at.strftime("%-d %b %H:%M").to_string())
 }
 
-/// The text of a stored value that is a string, or a list of them.
+/// The string in a stored value that is a string, or a list of strings.
 pub(super) fn text_of(value: &Stored) -> String {
     let packed = value.packed();
     as_text(packed).map_or_else(

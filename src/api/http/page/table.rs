@@ -212,6 +212,7 @@ impl View {
             }
         };
 
+        // Large futures are boxed, because this one is as large as the largest of them.
         Ok(Loaded::Shown(match self.kind {
             Kind::Find => match Box::pin(find(ask)).await? {
                 Found::At(path) => return Ok(Loaded::At(path)),

@@ -160,7 +160,7 @@ pub(super) async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
     })
 }
 
-/// The address of the stream of a page's events after a position.
+/// The address of the stream of a page's events behind a position.
 fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
     let scope = StreamScope {
         tag: ask.field("tag"),
@@ -178,6 +178,7 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
         })?),
     };
 
+    // Behind the events of the page, which the stream must not repeat.
     let after = seen.map(|seen| format!("{}:{seen}", ask.server.ctx.archive.store.id()));
     let rate = PAGE_STREAM_RATE.to_string();
 

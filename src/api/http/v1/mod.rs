@@ -239,7 +239,7 @@ fn tree_bytes_of(answer: &impl Serialize) -> Result<usize, serde_json::Error> {
     Ok(counter.bytes)
 }
 
-/// Counts the memory that JSON text would take as a tree of values, without the tree.
+/// Counts the memory that JSON would take as a tree of values, without the tree.
 struct NodeCounter {
     bytes: usize,
 }
@@ -256,7 +256,7 @@ impl Formatter for &mut NodeCounter {
     }
 
     fn begin_object_value<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
-        // That of the value, and that of the field.
+        // A node of the value, and a node of the field.
         self.bytes += 2 * NodeCounter::NODE;
         Ok(())
     }
@@ -359,7 +359,7 @@ fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
     }
 }
 
-/// Makes a call, for its response as JSON text in the form that the request asks for.
+/// Makes a call, for its response as JSON in the form that the request asks for.
 async fn carry_out(
     server: &Arc<HttpServer>,
     access: &Access,

@@ -2,7 +2,7 @@
 //! again.
 //!
 //! It is derived from the log when somebody asks, segment by segment, the newest entries first, and kept in memory. A call that finds much
-//! unread derives a part; its answer says since when it is complete, and the next call continues.
+//! unread derives a part; its response says since when it is complete, and the next call continues.
 //!
 //! # Invariant
 //!
@@ -105,7 +105,7 @@ struct State {
     read: HashMap<SegmentName, Range<SeqNo>>,
     /// By job and minion.
     runs: HashMap<(Arc<str>, Arc<str>), RunRow>,
-    /// Each text once.
+    /// Each string once.
     texts: HashSet<Arc<str>>,
     causes: HashSet<Arc<Cause>>,
     /// The durations of states by day since 1970, by id and function.
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Drops strings and causes that no run has any more.
+    /// Drops strings and causes of which no run is left.
     fn sweep(&mut self) {
         self.causes.retain(|cause| Arc::strong_count(cause) > 1);
         self.texts.retain(|text| Arc::strong_count(text) > 1);
@@ -220,6 +220,7 @@ impl State {
             return Ok(None);
         };
 
+        // Numbers behind the durable position may be used again after a crash.
         let end = last.seqs.end.min(log.durable());
         let oldest = blocks.iter().position(|block| block.at_max >= since);
         let oldest = oldest.unwrap_or(blocks.len());
@@ -442,6 +443,7 @@ impl<'a> DigestView<'a> {
             |run: &RunRow| self.limits.allow_minion(&run.minion) && self.limits.allow_fun(&run.fun);
 
         let mut found = Runs::default();
+        // Ends before the store is asked below, because every caller of the digest needs this lock.
         {
             let mut state = self.digest.state.lock();
             found.since = state.update(self.log, since)?;

@@ -226,6 +226,7 @@ impl FileTransport {
             }
         };
 
+        // An empty file belongs to the period of its first line.
         if open.bytes == 0 {
             open.period = period;
         }

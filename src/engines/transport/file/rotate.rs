@@ -84,6 +84,8 @@ impl Rotation {
 
         let mut n = 1;
         while is_taken(&target) {
+            // Such a name sorts behind the plain stamp, compressed or not, and `finish` removes the
+            // first names.
             target = with_suffix(path, &format!(".{stamp}_{n:04}"));
             n += 1;
         }
@@ -116,6 +118,7 @@ impl Rotation {
         }
 
         if let Some(keep) = self.keep {
+            // Listed again, because compression has renamed files.
             let all = rotated(path)?;
             // The names sort by time.
             let surplus = all.len().saturating_sub(keep as usize);

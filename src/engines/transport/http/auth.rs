@@ -115,6 +115,7 @@ impl Auth {
         }
 
         let header = self.hmac.as_ref().map(|hmac| hmac.header.as_str());
+        // A header that HTTP does not allow would fail each request.
         match header.filter(|name| ureq::http::HeaderName::try_from(*name).is_err()) {
             Some(name) => Err(Invalid::new(
                 "auth.hmac.header",
@@ -294,7 +295,8 @@ mod tests {
         );
         let basic = headers("basic: {user: u, password: 'file:DIR/password'}", &[]);
         assert_eq!(basic, one("authorization", "Basic dTpwYTpzcw=="));
-        // HMAC-SHA256 of the empty text with the key `t0ken`, as of `openssl dgst -sha256 -hmac t0ken`.
+        // HMAC-SHA256 of the empty string with the key `t0ken`, made by
+        // `openssl dgst -sha256 -hmac t0ken`.
         let hmac = headers(
             "hmac: {key: 'file:DIR/token', header: X-Sig, prefix: ~}",
             &[],

@@ -73,7 +73,7 @@ impl ItemErrors {
                         .iter()
                         .any(|accepted| u64::from(*accepted) == status)
             };
-            // With `id` the list has failures only, whatever their status.
+            // With `id` the list contains failures only, whatever their status.
             if self.id.is_none() && status.is_some_and(is_accepted) {
                 continue;
             }
@@ -123,8 +123,8 @@ fn named(items: &[Item], id: &str) -> Result<Vec<usize>, String> {
     Ok(found)
 }
 
-/// The response of an OTLP receiver, which has the number of rejected records but not which. A
-/// rejected item is found by dividing the request. Answers for logs and metrics have the same
+/// The response of an OTLP receiver, which gives the number of rejected records but not which. A
+/// rejected item is found by dividing the request. Responses for logs and metrics have the same
 /// fields.
 pub(super) fn partial_success(
     items: &[Item],

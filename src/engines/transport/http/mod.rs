@@ -165,7 +165,7 @@ impl Transport for HttpTransport {
 
 impl HttpTransport {
     fn item_errors(&self, items: &[Item], answer: &Answer) -> Result<Vec<Rejected>, DeliverError> {
-        // Only receivers of OTLP answer in protobuf.
+        // Only receivers of OTLP respond in protobuf.
         if answer.header("content-type") == Some("application/x-protobuf") {
             return items::partial_success(items, &answer.bytes);
         }

@@ -27,6 +27,7 @@ pub(super) enum ParamKind {
 
 /// The parameters of an operation: the fields of the arguments of its call, but those in its path.
 pub(super) fn of_arguments(args: fn(&mut SchemaGenerator) -> Schema, path: &str) -> Vec<Param> {
+    // Inlined, because a reference says nothing about the kind of a field.
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let schema = args(&mut settings.into_generator());
@@ -86,8 +87,8 @@ impl ParamKind {
 impl Param {
     /// The argument with the value of this parameter.
     fn argument(&self, value: &Json) -> Result<Json, HttpError> {
-        // In a query every value is text; in a JSON body it may have its type. Both are accepted
-        // everywhere.
+        // In a query every value is a string. In a JSON body it may have its type. Both are
+        // accepted everywhere.
         let text = value.as_str();
         let expected =
             |what: &str| HttpError::bad(format!("parameter `{}`: expected {what}", self.name));
