@@ -1,8 +1,10 @@
 """What must not happen, and happens: strangers in the stream, nodes that are twins, streams with other settings, older logs."""
 import contextlib
+import json
 import os
 import shutil
 import subprocess
+import zlib
 
 import pytest
 from conftest import STREAM, missing
@@ -97,6 +99,51 @@ def test_a_message_of_a_newer_release_holds_up_its_master_only(site):
         node.start()
     for writer in site.writers:
         writer.resume()
+    site.is_complete()
+
+
+#: The form of messages, and the header of a block of a version that no release has (crates/store/src/log/frame.rs).
+FORM = b"saltcellar block 1 "
+NEWER_BLOCK = bytes.fromhex("92f036e6ffff000000000000000000000000000000000000000000000100000000000000000000006a5b544ab1fe0e20")
+
+
+def in_parts(body, block):
+    """Two messages with a block behind the one in a message."""
+    header = json.loads(body[len(FORM) + 9 : body.index(b"\n")])
+    following = {"before": header["last"], "first": header["last"] + 1, "last": header["last"] + 1, "parts": 2}
+    for part, piece in enumerate((block[:20], block[20:]), 1):
+        rest = b" " + json.dumps({**header, **following, "part": part}).encode() + b"\n" + piece
+        yield FORM + b"%08x" % zlib.crc32(rest) + rest
+
+
+def test_a_block_in_parts_of_a_newer_release_is_reread_from_its_first_part(site):
+    site = site().start()
+    site.write()
+    site.stored()
+    for writer in site.writers:
+        writer.hold()
+    site.history.is_complete()
+    eventually("m2 has published all", lambda: site.nodes[1].status()["cluster"]["unpublished_entries"] == 0)
+    last = messages(site, "m2")[-1][3]
+    with site.servers.client() as client:
+        for body in in_parts(last, NEWER_BLOCK):
+            client.store(f"{STREAM}.log.m2", body)
+    for writer in site.writers:
+        writer.resume()
+    one, _, three = site.nodes
+    for node in (one, three):
+        node.says("cluster", "m2", "version 65535")
+        # The same after a start, as if it could read the block then.
+        node.stop()
+        node.start()
+        node.says("cluster", "m2", "version 65535")
+    with site.servers.client() as client:
+        for number, _, _, body in client.messages(STREAM, f"{STREAM}.log.m2"):
+            if body.endswith((NEWER_BLOCK[:20], NEWER_BLOCK[20:])):
+                client.api(f"STREAM.MSG.DELETE.{STREAM}", seq=number)
+    for node in (one, three):
+        node.stop()
+        node.start()
     site.is_complete()
 
 
