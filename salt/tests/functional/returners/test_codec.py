@@ -249,7 +249,9 @@ def test_salts_loader_reads_every_accepted_value(make_cellar, run_dir, publisher
         stored[int(event["tag"].partition("/")[2])] = event
     accepted = sorted(set(stored) - {COUNT})
     rejected = sorted(set(range(COUNT)) - set(stored))
-    assert cellar.counter("entries_rejected_unreadable") == len(rejected), "each rejected value is counted"
+    assert cellar.counter("entries_rejected_unreadable") == len(rejected), (
+        "each rejected value is counted"
+    )
     assert min(len(accepted), len(rejected)) > COUNT // 10, "the generator makes both kinds"
 
     for number in accepted:

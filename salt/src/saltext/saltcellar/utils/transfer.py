@@ -452,7 +452,10 @@ class Position:
 
 
 def _return(jid: str, minion: str, value: Any, load: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole return. ``get_jid`` of some returners has only ``return`` and ``retcode``; the load contains the function."""
+    """
+    A whole return. ``get_jid`` of some returners yields only ``return`` and ``retcode``; the
+    load contains the function.
+    """
     known = {
         "jid": jid,
         "id": minion,
