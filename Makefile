@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel publish-check package-files deb rpm dist release release-files release-check sbom docs test-docs bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel publish-check package-files deb rpm dist release release-files release-check sbom docs test-docs test-lint bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -146,6 +146,8 @@ cluster-bench: bench-build sinks-libs ## compare the shared history with a plain
 
 # Format and linters of the extension, as its `nox -s lint`, without Salt.
 LINT_VENV := $(abspath $(TARGET))/lint-venv
+test-lint: lint
+
 lint: ## check format and code of the extension with ruff; LINT_FIX=1 mends what it can
 	@test -x "$(LINT_VENV)/bin/ruff" || { $(PYTHON) -m venv --clear "$(LINT_VENV)" && \
 	  "$(LINT_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check ruff==0.17.6; }

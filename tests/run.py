@@ -78,6 +78,7 @@ def stages():
         Stage("http", "a real Prometheus", program, 0),
         Stage("sls", "files of the reactor, as Salt renders them", ("build", "salt")),
         Stage("docs", "the site"),
+        Stage("lint", "format and code of the extension", ("packages",), 0),
     ]
 
 
