@@ -23,7 +23,7 @@ will      stop salt-master.service, write /etc/salt/master.d/saltcellar.conf, an
 """
 NOTE = ("note      jobs are kept for 90d, less only if the disk is nearly full; this master's keep_jobs_seconds is 24h, and deletes nothing\n")
 # The figures depend on the disk of this host.
-DISK_NOTE = re.compile(r"note      [0-9.]+[KMGT] are usable for entries(, about \d+ days: .*|; for how many days .*)\n\Z")
+DISK_NOTE = re.compile(r"note      [0-9.]+[KMGT] are usable for entries(, about (a day|\d{1,4} days|10 years or more): .*|; for how many days .*)\n\Z")
 ACT = """
 act:
   local.cmd.run:
@@ -83,9 +83,30 @@ def test_setup_makes_every_change_once(installed):
 def test_import_takes_salts_jobs_along_and_removal_delivers_the_spool_first(installed):
     installed.start_salt()
     imported = installed.job("test.arg", "before saltcellar")
-    installed.cli("setup", "--yes", "--import")
+    # A file that cannot be imported is named at the end: the rest of the setup is made.
+    damaged = "/var/cache/salt/master/jobs/00/damaged"
+    installed.sh(f"mkdir -p {damaged}/web1; echo -n 20260101000000000000 > {damaged}/jid; echo garbage > {damaged}/web1/return.p")
+    made = installed.cli("setup", "--yes", "--import", check=False)
+    assert made.returncode == 65, made
+    assert "1 skipped" in made.stdout and f"{damaged}/web1/return.p" in made.stderr, made
+    assert made.stdout.endswith("\n0 of 19 checks failed\n"), made
     assert imported in installed.jids()
     assert installed.salt("salt-run", "jobs.lookup_jid", imported)["web1"]["args"] == ["before saltcellar"]
+
+    # A removal whose last step fails is undone.
+    setup_file = "/etc/saltcellar/conf.d/setup.yaml"
+    installed.sh(f"mount --bind {setup_file} {setup_file}")
+    failed = installed.cli("setup", "--remove", "--yes", check=False)
+    installed.sh(f"umount {setup_file}")
+    assert failed.returncode == 1 and setup_file in failed.stderr, failed
+    undone = [line for line in failed.stderr.splitlines() if "undone" in line]
+    assert undone == [
+        "saltcellar: undone    enable and start saltcellar.service",
+        "saltcellar: undone    restore the master's configuration, and restart it",
+    ], failed
+    assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("active", "enabled")
+    installed.cli("setup", "--check")
+
     installed.sh("systemctl stop saltcellar.service")
     jid = installed.job("test.arg", "spooled")
     # A stopped master does not deliver the spool itself.

@@ -13,6 +13,7 @@ use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::{Client, ClientError};
 use crate::base::units::bytes;
 use crate::base::users;
+use crate::cli::store::tool::count;
 use crate::config::Config;
 use crate::store::free_space::SpaceLevel;
 use crate::wire::unix_listener;
@@ -280,7 +281,7 @@ fn check_buses(found: &mut Findings, daemon: &mut Daemon<'_>) {
     {
         // Otherwise only a warning, because a master that is stopped on purpose has no bus.
         if *connected {
-            found.ok(format!("{path}, {events} events"));
+            found.ok(format!("{path}, {}", count(*events, "event", "events")));
         } else {
             found.warn(format!(
                 "{path} is not connected: is the master running, and does the daemon's user have access?"

@@ -2,6 +2,7 @@
 
 use super::check::{Check, Daemon, Machine, Run};
 use super::finding::Findings;
+use crate::cli::store::tool::count;
 use crate::model::Builtin;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -32,7 +33,7 @@ fn master_keys(found: &mut Findings, daemon: &mut Daemon<'_>) {
 
     found.ok(match keys.known {
         0 => "no master's key is known (ingest.masters); requests of salt-run reactor.* are redacted nevertheless".to_owned(),
-        known => format!("{known} keys of masters are redacted in all events"),
+        known => format!("{} redacted in all events", count(known, "key of a master is", "keys of masters are")),
     });
 }
 

@@ -19,6 +19,7 @@ use serde_json::{Map, json};
 use self::feed::{Feed, ImportStats};
 pub(super) use self::jsonl::VERSION as JSONL_VERSION;
 use crate::base::clock::Clock;
+use crate::cli::store::tool::count;
 use crate::cli::{Bar, Exit, Finding, Global, Unit, When, ask, show};
 use crate::model::Kind;
 
@@ -67,10 +68,10 @@ Examples:
   ssh old-master saltcellar export jsonl - | saltcellar import jsonl -";
 
 /// The error of an import that skipped items.
-fn skipped(count: u64) -> anyhow::Error {
+fn skipped(items: u64) -> anyhow::Error {
     Finding {
         exit: Exit::Corrupt,
-        message: format!("{count} items skipped, see above"),
+        message: format!("{} skipped, see above", count(items, "item", "items")),
     }
     .into()
 }

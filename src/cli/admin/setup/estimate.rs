@@ -49,9 +49,9 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> S
             // At least 1, because it divides below.
             let per_day = (raw / COMPRESSION).max(1);
             format!(
-                "{} are usable for entries, about {} days: Salt's job cache received {} in the last day, about {} on this disk",
+                "{} are usable for entries, about {}: Salt's job cache received {} in the last day, about {} on this disk",
                 bytes(usable),
-                usable / per_day,
+                days(usable / per_day),
                 bytes(raw),
                 bytes(per_day)
             )
@@ -69,6 +69,15 @@ pub(super) fn remark(global: &Global, config: &Config, master: &SaltMaster) -> S
     }
 }
 
+/// A number of days, as far as an estimate is worth: the next years will not be like the last day.
+fn days(days: u64) -> String {
+    match days {
+        3_650.. => "10 years or more".to_owned(),
+        1 => "a day".to_owned(),
+        _ => format!("{days} days"),
+    }
+}
+
 fn of_daemon(disk: &Disk) -> String {
     let grown = format!(
         "the last day's entries need {} of disk, {} are free",
@@ -76,7 +85,10 @@ fn of_daemon(disk: &Disk) -> String {
         bytes(disk.free_bytes)
     );
     match disk.days_left {
-        Some(days) => format!("{grown}: room for {days} more days, then the oldest are deleted"),
+        Some(left) => format!(
+            "{grown}: room for {}, then the oldest are deleted",
+            days(left)
+        ),
         None => format!("{grown}: enough for what the classes keep"),
     }
 }
@@ -177,8 +189,10 @@ mod tests {
     fn a_daemon_that_has_run_knows_the_days() {
         assert_eq!(
             disk(1 << 30, Some(17)),
-            "the last day's entries need 1.00G of disk, 20.0G are free: room for 17 more days, then the oldest are deleted"
+            "the last day's entries need 1.00G of disk, 20.0G are free: room for 17 days, then the oldest are deleted"
         );
+        assert_eq!([0, 1, 3_649].map(days), ["0 days", "a day", "3649 days"]);
+        assert_eq!(days(u64::MAX), "10 years or more");
         assert_eq!(
             disk(1 << 20, None),
             "the last day's entries need 1.00M of disk, 20.0G are free: enough for what the classes keep"
