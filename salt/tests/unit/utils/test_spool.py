@@ -386,13 +386,13 @@ def test_a_signal_handler_may_spool_in_the_middle_of_spooling(spool, monkeypatch
 
     before = signal.signal(signal.SIGTERM, lambda *_: put(spool, 2))
     monkeypatch.setattr(os, "fsync", fsync)
-    start = time.monotonic()
     try:
         put(spool, 1)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert time.monotonic() - start < 1
-    assert waiting(spool) == [1, 2]
+    # A handler that waited for the lock would have failed. The kernel may deliver the signal to
+    # another thread, and then the second record comes first.
+    assert sorted(waiting(spool)) == [1, 2]
 
 
 # ---- handover
