@@ -583,6 +583,8 @@ pub const MINION_RESULTS_SHOWN: usize = 1_000;
 pub const MINION_CHANGES_SHOWN: usize = 200;
 /// Characters of the line that shows what a state changed.
 pub const CHANGE_SUMMARY_MAX: usize = 200;
+/// Pages of states that the view of a job reads; of the returns behind them it shows none.
+pub const PAGE_STATES_READ: usize = 4;
 /// Causes in the view of a job.
 pub const PAGE_CAUSES: usize = 25;
 /// Latest events that are counted by kinds of tags.
@@ -597,6 +599,10 @@ pub const DIGEST_WINDOW: Duration = Duration::from_secs(30 * 86_400);
 pub const DIGEST_BYTES_AT_ONCE: usize = 256 * 1024 * 1024;
 /// Runs in the digest; the oldest are left out.
 pub const DIGEST_RUNS_MAX: usize = 500_000;
+/// Functions of one return that are looked at; Salt's jobs of several functions have a few.
+pub const RETURN_FUNCTIONS_MAX: usize = 1_000;
+/// States of one return that are shown and counted.
+pub const RETURN_STATES_MAX: usize = 100_000;
 /// Different states of which the digest knows durations, by day.
 pub const DIGEST_STATES_MAX: usize = 20_000;
 

@@ -488,6 +488,20 @@ impl Splitter {
 
         let all = len.saturating_add(of_message as u64);
 
+        // Commands between the frames of a message are kept until it is complete, so they count as well.
+        let kept = if self.frames > 0 {
+            self.scanned - self.read
+        } else {
+            0
+        };
+        let kept_max = self.message_bytes_max + ZMTP_FRAMES_MAX * HEADER_MAX;
+        if len.saturating_add(kept as u64) > kept_max as u64 {
+            return Err(ZmtpError::TooLarge {
+                len: len.saturating_add(kept as u64),
+                max: self.message_bytes_max,
+            });
+        }
+
         match usize::try_from(len) {
             Ok(body) if all <= self.message_bytes_max as u64 => {
                 let from = self.scanned + header;
@@ -510,6 +524,28 @@ mod tests {
         put_header(&mut out, flags, body.len());
         out.extend_from_slice(body);
         out
+    }
+
+    #[test]
+    fn commands_between_the_frames_of_a_message_are_bounded() {
+        let mut splitter = Splitter::new(1000);
+        let mut feed = |bytes: &[u8]| {
+            splitter.feed(bytes);
+            loop {
+                match splitter.next_item() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Ok(()),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        feed(&frame(MORE, b"")).unwrap();
+        let mut fed = 0;
+        while feed(&frame(COMMAND, &[0; 100])).is_ok() {
+            fed += 1;
+            assert!(fed < 1000, "no end");
+        }
+        assert!(fed >= 9, "{fed}");
     }
 
     type Cut = (char, Vec<Vec<u8>>);

@@ -20,7 +20,10 @@ pub mod states;
 
 pub use self::part::Part;
 use self::states::{StateRow, runs_states};
+use std::collections::{HashMap, HashSet};
+
 use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_nil};
+use saltcellar_base::limits::{RETURN_FUNCTIONS_MAX, RETURN_STATES_MAX};
 use saltcellar_model::Flags;
 
 /// Salt's general failure (`salt/defaults/exitcodes.py`).
@@ -120,22 +123,32 @@ impl<'a> Outcome<'a> {
             }];
         }
 
-        let part = |(n, fun): (usize, &'a [u8])| Part {
-            fun: as_text(fun).unwrap_or_default(),
-            value: self.value.and_then(|all| of_function(all, n, fun)),
-            retcode: self.retcode.and_then(|all| of_function(all, n, fun)),
+        let funs: Vec<&str> = msgpack::elements(funs)
+            .take(RETURN_FUNCTIONS_MAX)
+            .map(|fun| as_text(fun).unwrap_or_default())
+            .collect();
+        let values = of_functions(self.value, &funs);
+        let retcodes = of_functions(self.retcode, &funs);
+        let part = |((fun, value), retcode)| Part {
+            fun,
+            value,
+            retcode,
         };
-
-        msgpack::elements(funs).enumerate().map(part).collect()
+        let parts = funs.iter().copied().zip(values).zip(retcodes);
+        parts.map(part).collect()
     }
 
     /// The states of the run on a minion, in the order in which they ran.
     pub fn states(&self, minion: &'a str) -> Vec<StateRow<'a>> {
-        let parts = self.parts();
-        let rows = parts
-            .iter()
-            .flat_map(|part| states::of_part(part, minion, self.of_master));
-        let mut rows: Vec<_> = rows.collect();
+        let mut rows = Vec::new();
+        for part in self.parts() {
+            states::each_of_part(&part, minion, self.of_master, &mut |row| {
+                // A minion can return millions of them, each of a few bytes.
+                if rows.len() < RETURN_STATES_MAX {
+                    rows.push(row);
+                }
+            });
+        }
 
         // Those without a number are at the end.
         rows.sort_by_key(|row| (row.minion, row.run_num.is_none(), row.run_num, row.key));
@@ -161,9 +174,11 @@ impl<'a> Outcome<'a> {
 
         let is_mute = |part: &Part<'_>| part.retcode.is_none_or(is_nil) && runs_states(part.fun);
         let failed = |part: Part<'_>| {
-            states::of_part(&part, "", self.of_master)
-                .iter()
-                .any(|row| row.result == Some(false))
+            let mut failed = false;
+            states::each_of_part(&part, "", self.of_master, &mut |row| {
+                failed |= row.result == Some(false);
+            });
+            failed
         };
 
         self.parts().into_iter().filter(is_mute).any(failed)
@@ -261,12 +276,30 @@ fn is_end_of(value: &[u8], jid: &str) -> bool {
     text("jid").and_then(as_text) == Some(jid) && text("fun").is_some() && text("return").is_some()
 }
 
-/// The value of the function with this index and name.
-fn of_function<'a>(all: &'a [u8], n: usize, fun: &[u8]) -> Option<&'a [u8]> {
+/// The values of these functions: by their order or by their names, or the same for all. In one walk over the values, because a minion
+/// decides how many there are.
+fn of_functions<'a>(all: Option<&'a [u8]>, funs: &[&str]) -> Vec<Option<&'a [u8]>> {
+    let Some(all) = all else {
+        return vec![None; funs.len()];
+    };
+
     match Reader::new(all).head() {
-        Ok(Head::Array(_)) => msgpack::elements(all).nth(n),
-        Ok(Head::Map(_)) => msgpack::get(all, as_text(fun)?),
-        _ => Some(all),
+        Ok(Head::Array(_)) => {
+            let mut values = msgpack::elements(all);
+            funs.iter().map(|_| values.next()).collect()
+        }
+        Ok(Head::Map(_)) => {
+            let wanted: HashSet<&str> = funs.iter().copied().collect();
+            let mut values: HashMap<&str, &[u8]> = HashMap::new();
+            for (key, value) in msgpack::pairs(all) {
+                if let Some(key) = as_text(key).filter(|key| wanted.contains(key)) {
+                    // Of equal keys the first counts, as everywhere.
+                    values.entry(key).or_insert(value);
+                }
+            }
+            funs.iter().map(|fun| values.get(fun).copied()).collect()
+        }
+        _ => vec![Some(all); funs.len()],
     }
 }
 
@@ -325,6 +358,31 @@ mod tests {
 
     use super::super::msgpack::encode;
     use super::*;
+
+    #[test]
+    fn a_return_of_very_many_functions_is_read_in_one_walk() {
+        let funs: Vec<String> = (0..300_000).map(|n| n.to_string()).collect();
+        let by_name: serde_json::Map<_, _> =
+            funs.iter().map(|fun| (fun.clone(), json!(0))).collect();
+        let in_order = vec![0; funs.len()];
+        for value in [Json::Object(by_name), json!(in_order)] {
+            let body = json!({"fun": funs, "return": value, "success": value});
+            let bytes = encode(&body).unwrap();
+            let outcome = Outcome::of(&bytes, "1");
+            assert_eq!(outcome.code(), None);
+            assert_eq!(outcome.parts().len(), RETURN_FUNCTIONS_MAX);
+            let part = outcome.parts()[999];
+            assert_eq!((part.fun, part.value.and_then(as_int)), ("999", Some(0)));
+        }
+
+        let states: serde_json::Map<_, _> = (0..RETURN_STATES_MAX + 10)
+            .map(|n| (format!("{n}_|-"), json!({"result": false})))
+            .collect();
+        let bytes = encode(&json!({"fun": "state.apply", "return": states})).unwrap();
+        let outcome = Outcome::of(&bytes, "1");
+        assert_eq!(outcome.states("web1").len(), RETURN_STATES_MAX);
+        assert!(outcome.failed());
+    }
 
     fn check(body: &Json, failed: bool, code: Option<i64>) {
         let bytes = encode(body).unwrap();

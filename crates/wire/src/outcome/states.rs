@@ -47,23 +47,23 @@ impl StateRow<'_> {
     }
 }
 
-/// The states of one function of a run, in no order.
-pub(super) fn of_part<'a>(part: &Part<'a>, minion: &'a str, of_master: bool) -> Vec<StateRow<'a>> {
-    let mut rows = Vec::new();
-    let Some(value) = part.value else {
-        return rows;
-    };
-
+/// Passes the states of one function of a run to `take`, in no order.
+pub(super) fn each_of_part<'a>(
+    part: &Part<'a>,
+    minion: &'a str,
+    of_master: bool,
+    take: &mut impl FnMut(StateRow<'a>),
+) {
+    let Some(value) = part.value else { return };
     let of_states = runs_states(part.fun);
 
     // The result of an orchestration contains the states one level deeper, by master.
-    if !collect(&mut rows, minion, value, of_states) {
+    if !each(minion, value, of_states, take) {
         let data = msgpack::get(value, "data").filter(|_| of_master);
         for (id, of_id) in msgpack::pairs(data.unwrap_or_default()) {
-            collect(&mut rows, as_text(id).unwrap_or(minion), of_id, of_states);
+            each(as_text(id).unwrap_or(minion), of_id, of_states, take);
         }
     }
-    rows
 }
 
 /// The functions of the module `state`, and of the runner, that run states. Others return strings that are no reasons (`state.running`).
@@ -99,21 +99,22 @@ pub fn may_return_states(fun: &str) -> bool {
     runs_states(fun) || fun.contains("state.") || fun.starts_with("transactional_update.")
 }
 
-/// Collects a map of states, or the reasons for its absence; false if the value is neither.
-fn collect<'a>(
-    rows: &mut Vec<StateRow<'a>>,
+/// Passes on a map of states, or the reasons for its absence; false if the value is neither.
+fn each<'a>(
     minion: &'a str,
     value: &'a [u8],
     of_states: bool,
+    take: &mut impl FnMut(StateRow<'a>),
 ) -> bool {
-    let before = rows.len();
+    let mut has_any = false;
 
     match Reader::new(value).head() {
         Ok(Head::Map(_)) => {
             for (key, state) in msgpack::pairs(value) {
                 // A map of another function has other keys.
                 if let Some(key) = as_text(key).filter(|key| key.contains(MARK)) {
-                    rows.push(row(minion, key, state));
+                    take(row(minion, key, state));
+                    has_any = true;
                 }
             }
         }
@@ -127,12 +128,15 @@ fn collect<'a>(
                 comment: Some(value),
                 ..StateRow::default()
             };
-            rows.extend((!is_empty(value)).then_some(failed));
+            if !is_empty(value) {
+                take(failed);
+                has_any = true;
+            }
         }
         _ => {}
     }
 
-    rows.len() > before
+    has_any
 }
 
 fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
