@@ -532,6 +532,11 @@ impl Recovery<'_> {
         format::make_dir(&**fs, &class_dir)?;
         let (found, without_log) = settle(&**fs, &class_dir, &name, self.dir.store_id())?;
 
+        // Also if it cannot be opened: an older one has later entries behind it already, and is not
+        // appended to.
+        let of_found = found.iter().map(|generation| generation.first_seq);
+        let newest = of_found.chain(without_log.iter().copied()).max();
+
         // The directory of a segment without a log stays: a backup may restore the log.
         for first_seq in without_log {
             self.report_without_log(&name, first_seq);
@@ -561,8 +566,7 @@ impl Recovery<'_> {
             }
         }
 
-        let newest = opened.last().map(|segment| segment.first_seq);
-        if newest.is_some() {
+        if !opened.is_empty() {
             // The sync after the creation of a segment may have failed.
             format::sync_dir(&**fs, &class_dir)?;
         }

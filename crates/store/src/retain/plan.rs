@@ -113,8 +113,9 @@ pub(super) fn choose<T, E>(
         };
 
         let outcome = outcome_of(&candidate.segment, reason)?;
-        // A held segment stays, so newer segments must make up for it.
-        if outcome == DropOutcome::Planned {
+        // A held segment stays, so newer segments must make up for it. What pinned consumers keep is
+        // allowed beyond the limits.
+        if matches!(outcome, DropOutcome::Planned | DropOutcome::Pinned(_)) {
             bytes = bytes.saturating_sub(candidate.usage.disk_bytes);
             entries = entries.saturating_sub(candidate.usage.entries);
         }
@@ -253,7 +254,7 @@ mod tests {
             oldest: Some(9),
             ..ClassBounds::default()
         };
-        let pinned = |limit| {
+        let pinned_of = |bounds, limit| {
             let outcome_of = |number: &i64, _| {
                 Ok::<_, Infallible>(if *number == 1 {
                     DropOutcome::Held(1)
@@ -270,8 +271,20 @@ mod tests {
                 .map(|choice| choice.candidate.segment)
                 .collect::<Vec<_>>()
         };
+        let pinned = |limit| pinned_of(bounds, limit);
         assert_eq!(pinned(300), [0, 2, 3]);
         assert_eq!(pinned(299), [2, 3]);
         assert_eq!(pinned(0), [0_i64; 0]);
+
+        // Of a limit of bytes, what is beyond it is pinned, and nothing that is within.
+        let of_bytes = |limit| {
+            let bounds = ClassBounds {
+                bytes: Some(350),
+                ..ClassBounds::default()
+            };
+            pinned_of(bounds, limit)
+        };
+        assert_eq!(of_bytes(200), [0]);
+        assert_eq!(of_bytes(99), [0_i64; 0]);
     }
 }

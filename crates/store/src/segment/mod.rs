@@ -498,6 +498,13 @@ impl Segment {
         work().inspect_err(|_| *self.index.write() = index)
     }
 
+    /// Whether a part of the log cannot be read, or could not when the index was made.
+    pub(crate) fn has_unreadable(&self) -> bool {
+        let was_unreadable = |metadata: &SegmentMetadata| !metadata.unreadable.is_empty();
+        !self.log.unreadable().is_empty()
+            || self.metadata().is_some_and(|known| was_unreadable(&known))
+    }
+
     /// Whether the index was made while a part of the log could not be read that can be read now.
     pub(super) fn index_is_outdated(&self, metadata: &SegmentMetadata) -> Result<bool, StoreError> {
         // The usual case: nothing was unreadable.

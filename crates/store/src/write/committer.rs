@@ -162,7 +162,7 @@ impl Active {
     }
 
     /// Seals the frames of a commit for their offsets in this log; they are valid nowhere else.
-    fn place(&self, part: &mut Part) {
+    fn place(&self, part: &mut Part, syncs_each: bool) {
         let id = self.segment.log().id();
         let blocks = part.blocks.len();
         for (n, block) in part.blocks.iter().enumerate() {
@@ -171,7 +171,8 @@ impl Active {
             let position = Position {
                 offset,
                 unsynced: offset - self.synced,
-                ends_commit: n + 1 == blocks,
+                // What follows proves that it was synced.
+                ends_commit: syncs_each && n + 1 == blocks,
             };
             let at = usize::try_from(block.meta.offset).ok();
 
@@ -525,6 +526,7 @@ impl SegmentWriter {
     }
 
     fn write(&mut self, parts: &mut [Part]) -> Result<(), StoreError> {
+        let syncs_each = self.syncs_each();
         // All writes first, then all syncs: the disk can combine them.
         for part in &mut *parts {
             let Some(first) = part.blocks.first() else {
@@ -533,7 +535,7 @@ impl SegmentWriter {
 
             self.finish_without_room_for(part)?;
             let active = self.active_segment(part.class, first.meta.first_seq)?;
-            active.place(part);
+            active.place(part, syncs_each);
             active.write(&part.frames)?;
         }
         // A commit may only have callers whose entries are known already.

@@ -58,6 +58,16 @@ impl Consumers {
             let Ok(consumer) = state.of(&name) else {
                 continue;
             };
+            // Or its cursor may have moved: a gap before it would never end, because nothing can
+            // acknowledge it.
+            let cursor = consumer.record.cursor;
+            if cursor > fresh.last {
+                continue;
+            }
+            let fresh = LostEntries {
+                first: fresh.first.max(cursor),
+                ..fresh
+            };
 
             // Joined with an earlier gap: one gap record then covers both.
             let before = consumer.record.lost;

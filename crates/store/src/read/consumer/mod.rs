@@ -23,7 +23,7 @@ pub use record::{
 };
 pub use record::{Start, is_consumer_name};
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ impl Setting for ConsumerRecord {
 #[derive(Debug)]
 struct State {
     list: BTreeMap<String, Consumer>,
+    /// Names of consumers whose records another release wrote.
+    unread: BTreeSet<String>,
     settings: Arc<Settings>,
     /// Time of the last sync, by the monotonic clock.
     synced: Duration,
@@ -79,7 +81,7 @@ impl Consumers {
         log: Arc<LogReader>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let mut list = BTreeMap::new();
+        let (mut list, mut unread) = (BTreeMap::new(), BTreeSet::new());
         for found in settings.all::<ConsumerRecord>("") {
             let Some(record) = found.value else {
                 // It stays as it is: another release may read it.
@@ -87,6 +89,7 @@ impl Consumers {
                     consumer = found.name,
                     "consumer settings unreadable, the consumer is not served: use the release that wrote them, or restore a backup"
                 );
+                unread.insert(found.name);
                 continue;
             };
             if found.is_uncertain {
@@ -104,6 +107,7 @@ impl Consumers {
         let of_sinks = Mutex::new(of_sinks.collect());
         let state = State {
             list,
+            unread,
             settings,
             synced: Duration::ZERO,
         };
@@ -117,22 +121,28 @@ impl Consumers {
 
     /// Moves cursors back to the end of the log, as in a store that was restored from a backup.
     pub(crate) fn limit_to(&self, durable: SeqNo) {
-        for consumer in self
-            .state
-            .lock()
-            .list
-            .values_mut()
-            .filter(|consumer| consumer.record.cursor > durable)
-        {
-            let name = &consumer.record.name;
-            let cursor = consumer.record.cursor;
+        let mut state = self.state.lock();
+        let records = state.list.values().map(|consumer| &consumer.record);
+        let beyond = records.filter(|record| record.cursor > durable);
+        let beyond: Vec<_> = beyond
+            .map(|record| (record.name.clone(), record.cursor))
+            .collect();
+
+        for (name, cursor) in beyond {
             tracing::warn!(
                 consumer = name,
                 cursor = cursor.0,
                 end = durable.0,
                 "consumer cursor past the end of the log, moved back"
             );
-            consumer.record.cursor = durable;
+            // Saved, because the log may have grown past the old cursor before the next start.
+            let moved = state.change(&name, Save::Durable, |record| record.cursor = durable);
+            if let Err(error) = moved {
+                tracing::error!(consumer = name, %error, "cannot save the cursor of a consumer: check the disk, and restart the daemon before it is used");
+                if let Some(consumer) = state.list.get_mut(&name) {
+                    consumer.record.cursor = durable;
+                }
+            }
         }
     }
 
@@ -143,11 +153,11 @@ impl Consumers {
         };
 
         let state = self.state.lock();
-        state
-            .list
-            .values()
-            .find(|consumer| keeps(&consumer.record))
-            .map(|found| found.record.name.clone())
+        let known = state.list.values().map(|consumer| &consumer.record);
+        let known = known.filter(|record| keeps(record));
+        // A record that cannot be read may be a pinned one.
+        let mut names = known.map(|record| &record.name).chain(&state.unread);
+        names.next().cloned()
     }
 }
 
@@ -332,6 +342,13 @@ impl Consumers {
             return state.change(name, Save::Durable, |record| record.filter = filter);
         }
 
+        // A new record would end what it has not processed, also for the release that wrote it.
+        if state.unread.contains(name) {
+            return refused(format!(
+                "the settings of consumer {name:?} cannot be read by this release: use the one that wrote them, or delete it with `saltcellar consumers delete {name}`"
+            ));
+        }
+
         if state.list.len() >= CONSUMERS_MAX {
             return refused(format!(
                 "the limit of {CONSUMERS_MAX} consumers is reached; delete one with `saltcellar consumers delete`"
@@ -385,11 +402,12 @@ impl Consumers {
     pub fn delete(&self, name: &str) -> Result<bool, StoreError> {
         let mut state = self.state.lock();
 
-        if !state.list.contains_key(name) {
+        if !state.list.contains_key(name) && !state.unread.contains(name) {
             return Ok(false);
         }
 
         state.settings.remove::<ConsumerRecord>(name)?;
+        state.unread.remove(name);
         state.list.remove(name);
         self.of_sinks.lock().remove(name);
         Ok(true)
