@@ -534,17 +534,22 @@ impl SpillDrainer {
 
     /// Writes all events that the store did not accept before shutdown to disk.
     fn spill_all(&mut self) {
-        let (old, new) = {
+        let (offered, new) = {
             // Taken under one lock, because no response may come in between.
             let mut state = self.shared.state.lock();
             (state.offered.take_all(), state.memory.take_all())
         };
 
-        // Events from disk are still there.
-        let old = old
+        // Events from disk are still there: what was offered behind them stays behind them.
+        let of_disk = offered.iter().position(|batch| batch.file.is_some());
+        let (before, behind) = offered.split_at(of_disk.unwrap_or(offered.len()));
+        let behind = behind.iter().filter(|batch| batch.file.is_none());
+        let newer: Vec<&PendingBatch> = behind.chain(&new).collect();
+
+        let first = before.first().or(newer.first().copied());
+        let first = first.map(|batch| (batch.first, batch.at));
+        let old: Vec<_> = before
             .iter()
-            .filter(|pending_batch| pending_batch.file.is_none());
-        let old: Vec<_> = old
             .map(|pending_batch| (pending_batch.batch.clone(), pending_batch.first))
             .collect();
 
@@ -568,7 +573,7 @@ impl SpillDrainer {
             kept = 0;
         }
 
-        for pending_batch in &new {
+        for pending_batch in newer {
             let events = pending_batch.batch.len() as u64;
             *(if self.write(pending_batch) {
                 &mut kept
@@ -580,18 +585,10 @@ impl SpillDrainer {
         self.shared.metrics.bus_events_lost.add(lost);
         let mut state = self.shared.state.lock();
         state.losses.count(lost);
-        if let Some(first) = old
-            .first()
-            .map(|(_, first)| *first)
-            .or(new.front().map(|pending_batch| pending_batch.first))
-            .filter(|_| lost > 0)
-        {
-            // The gap of the next start begins here.
+        if let Some((first, at)) = first.filter(|_| lost > 0) {
+            // The gap of the next start begins here, at the latest: it may not be shorter than the loss.
             state.read = Position {
-                until: new
-                    .front()
-                    .map(|pending_batch| pending_batch.at)
-                    .or(state.read.until),
+                until: Some(at),
                 number: first.saturating_sub(1),
             };
         }
