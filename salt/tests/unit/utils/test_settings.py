@@ -56,6 +56,12 @@ def test_an_invalid_timeout_is_replaced_by_the_default(value):
     assert settings.from_opts({"saltcellar.timeout": value}).timeout == 2.0
 
 
+@pytest.mark.parametrize("key", ["spool_bytes_max", "spool_age_max", "timeout"])
+def test_an_infinite_number_is_replaced_by_the_default(key):
+    default = getattr(settings.from_opts({}), key)
+    assert getattr(settings.from_opts({f"saltcellar.{key}": float("inf")}), key) == default
+
+
 def option(pillar):
     return {"config.option": lambda key, default="", **_: pillar.get(key, default)}
 

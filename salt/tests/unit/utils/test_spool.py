@@ -134,6 +134,26 @@ def test_damage_in_the_middle_costs_one_record(daemon, client, spool):
     assert spool.counters() == {"damaged": 1}
 
 
+def test_damage_that_hides_all_later_records_counts_them(daemon, client, spool):
+    put(spool, 1, 2, 3)
+    with open(spool.path, "r+b") as file:
+        # Its length.
+        file.write(b"\xff\xff\xff\xff")
+    client.hand_over()
+    assert not spool.pending()
+    assert spool.counters() == {"damaged": 3}
+
+
+def test_a_dead_letter_without_room_is_counted_as_lost(client, spool, caplog):
+    put(spool, 1)
+    spool.bytes_max = 10
+    (record,), _ = spool.first(1, 1 << 20)
+    client._dead_letter(record)
+    assert spool.counters() == {"dead_letter_full": 1}
+    assert not spool.pending()
+    assert "LOST" in caplog.text and "dead-letter is full" in caplog.text
+
+
 def test_damage_up_to_the_end_is_counted(daemon, client, spool):
     put(spool, 1)
     with open(spool.path, "r+b") as file:

@@ -51,6 +51,8 @@ CLIENTS_MAX = 16
 
 #: Codes of refusals that a retry does not change.
 FINAL_CODES = frozenset({"refused", "bad_args", "too_large", "unknown_call"})
+#: Codes of refusals that say nothing about the record that was sent.
+NOT_OF_A_RECORD = frozenset({"unavailable", "version"})
 #: Calls that overwrite earlier ones. They queue behind a spool that is not empty, so that an older
 #: one from the spool does not overwrite a newer one.
 LAST_WINS = frozenset({"update_endtime", "save_reg"})
@@ -577,16 +579,17 @@ class Client:
             while len(answers) < len(ids):
                 number, value = connection.receive(deadline)
                 answers[number] = value
-        except (wire.Broken, wire.Refusal):
+        except (wire.Broken, wire.Refusal) as exc:
             # The daemon closed the connection. The first record is sent alone next time, which
-            # shows whether it is the cause.
-            if not self._settle(records, [answers.get(number, _MISSING) for number in ids]):
+            # shows whether it is the cause. A refused connection says nothing about the record.
+            done = self._settle(records, [answers.get(number, _MISSING) for number in ids])
+            if not done and getattr(exc, "code", None) not in NOT_OF_A_RECORD:
                 self.spool.count_try()
             raise
         done = self._settle(records, [answers.get(number, _MISSING) for number in ids])
         if done == len(records):
             return True
-        if getattr(answers.get(ids[done]), "code", None) != "unavailable":
+        if getattr(answers.get(ids[done]), "code", None) not in NOT_OF_A_RECORD:
             self.spool.count_try()
         return False
 
@@ -639,18 +642,29 @@ class Client:
         logs.error(
             f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal
         )
-        if refusal.code == "too_large":
-            self.spool.dead_letter(record)
+        if refusal.code == "too_large" and not self.spool.dead_letter(record):
+            self._no_room_for_dead_letters()
 
     def _dead_letter(self, record: spool_.Record) -> None:
+        if self.spool.dead_letter(record):
+            logs.error(
+                "dead letter",
+                "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter",
+                self.spool.path,
+            )
+            self.spool.count("dead_lettered", record.entries)
+        else:
+            self._no_room_for_dead_letters()
+            self.spool.count("dead_letter_full", record.entries)
+        self.spool.advance(record.end)
+
+    def _no_room_for_dead_letters(self) -> None:
         logs.error(
-            "dead letter",
-            "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter",
+            "dead letter full",
+            "saltcellar: an entry that the daemon does not take is LOST: %s.dead-letter is full, "
+            "move it away",
             self.spool.path,
         )
-        self.spool.dead_letter(record)
-        self.spool.count("dead_lettered", record.entries)
-        self.spool.advance(record.end)
 
 
 _MISSING = object()

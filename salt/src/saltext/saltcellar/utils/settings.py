@@ -311,7 +311,7 @@ def checked(key: str, kind: type, value: Any, default: Any) -> Any:
 
     try:
         number = kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{NAME}.{key}: {value!r} is not a number") from None
     if isinstance(value, bool) or not 0 < number < 1e15:
         raise ValueError(f"{NAME}.{key}: {value!r} is not above zero")

@@ -221,7 +221,7 @@ class Spool:
                 log.error("saltcellar: cut a torn record of %d bytes off %s", size - end, self.path)
                 os.ftruncate(fd, end)
                 os.fsync(fd)
-                self.count("torn")
+                self.count("torn", max(1, state.entries - number))
             state = state._replace(end=end, entries=number)
         return state
 
@@ -338,7 +338,7 @@ class Spool:
                     if len(found) == count:
                         break
             if not found and state.end:
-                self._pass(fd, state.offset, state.end)
+                self._pass(fd, state.offset, state.end, state.entries)
                 self._empty(fd)
             return found, state.tries
 
@@ -358,8 +358,11 @@ class Spool:
             left = max(0, state.entries - passed)
             self._write_state(State(offset, state.end, left), durable=True)
 
-    def _pass(self, fd: int, start: int, end: int) -> int:
-        """The number of entries between two offsets that are skipped now. Damaged records are counted and logged."""
+    def _pass(self, fd: int, start: int, end: int, entries: int = 1) -> int:
+        """
+        The number of entries between two offsets that are skipped now. Damaged records are logged,
+        and counted as ``entries``, which are unknown behind the damage.
+        """
         length, number = 0, 0
         with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
             for record in _records(file, start, end):
@@ -367,7 +370,7 @@ class Spool:
                 number += record.entries
         if start + length < end:
             log.error("saltcellar: skipped %d damaged bytes of %s", end - start - length, self.path)
-            self.count("damaged")
+            self.count("damaged", max(1, entries - number))
         return number
 
     def count_try(self) -> None:
@@ -376,15 +379,17 @@ class Spool:
             state = self._good_state(fd)
             self._write_state(state._replace(tries=state.tries + 1))
 
-    def dead_letter(self, record: Record) -> None:
-        """Append a record that cannot be handed over to ``spool.dead-letter``."""
+    def dead_letter(self, record: Record) -> bool:
+        """Append a record that cannot be handed over to ``spool.dead-letter``. False if that is full."""
         data = _framed(record.payload, record.entries)
         fd = self._open(f"{self.path}.dead-letter")
         try:
             end = os.fstat(fd).st_size
-            if end + len(data) <= self.bytes_max:
-                _write_all(fd, data, end)
-                os.fsync(fd)
+            if end + len(data) > self.bytes_max:
+                return False
+            _write_all(fd, data, end)
+            os.fsync(fd)
+            return True
         finally:
             _close(fd)
 
