@@ -13,6 +13,7 @@ use super::{Call, Changing, In, NoArgs, Run, Whole};
 use crate::api::query::{Moment, masked};
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_SHOWN_BYTES_MAX;
+use crate::base::visible::plain;
 use crate::engines::dead_letters::DeadLetter;
 use crate::engines::runtime::{Engines, Phase, SinkCounts, SinkError, SinkStatus};
 use crate::model::Right;
@@ -432,7 +433,7 @@ fn reasons(letters: &[DeadLetter]) -> Vec<LetterReason> {
     groups
 }
 
-/// The reason of a dead letter without what differs from event to event.
+/// The reason of a dead letter without what differs from event to event, as it is shown: a form sends it back, and a browser changes line breaks.
 fn reason_of(letter: &DeadLetter) -> String {
     let mut text = letter.reason.clone();
     for name in [&letter.id, &letter.jid, &letter.tag] {
@@ -440,7 +441,7 @@ fn reason_of(letter: &DeadLetter) -> String {
             text = text.replace(name.as_str(), "*");
         }
     }
-    masked(&text, &letter.minion)
+    plain(&masked(&text, &letter.minion)).into_owned()
 }
 
 fn letter_row(letter: &DeadLetter) -> DeadLetterRow {

@@ -166,11 +166,18 @@ pub(crate) fn previous_run(
     job: &Job,
     row: &JobSummary,
 ) -> Result<Option<String>, StoreError> {
-    let same = |other: &JobSummary| {
-        (&other.fun, &other.tgt, &other.tgt_type, &other.user)
-            == (&row.fun, &row.tgt, &row.tgt_type, &row.user)
-            && (&other.arg, other.abridged) == (&row.arg, row.abridged)
-    };
+    fn of_run(row: &JobSummary) -> [&[u8]; 5] {
+        let JobSummary {
+            fun,
+            tgt,
+            tgt_type,
+            user,
+            arg,
+            ..
+        } = row;
+        [fun, tgt, tgt_type, user, arg]
+    }
+    let same = |other: &JobSummary| of_run(other) == of_run(row) && other.abridged == row.abridged;
 
     let filter = JobFilter {
         find_job: true,
@@ -211,8 +218,9 @@ pub(crate) fn previous_run(
             whole.take_load(load, usize::MAX);
         }
 
-        let [one, two] = whole;
-        if one.arg == two.arg && args_of_result(job) == args_of_result(&other) {
+        // Any of them may be too long for the summary.
+        let [one, two] = &whole;
+        if of_run(one) == of_run(two) && args_of_result(job) == args_of_result(&other) {
             return Ok(Some(listed.row.jid.clone()));
         }
     }

@@ -249,6 +249,15 @@ impl JobFilter {
             && self.until.is_none_or(|until| at < until)
     }
 
+    /// Whether a field that the filter tests was too long for the summary.
+    fn needs_whole(&self, row: &JobSummary) -> bool {
+        let is_cut = |is_tested: bool, value: &[u8]| is_tested && value.is_empty();
+        row.abridged
+            && (is_cut(self.user.is_some(), &row.user)
+                || is_cut(self.fun.is_some(), &row.fun)
+                || is_cut(self.tgt.is_some(), &row.tgt))
+    }
+
     /// Whether the arguments pass, as far as the summary has them; `None` if the job has to be read.
     fn allows_arg(&self, row: &JobSummary) -> Option<bool> {
         match &self.arg {
@@ -425,7 +434,16 @@ pub(crate) fn each_job_before(
             seen += 1;
 
             // If an id stands for different jobs, the caller may look for any of them.
-            let all: Vec<&JobSummary> = std::iter::once(&listed.row).chain(&others).collect();
+            let mut whole_rows = Vec::new();
+            for row in std::iter::once(&listed.row).chain(&others) {
+                if filter.needs_whole(row) {
+                    read += 1;
+                    whole_rows.push(row_load(store, row)?.into_owned());
+                }
+            }
+            let known = std::iter::once(&listed.row).chain(&others);
+            let known = known.filter(|row| !filter.needs_whole(row));
+            let all: Vec<&JobSummary> = known.chain(&whole_rows).collect();
             let is_allowed = |row: &&JobSummary| filter.allows(row, listed.at);
             let mut passes = listed.row.rank > 0 && all.iter().any(is_allowed);
             if passes {
@@ -449,6 +467,7 @@ pub(crate) fn each_job_before(
             passes = passes && {
                 let mut has_metadata = false;
                 for row in all {
+                    read += usize::from(row.abridged && !filter.metadata.is_empty());
                     has_metadata = has_metadata || filter.allows_metadata(store, row)?;
                 }
                 has_metadata

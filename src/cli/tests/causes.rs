@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::base::clock::{Clock, Micros};
 use crate::cli::in_process::{LISTENER, cli, stderr, token};
-use crate::daemon::in_process::{Cellar, address, get, wait_for};
+use crate::daemon::in_process::{Cellar, address, get, local, wait_for};
 use crate::model::JidKey;
 use crate::testkit::entries::Asks as _;
 use serde_json::{Value as Json, json};
@@ -155,6 +155,8 @@ fn failures_of_a_job_are_grouped_and_each_group_opens_its_returns() {
     };
     let (first, next) = returned(&format!("/jobs/{job}?limit=3"));
     assert_eq!(first, [ids[0], ids[1], ids[2]]);
+    let (same, _) = returned(&format!("/jobs/{job}?limit=3&after="));
+    assert_eq!(same, first, "a client without a cursor yet");
     let (second, _) = returned(&format!(
         "/jobs/{job}?limit=3&after={}",
         next.as_str().unwrap()
@@ -640,4 +642,45 @@ fn a_minion_with_a_result_selects_jobs_by_its_own_result() {
             ["failed", "succeeded", "changed", "missing"].map(|result| count(minion, result));
         assert_eq!(found, [failed, succeeded, changed, missing], "{minion}");
     }
+}
+
+#[test]
+fn the_page_of_a_job_shows_the_states_of_the_returns_that_a_filter_leaves() {
+    let site = Site::new();
+    let job = jid(10);
+    // More states than are read for one page, all of minions before the one that is meant.
+    let all = |last: &str| -> Json {
+        let states = (0..100).map(|n| {
+            let why = if n == 0 { last } else { "broken" };
+            state(
+                &format!("s{n:02}"),
+                "service.running",
+                n,
+                (false, false),
+                why,
+            )
+        });
+        states.collect::<serde_json::Map<_, _>>().into()
+    };
+    for n in 0..110 {
+        let states = all("broken");
+        site.cellar
+            .answer(&job, &format!("web{n:03}"), "state.apply", &states, 2);
+    }
+    site.cellar
+        .answer(&job, "web999", "state.apply", &all("only here"), 2);
+
+    let page = site.get(&format!("/causes?jid={job}"));
+    let rows = page["causes"].as_array().unwrap().iter();
+    let mut only = rows.filter(|row| row["message"] == "only here");
+    let key = only.next().unwrap()["key"].as_str().unwrap();
+    let shown = local(
+        &site.cellar,
+        "GET",
+        &format!("/jobs/{job}?cause={key}"),
+        b"",
+    )
+    .text();
+    assert!(shown.contains("<bdi>only here</bdi>"), "{shown}");
+    assert!(!shown.contains("states without change"), "{shown}");
 }

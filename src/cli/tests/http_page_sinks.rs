@@ -108,6 +108,9 @@ fn dead_letters_are_grouped_by_reason_and_an_administrator_changes_them() {
         (other.status, other.header("location")),
         (303, Some("/sinks/dead?drop=0"))
     );
+    let empty = local(&cellar, "POST", path, b"reason=");
+    assert_eq!(empty.header("location"), Some("/sinks/dead?drop=0"));
+    assert_eq!(total(&cellar), 3, "none has an empty reason");
     let retried = local(&cellar, "POST", "/sinks/dead/dead-letters/retry", b"");
     assert_eq!(retried.header("location"), Some("/sinks/dead?retry=3"));
     let none = local(&cellar, "POST", "/sinks/dead/dead-letters/forget", b"");

@@ -274,6 +274,24 @@ fn a_list_of_jobs_in_a_pipe_has_short_lines_whatever_their_arguments() {
 }
 
 #[test]
+fn jobs_with_targets_that_are_too_long_for_a_summary_are_told_apart() {
+    let cellar = Cellar::start();
+    for (jid, kind) in [(JID, "web"), (LATER, "db")] {
+        let tgt: Vec<String> = (0..200).map(|n| format!("{kind}{n}.example.net")).collect();
+        let ids: Vec<&str> = tgt.iter().map(String::as_str).collect();
+        let load = json!({"cmd": "publish", "tgt": tgt, "tgt_type": "list", "fun": "test.ping", "arg": [], "jid": jid});
+        cellar.save_load(jid, &load, &ids);
+        cellar.answer(jid, ids[0], "test.ping", &json!(true), 0);
+    }
+    assert_eq!(listed(&cellar, &["--tgt", "web1*"]), [JID]);
+    assert_eq!(listed(&cellar, &["--tgt", "db*"]), [LATER]);
+    // Nor is one the earlier run of the other.
+    let diff = cli(&cellar, &["jobs", "diff", LATER]);
+    let printed = stdout(&diff) + &stderr(&diff);
+    assert!(!printed.contains(JID), "{printed}");
+}
+
+#[test]
 fn a_watched_job_is_complete_whatever_its_minions_are_called() {
     let cellar = Cellar::start();
     let ids = ["web1", "we\u{202e}b2"];

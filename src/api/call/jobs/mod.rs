@@ -260,6 +260,10 @@ pub(crate) struct PageArgs {
     pub(crate) after: Option<String>,
     /// Only minions up to this one, in the order of the page
     pub(crate) upto: Option<String>,
+    /// Only these minions. Calls within the daemon give it
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) only: Option<BTreeSet<String>>,
 }
 
 impl PageArgs {
@@ -271,8 +275,10 @@ impl PageArgs {
         read: impl Fn(&BTreeSet<&str>) -> Result<[Option<Job>; 2], CallError>,
         mut rows: impl FnMut(&str, &[Option<Job>; 2]) -> (Vec<T>, usize),
     ) -> Result<(Vec<T>, Option<String>), CallError> {
-        let wanted_rows = self.limit.unwrap_or(LIST_ROWS_MAX).min(LIST_ROWS_MAX);
-        let after = self.after.as_deref();
+        let wanted_rows = self.limit.unwrap_or(LIST_ROWS_MAX).clamp(1, LIST_ROWS_MAX);
+        // An empty one is that of a client which has no cursor yet.
+        let given = |id: &'a Option<String>| id.as_deref().filter(|id| !id.is_empty());
+        let after = given(&self.after);
 
         let mut places: Vec<Place<'_>> = minions.collect();
         places.sort_unstable();
@@ -284,12 +290,16 @@ impl PageArgs {
                 minion,
             })
         };
-        let (begin, end) = (after.map(place), self.upto.as_deref().map(place));
+        let (begin, end) = (after.map(place), given(&self.upto).map(place));
         let is_meant = |place: &&Place<'_>| {
             let matches = |glob: &Glob| glob.matches(place.minion);
             begin.is_none_or(|begin| **place > begin)
                 && end.is_none_or(|end| **place <= end)
                 && self.minion.as_ref().is_none_or(matches)
+                && self
+                    .only
+                    .as_ref()
+                    .is_none_or(|only| only.contains(place.minion))
         };
         let minions = places.iter().filter(is_meant).map(|place| place.minion);
         let minions: Vec<&str> = minions.collect();

@@ -29,9 +29,12 @@ impl Fields {
 
     /// A field; empty if the form does not have it.
     pub(super) fn value(&self, name: &str) -> &str {
-        self.0
-            .iter()
-            .find(|(known, _)| known == name)
-            .map_or("", |(_, value)| value)
+        self.field(name).unwrap_or_default()
+    }
+
+    /// A field, if the form has it.
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
     }
 }

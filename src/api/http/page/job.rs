@@ -1,7 +1,7 @@
 //! The view of a job: the causes of failure first, then its returns, of which failed returns come
 //! first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::api::call::jobs::answers::{
 use crate::api::call::jobs::strip::{Strip, StripAnswer, StripArgs};
 use crate::api::call::jobs::{self, StateResult};
 use crate::api::query::Child;
-use crate::base::limits::LIST_ROWS_MAX;
+use crate::base::limits::{LIST_ROWS_MAX, PAGE_STATES_READ};
 use crate::wire::msgpack::{Stored, Time};
 
 #[derive(Serialize)]
@@ -54,6 +54,8 @@ struct ReturnView {
     rows: Vec<State>,
     /// The number of states that are not among them.
     left_out: u64,
+    /// There are too many states on the page: those of this return are not read.
+    is_unread: bool,
     /// Since the start of the job.
     after_us: i64,
 }
@@ -62,9 +64,13 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<JobView, HttpError> {
     let args = ask.args::<jobs::Show>(&["states"])?;
     let job = ask.known::<jobs::Show, JobAnswer>(args).await?;
 
-    // The states of all returns of this page, which are of the same order, or of a single one.
+    // The states of all returns of this page that failed or changed something, or all of a single one.
     let is_whole = job.returns.len() == 1;
-    let mut of_minions = states_of(ask, &job, is_whole).await?;
+    let StatesOf {
+        mut of_minions,
+        read_upto,
+    } = states_of(ask, &job, is_whole).await?;
+    let mut is_unread = false;
 
     let filters = ["after", "minion", "result", "cause"];
     let is_first = filters.iter().all(|name| ask.field(name).is_none());
@@ -89,8 +95,12 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<JobView, HttpError> {
         let Time(at) = answer.time;
         let rows = of_minions.remove(&answer.minion).unwrap_or_default();
         let total = answer.states.as_ref().map_or(0, |states| states.total);
+        let is_last_read = read_upto.as_ref() == Some(&answer.minion);
+        let was_unread = is_unread;
+        is_unread |= is_last_read;
         ReturnView {
             left_out: total.saturating_sub(rows.len() as u64),
+            is_unread: was_unread,
             rows,
             after_us: at.0.saturating_sub(start.0),
             answer,
@@ -113,28 +123,43 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<JobView, HttpError> {
     })
 }
 
-/// The states to show, by minion: those that failed or changed something, unless one return is shown as a whole.
-async fn states_of(
-    ask: &Ask<'_>,
-    job: &JobAnswer,
-    is_whole: bool,
-) -> Result<HashMap<String, Vec<State>>, HttpError> {
-    let mut of_minions: HashMap<String, Vec<State>> = HashMap::new();
-    let has_states = |answer: &&Return| answer.states.is_some();
-    let Some(last) = job.returns.iter().rfind(has_states) else {
-        return Ok(of_minions);
-    };
+/// States, and how far they were read.
+#[derive(Default)]
+struct StatesOf {
+    of_minions: HashMap<String, Vec<State>>,
+    /// The last return whose states were read; `None` if all were.
+    read_upto: Option<String>,
+}
 
-    let mut args = ask.args::<jobs::States>(&["limit", "result", "cause", "states", "links"])?;
-    args.page.limit = Some(LIST_ROWS_MAX);
-    args.page.upto = Some(last.minion.clone());
-    args.result = (!is_whole).then_some(StateResult::Notable);
-    let StatesPage { states, .. } = ask.known::<jobs::States, _>(args).await?;
-    for state in states {
-        let of_minion = of_minions.entry(state.minion.clone()).or_default();
-        of_minion.push(state);
+/// The states to show: those that failed or changed something, unless one return is shown as a whole.
+async fn states_of(ask: &Ask<'_>, job: &JobAnswer, is_whole: bool) -> Result<StatesOf, HttpError> {
+    let mut found = StatesOf::default();
+    let with_states = job.returns.iter().filter(|answer| answer.states.is_some());
+    let only: BTreeSet<String> = with_states.map(|answer| answer.minion.clone()).collect();
+    if only.is_empty() {
+        return Ok(found);
     }
-    Ok(of_minions)
+
+    // Of the returns that are shown: a filter leaves some of many.
+    let own = ["limit", "after", "result", "cause", "states", "links"];
+    let mut args = ask.args::<jobs::States>(&own)?;
+    args.page.limit = Some(LIST_ROWS_MAX);
+    args.page.only = Some(only);
+    args.result = (!is_whole).then_some(StateResult::Notable);
+
+    for _ in 0..PAGE_STATES_READ {
+        let page = ask.known::<jobs::States, StatesPage>(args.clone()).await?;
+        for state in page.states {
+            let of_minion = found.of_minions.entry(state.minion.clone()).or_default();
+            of_minion.push(state);
+        }
+        found.read_upto = page.next;
+        if found.read_upto.is_none() {
+            break;
+        }
+        args.page.after.clone_from(&found.read_upto);
+    }
+    Ok(found)
 }
 
 /// The picture of a job; none of a single return.

@@ -290,11 +290,11 @@ async fn change_letters(
 
     let changed = async {
         let fields = Fields::read(&server, request.into_body()).await?;
-        let reason = Some(fields.value("reason").to_owned()).filter(|reason| !reason.is_empty());
         let args = LettersArgs {
             name: name.clone(),
             ids: None,
-            reason,
+            // An empty one counts, because a destination may give none. Without the field all letters are meant.
+            reason: fields.field("reason").map(str::to_owned),
         };
 
         let room = Mutex::new(access.budget.room(HTTP_ANSWER_RESERVE).await?);

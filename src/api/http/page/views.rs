@@ -138,10 +138,10 @@ pub(super) async fn events(ask: &Ask<'_>) -> Result<EventsView, HttpError> {
         .get::<events::List>(ask.args::<events::List>(&[])?)
         .await?;
 
-    // Only the first page shows the present, so only it is continued by the stream, which does not select by job.
+    // Only the first page shows the present, so only it is continued by the stream, which does not select by these.
     let [_, until] = ask.address.bounds()?;
     let is_first = until.is_none()
-        && ["cursor", "jid"]
+        && ["cursor", "jid", "before", "match", "newest_first"]
             .iter()
             .all(|name| ask.field(name).is_none());
     let stream = if is_first {
@@ -185,6 +185,7 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
     let given = [
         ("match", scope.as_deref()),
         ("where", ask.field("where")),
+        ("search", ask.field("search")),
         ("after", after.as_deref()),
         ("max_rate", Some(&rate)),
     ];
