@@ -107,8 +107,10 @@ class Fleet:
         self.kinds["WIN-RDS"] = [f"WIN-RDS{n:02}" for n in range(1, sizes.minions - sum(counts.values()) + 1)]
         self.minions = [minion for kind in self.kinds.values() for minion in kind]
 
-        # The last 02:00 that is more than an hour ago, so that the morning's jobs have room.
-        last = self.now.replace(hour=2, minute=0, second=0, microsecond=0)
+        # The last 02:00 that is more than an hour ago, so that the morning's jobs have room. Around 02:00 that would be a day ago, and what
+        # shows the last 24 hours would lack it.
+        hour = 20 if self.now.hour in (1, 2) else 2
+        last = self.now.replace(hour=hour, minute=0, second=0, microsecond=0)
         if self.now - last < datetime.timedelta(hours=1):
             last -= datetime.timedelta(days=1)
         self.nights = [last - datetime.timedelta(days=n) for n in range(sizes.nights - 1, -1, -1)]

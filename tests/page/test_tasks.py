@@ -4,6 +4,7 @@
 """
 
 import base64
+import datetime
 import json
 import pathlib
 import urllib.parse
@@ -90,17 +91,18 @@ def who_ran_rm(walk, small):
     assert len(rows) == 1 and all(part in rows[0] for part in ("rm -rf /srv/cache/thumbs", "sudo_chiara", "web[1-3].*")), rows
 
 
-def events_around_two(walk, small):
+def events_around_the_highstate(walk, small):
     walk.click("header nav a", "Events")
     # On a phone the filter is closed.
     if not walk.page.js("document.querySelector('main form [name=last]').checkVisibility()"):
         walk.click("details.filter > summary", loads=False)
     night = small.nights[-1]
     walk.page.js("{ const last = document.querySelector('main [name=last]'); last.value = 'between'; last.dispatchEvent(new Event('change', {bubbles: true})); }")
-    walk.type(since=f"{night:%Y-%m-%d}T01:55:00", until=f"{night:%Y-%m-%d}T02:05:00")
+    begin, end = (f"{night + datetime.timedelta(minutes=minutes):%Y-%m-%dT%H:%M}" for minutes in (-5, 5))
+    walk.type(since=f"{begin}:00", until=f"{end}:00")
     walk.click("main form button", "Filter")
     times = walk.page.js("[...document.querySelectorAll('#events time')].map(one => one.getAttribute('datetime'))")
-    assert times and all(f"{night:%Y-%m-%d}T01:55" <= time <= f"{night:%Y-%m-%d}T02:05:01" for time in times), times
+    assert times and all(begin <= time <= f"{end}:01" for time in times), times
     assert f"salt/job/{small.nightly}/ret/" in walk.text
 
 
@@ -145,7 +147,7 @@ def share_with_a_colleague(walk, small):
 
 
 TASKS = [
-    who_failed_tonight, why, what_changed_last_week, who_ran_rm, events_around_two, is_the_reactor_keeping_up, a_sink_is_stuck, compare_two_highstates, slowest_states,
+    who_failed_tonight, why, what_changed_last_week, who_ran_rm, events_around_the_highstate, is_the_reactor_keeping_up, a_sink_is_stuck, compare_two_highstates, slowest_states,
     every_job_of_a_minion, share_with_a_colleague,
 ]
 
