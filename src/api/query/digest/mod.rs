@@ -97,10 +97,10 @@ struct Standing {
 
 type SegmentName = (Arc<str>, SeqNo);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
-    /// How much a call may read.
-    bytes_at_once: usize,
+    /// How much a call may read, if not [`DIGEST_BYTES_AT_ONCE`].
+    bytes_at_once: Option<usize>,
     /// The range of sequence numbers of each segment that was read.
     read: HashMap<SegmentName, Range<SeqNo>>,
     /// By job and minion.
@@ -117,25 +117,11 @@ struct State {
 /// Id and function of a state.
 type StateName = (Arc<str>, Arc<str>);
 
-impl Default for State {
-    fn default() -> Self {
-        Self {
-            bytes_at_once: DIGEST_BYTES_AT_ONCE,
-            read: HashMap::new(),
-            runs: HashMap::new(),
-            texts: HashSet::new(),
-            causes: HashSet::new(),
-            durations: BTreeMap::new(),
-            floor: Micros::default(),
-        }
-    }
-}
-
 #[cfg(test)]
 impl Digest {
     /// Limits what a call may read: it ends after the block in which it has read this much.
     pub(crate) fn read_at_most(&self, bytes: usize) {
-        self.state.lock().bytes_at_once = bytes;
+        self.state.lock().bytes_at_once = Some(bytes);
     }
 }
 
@@ -145,7 +131,7 @@ impl State {
         let segments = log.segments_of_returns();
         self.forget(log.now(), &segments);
 
-        let mut budget = self.bytes_at_once;
+        let mut budget = self.bytes_at_once.unwrap_or(DIGEST_BYTES_AT_ONCE);
         let mut complete = since.max(self.floor);
         for segment in &segments {
             if let Some(unread) = self.read_segment(log, segment, since, &mut budget)? {

@@ -54,10 +54,10 @@ pub(crate) struct Slot {
 /// The rules of a debounced event, and the hash of its minion.
 type DebounceKey = (RuleSet, u64);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Scheduler {
-    /// How many items may wait.
-    room: usize,
+    /// How many items may wait, if not [`REACTOR_WAITING_MAX`].
+    room: Option<usize>,
     settings: Arc<ReactorSettings>,
     ids: HashMap<RuleSet, u32>,
     queues: BTreeMap<u32, RuleQueues>,
@@ -76,29 +76,6 @@ pub(crate) struct Scheduler {
     tasks: usize,
     bytes: usize,
     tiebreaker: u64,
-}
-
-impl Default for Scheduler {
-    fn default() -> Self {
-        Self {
-            room: REACTOR_WAITING_MAX,
-            settings: Arc::default(),
-            ids: HashMap::new(),
-            queues: BTreeMap::new(),
-            next_id: 0,
-            last: 0,
-            parked: BTreeMap::new(),
-            debounce_due: BTreeMap::new(),
-            debounced: HashMap::new(),
-            throttles: Throttles::default(),
-            runners: Runners::default(),
-            master_unreachable: false,
-            waiting: 0,
-            tasks: 0,
-            bytes: 0,
-            tiebreaker: 0,
-        }
-    }
 }
 
 fn hash_of(minion: &str) -> u64 {
@@ -122,13 +99,13 @@ impl Scheduler {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting < self.room
+        self.waiting < self.room.unwrap_or(REACTOR_WAITING_MAX)
     }
 
     /// Limits how many items may wait.
     #[cfg(test)]
     pub(crate) fn limit(&mut self, room: usize) {
-        self.room = room;
+        self.room = Some(room);
     }
 
     /// False if an item in progress was released, because another master's reactor leads or has led.
