@@ -382,9 +382,7 @@ fn read_states(
 
                 let mut counts = StateCounts::default();
                 for state in answer.states() {
-                    counts.total += 1;
-                    counts.failed += u64::from(state.result == Some(false));
-                    counts.changed += u64::from(state.changed());
+                    counts.add(&state);
                     details(id, &state);
                 }
                 run.states = Some(counts);

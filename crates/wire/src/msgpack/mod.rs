@@ -176,8 +176,12 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn value(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = match self.rest.first() {
+            // Nothing is in it.
+            Some(0x80 | 0x90) => 1,
             // Keys and names are short strings.
-            Some(marker @ 0xa0..=0xbf) => 1 + usize::from(marker & 0x1f),
+            Some(marker) if let ValueTail::Bytes(len) = ValueTail::of(*marker) => {
+                1 + usize::from(len)
+            }
             _ => value_len(self.rest)?,
         };
         self.take(len)

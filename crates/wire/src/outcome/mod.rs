@@ -138,17 +138,24 @@ impl<'a> Outcome<'a> {
         parts.map(part).collect()
     }
 
-    /// The states of the run on a minion, in the order in which they ran.
-    pub fn states(&self, minion: &'a str) -> Vec<StateRow<'a>> {
-        let mut rows = Vec::new();
+    /// Passes the states of the run on a minion to `take`, in no order.
+    pub fn each_state(&self, minion: &'a str, mut take: impl FnMut(StateRow<'a>)) {
+        let mut left = RETURN_STATES_MAX;
         for part in self.parts() {
             states::each_of_part(&part, minion, self.of_master, &mut |row| {
                 // A minion can return millions of them, each of a few bytes.
-                if rows.len() < RETURN_STATES_MAX {
-                    rows.push(row);
+                if left > 0 {
+                    left -= 1;
+                    take(row);
                 }
             });
         }
+    }
+
+    /// The states of the run on a minion, in the order in which they ran.
+    pub fn states(&self, minion: &'a str) -> Vec<StateRow<'a>> {
+        let mut rows = Vec::new();
+        self.each_state(minion, |row| rows.push(row));
 
         // Those without a number are at the end.
         rows.sort_by_key(|row| (row.minion, row.run_num.is_none(), row.run_num, row.key));

@@ -4,7 +4,9 @@
 //! one of the values of a job with several functions, or under `data.<master>` in the result of an orchestration. A list of
 //! strings in its place contains the reasons why nothing ran.
 
-use super::msgpack::{self, Head, Reader, as_bool, as_int, as_text, is_empty};
+use super::msgpack::{
+    self, DecodeError, Head, Reader, as_bool, as_int, as_text, is_empty, text_bytes,
+};
 use super::part::Part;
 
 const MARK: &str = "_|-";
@@ -107,15 +109,24 @@ fn each<'a>(
     take: &mut impl FnMut(StateRow<'a>),
 ) -> bool {
     let mut has_any = false;
+    let mut reader = Reader::new(value);
 
-    match Reader::new(value).head() {
-        Ok(Head::Map(_)) => {
-            for (key, state) in msgpack::pairs(value) {
+    match reader.head() {
+        Ok(Head::Map(count)) => {
+            for _ in 0..count {
+                let Ok(key) = reader.value() else { break };
                 // A map of another function has other keys.
-                if let Some(key) = as_text(key).filter(|key| key.contains(MARK)) {
-                    take(row(minion, key, state));
-                    has_any = true;
-                }
+                let Some(key) = as_text(key).and_then(StateKey::of) else {
+                    if reader.value().is_err() {
+                        break;
+                    }
+                    continue;
+                };
+                let Ok(state) = row(minion, &key, &mut reader) else {
+                    break;
+                };
+                take(state);
+                has_any = true;
             }
         }
         Ok(Head::Array(_))
@@ -139,45 +150,87 @@ fn each<'a>(
     has_any
 }
 
-fn row<'a>(minion: &'a str, key: &'a str, state: &'a [u8]) -> StateRow<'a> {
-    let mut parts = key.split(MARK);
-    let module = parts.next().unwrap_or_default();
-    let id = parts.next().unwrap_or_default();
-    let function = key.rsplit(MARK).next().unwrap_or_default();
+/// A state's key, in parts.
+struct StateKey<'a> {
+    whole: &'a str,
+    module: &'a str,
+    id: &'a str,
+    name: &'a str,
+    function: &'a str,
+}
 
-    // A name may contain the mark, so the name is all that is between id and function.
-    let between = module.len() + id.len() + 2 * MARK.len();
-    let name = key
-        .get(between..key.len().saturating_sub(function.len() + MARK.len()))
-        .unwrap_or_default();
+impl<'a> StateKey<'a> {
+    /// `None` without a mark: the key of something else.
+    fn of(whole: &'a str) -> Option<Self> {
+        // Every state of every return passes here. One search for a byte is faster than several for a string.
+        let bytes = whole.as_bytes();
+        let is_mark = |at: &usize| {
+            let from = at.checked_sub(1);
+            from.and_then(|from| bytes.get(from..at + 2)) == Some(MARK.as_bytes())
+        };
+        let mut marks = memchr::memchr_iter(b'|', bytes).filter(is_mark);
 
+        let first = marks.next()?;
+        let second = marks.next();
+        let last = marks.last().or(second).unwrap_or(first);
+
+        // The bar is in the middle of a mark.
+        let before = |bar: usize| bar - 1;
+        let behind = |bar: usize| bar + 2;
+        let part = |from: usize, to: usize| whole.get(from..to).unwrap_or_default();
+        Some(Self {
+            whole,
+            module: part(0, before(first)),
+            id: part(behind(first), second.map_or(whole.len(), before)),
+            // A name may contain the mark, so the name is all that is between id and function.
+            name: second.map_or("", |second| part(behind(second), before(last))),
+            function: part(behind(last), whole.len()),
+        })
+    }
+}
+
+/// Reads a state at the position of a reader: one walk over its bytes, of which a return has many.
+fn row<'a>(
+    minion: &'a str,
+    key: &StateKey<'a>,
+    reader: &mut Reader<'a>,
+) -> Result<StateRow<'a>, DecodeError> {
     let mut row = StateRow {
         minion,
-        key,
-        id,
-        name,
-        fun: format!("{module}.{function}"),
+        key: key.whole,
+        id: key.id,
+        name: key.name,
+        fun: [key.module, ".", key.function].concat(),
         ..StateRow::default()
     };
 
-    for (key, value) in msgpack::pairs(state) {
-        match as_text(key) {
+    let mut fields = *reader;
+    let Ok(count) = fields.map() else {
+        // Not what a state returns: it counts without fields.
+        reader.value()?;
+        return Ok(row);
+    };
+    *reader = fields;
+
+    for _ in 0..count {
+        let (key_of_field, value) = (reader.value()?, reader.value()?);
+        match text_bytes(key_of_field) {
             // Fields of the state count more than its key.
-            Some("__id__") => row.id = as_text(value).unwrap_or(id),
-            Some("name") => row.name = as_text(value).unwrap_or(name),
-            Some("__sls__") => row.sls = as_text(value),
-            Some("result") => row.result = as_bool(value),
-            Some("changes") => row.changes = Some(value),
-            Some("comment") => row.comment = Some(value),
-            Some("duration") => row.duration = milliseconds(value),
-            Some("start_time") => row.start_time = as_text(value),
-            Some("__run_num__") => row.run_num = as_int(value),
-            Some("__jid__") => row.job = as_text(value),
+            b"__id__" => row.id = as_text(value).unwrap_or(key.id),
+            b"name" => row.name = as_text(value).unwrap_or(key.name),
+            b"__sls__" => row.sls = as_text(value),
+            b"result" => row.result = as_bool(value),
+            b"changes" => row.changes = Some(value),
+            b"comment" => row.comment = Some(value),
+            b"duration" => row.duration = milliseconds(value),
+            b"start_time" => row.start_time = as_text(value),
+            b"__run_num__" => row.run_num = as_int(value),
+            b"__jid__" => row.job = as_text(value),
             _ => {}
         }
     }
 
-    row
+    Ok(row)
 }
 
 /// A number, or text such as `12.3 ms`.

@@ -631,7 +631,7 @@ fn return_of(answer: &Answer) -> Return {
         minion: answer.entry.minion.clone(),
         seq: answer.entry.seq.0,
         time: Time(answer.entry.at),
-        states: state_counts(&answer.states()),
+        states: StateCounts::of(&outcome, &answer.entry.minion),
         value: Stored::of(answer.get("return")),
         retcode: Stored::of(outcome.retcode),
         success: Stored::of(outcome.success),
@@ -646,17 +646,6 @@ fn return_of(answer: &Answer) -> Return {
         others: answer.others.iter().map(later).collect(),
         not_targeted: false,
     }
-}
-
-/// The counts of states; `None` without any.
-fn state_counts(states: &[StateRow<'_>]) -> Option<StateCounts> {
-    let failed = states.iter().filter(|state| state.result == Some(false));
-    let changed = states.iter().filter(|state| state.changed());
-    (!states.is_empty()).then(|| StateCounts {
-        total: states.len() as u64,
-        failed: failed.count() as u64,
-        changed: changed.count() as u64,
-    })
 }
 
 fn state_of(row: &StateRow<'_>) -> State {

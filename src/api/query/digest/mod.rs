@@ -339,23 +339,23 @@ impl State {
     ) -> Option<StateCounts> {
         let outcome = Outcome::of(body, jid);
         let mut counts = StateCounts::default();
-        for state in outcome.states(minion) {
-            counts.total += 1;
-            counts.failed += u64::from(state.result == Some(false));
-            counts.changed += u64::from(state.changed());
+        outcome.each_state(minion, |state| {
+            counts.add(&state);
 
             // A step of an orchestration (`salt/states/saltmod.py`) waits for a job, whose own states are counted.
             let waits = state.fun.starts_with("salt.");
             if let (Some(at), Some(ms), false) = (at, state.duration, waits) {
                 let name = (self.text(state.id), self.text(&state.fun));
                 let of_day = self.durations.entry(at.0.div_euclid(DAY_US)).or_default();
-                // Ids can be made by minions, without end.
-                if of_day.len() < DIGEST_STATES_MAX || of_day.contains_key(&name) {
+                if let Some(known) = of_day.get_mut(&name) {
+                    known.add(ms, minion, jid);
+                } else if of_day.len() < DIGEST_STATES_MAX {
+                    // Ids can be made by minions, without end.
                     of_day.entry(name).or_default().add(ms, minion, jid);
                 }
             }
-        }
-        (counts.total > 0).then_some(counts)
+        });
+        counts.if_any()
     }
 
     fn failures(
