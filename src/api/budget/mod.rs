@@ -152,6 +152,32 @@ fn busy(what: &str) -> CallError {
     CallError::Unavailable(format!("{what}; retry later"))
 }
 
+/// Runs `task` on a thread for blocking work, and holds `reserved` until it ends. If this future is dropped, the task does not begin, or
+/// ends at its next [`check`](crate::base::work::check).
+pub(in crate::api) async fn on_worker<T: Send + 'static>(
+    reserved: impl Send + 'static,
+    processor_time: Option<Duration>,
+    task: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, CallError> {
+    let work = Work::new(processor_time);
+    // Dropped with this future: the task then ends at its next check.
+    let _waiting = work.abandon_on_drop();
+    let done = tokio::task::spawn_blocking(move || {
+        // Held by the task and not by this future, which may end before.
+        let _reserved = reserved;
+        (!work.is_abandoned()).then(|| work.run(task))
+    });
+
+    // A panic is a bug; the client gets an error instead of a closed connection. Without a
+    // result nobody waits here.
+    match done.await {
+        Ok(Some(done)) => Ok(done),
+        Ok(None) | Err(_) => Err(CallError::Internal(
+            "the request panicked, see the daemon's log".to_owned(),
+        )),
+    }
+}
+
 impl Budget {
     fn is_unused(&self) -> bool {
         let pools = [&self.workers, &self.bytes, &self.streams];
@@ -183,22 +209,7 @@ impl Budget {
             return Err(busy("too many requests are being carried out"));
         };
 
-        let work = Work::new(processor_time);
-        // Dropped with this future: the task then ends at its next check.
-        let _waiting = work.abandon_on_drop();
-        let done = tokio::task::spawn_blocking(move || {
-            // Held by the task and not by this future, which may end before.
-            let _reserved = reserved;
-            (!work.is_abandoned()).then(|| work.run(task))
-        });
-        // A panic is a bug; the client gets an error instead of a closed connection. Without a
-        // result nobody waits here.
-        match done.await {
-            Ok(Some(done)) => Ok(done),
-            Ok(None) | Err(_) => Err(CallError::Internal(
-                "the request panicked, see the daemon's log".to_owned(),
-            )),
-        }
+        on_worker(reserved, processor_time, task).await
     }
 
     /// Reserves room for a response before it is made.

@@ -15,14 +15,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::keys::{Keys, NoKey};
+use crate::api::budget::on_worker;
 use crate::api::call::{CallHandler, Caller, Ctx, find, signed_return};
 use crate::api::http::answer::AnswerRoom;
 use crate::api::http::listener::{BatchInFlight, Connection, Permit};
 use crate::api::submit::submit;
 use crate::base::limits::{
-    HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BAD_LOG_INTERVAL,
-    HTTPS_BATCHES_OF_ONE, HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX,
-    HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES,
+    HTTP_PROCESSOR_TIME, HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX,
+    HTTPS_BAD_LOG_INTERVAL, HTTPS_BATCHES_OF_ONE, HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX,
+    HTTPS_CLOCK_OFF_MAX, HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES,
     HTTPS_SMALL_BYTES_IN_FLIGHT, PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
 };
 use crate::base::log_once::LogOnce;
@@ -503,9 +504,8 @@ impl SignedRequest<'_> {
         // Few at a time, which leaves threads for other minions. The semaphore is never closed.
         let permit = self.server.asking.clone().acquire_owned().await;
 
-        // Its thread stays reserved until the work ends, even if the minion is gone before.
-        let answered = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+        // A search ends like those of other clients: with its processor time, or when the minion is gone.
+        let answered = on_worker(permit, Some(HTTP_PROCESSOR_TIME), move || {
             let request = Request::read(&read)?;
             let Some(CallHandler::Run(run)) = find(request.call).map(|call| &call.run) else {
                 return Err(CallError::UnknownCall(request.call.to_owned()));
@@ -524,13 +524,7 @@ impl SignedRequest<'_> {
             (run.msgpack)(&server.ctx, &caller, &request.args)
         });
 
-        // A panic is a bug; the minion gets an error for this call alone.
-        let panicked = |_| {
-            Err(CallError::Internal(
-                "the call panicked, see the daemon's log".to_owned(),
-            ))
-        };
-        answered.await.unwrap_or_else(panicked)
+        answered.await?
     }
 }
 
