@@ -35,7 +35,7 @@ use super::answer::HttpError;
 use super::cookie::{SESSION_ENDED, had_session, is_confirmed, session_of};
 use crate::api::budget::{Budget, Budgets, Client};
 use crate::api::call::{Caller, Ctx};
-use crate::api::sign_in::sessions::Holder;
+use crate::api::sign_in::sessions::{Holder, SessionId};
 use crate::api::sign_in::tokens::Token;
 use crate::model::Right;
 
@@ -67,6 +67,8 @@ pub(super) struct Access {
     pub(super) caller: Caller,
     /// The token, which may be revoked while a response is written.
     pub(super) token: Option<Box<Token>>,
+    /// The session that the request belongs to; it may end while a response is written.
+    pub(super) session: Option<SessionId>,
     /// The budget of the token or the user.
     pub(super) budget: Arc<Budget>,
 }
@@ -80,6 +82,7 @@ impl Access {
             right: ctx.rights.of(&caller),
             caller,
             token: None,
+            session: None,
         }
     }
 
@@ -94,7 +97,23 @@ impl Access {
                 ..Caller::default()
             },
             token: Some(Box::new(token)),
+            session: None,
         }
+    }
+
+    /// Rejects the rest of a response whose token was revoked or whose session has ended meanwhile. The session counts as used.
+    pub(super) fn check_valid(&self, ctx: &Ctx) -> Result<(), HttpError> {
+        let (sign_in, now) = (&ctx.sign_in, ctx.archive.clock.monotonic());
+        let is_revoked = |token: &Token| !sign_in.tokens.is_valid(token);
+        let has_ended = |session| sign_in.sessions.find(session, now).is_none();
+
+        if self.token.as_deref().is_some_and(is_revoked) {
+            return Err(token_revoked());
+        }
+        if self.session.is_some_and(has_ended) {
+            return Err(session_ended());
+        }
+        Ok(())
     }
 
     /// Rejects a request without the right for it.
@@ -109,6 +128,16 @@ impl Access {
             self.right.name()
         )))
     }
+}
+
+/// A token that was revoked after its request had begun.
+pub(super) fn token_revoked() -> HttpError {
+    let why = "the token was revoked";
+    HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
+}
+
+fn session_ended() -> HttpError {
+    HttpError::new(StatusCode::UNAUTHORIZED, "session_ended", SESSION_ENDED)
 }
 
 /// The origin of a request that is not rejected.
@@ -295,30 +324,28 @@ pub(super) fn authenticate(
         if !is_confirmed(request.method(), headers) {
             return None;
         }
-        match ctx
-            .sign_in
-            .sessions
-            .find(secret, ctx.archive.clock.monotonic())?
-        {
-            Holder::Token(token) if tokens.is_valid(&token) => Some(Access::of(*token, budgets)),
+        let (sessions, id) = (&ctx.sign_in.sessions, SessionId::of(secret));
+        let access = match sessions.find(id, ctx.archive.clock.monotonic())? {
+            Holder::Token(token) if tokens.is_valid(&token) => Access::of(*token, budgets),
             // The token was revoked, so its session ends as well.
             Holder::Token(_) => {
-                ctx.sign_in.sessions.end(secret);
-                None
+                sessions.end(id);
+                return None;
             }
 
             Holder::User(caller) => {
                 let uid = caller
                     .uid
                     .map_or_else(|| "unknown".to_owned(), |uid| uid.to_string());
-                Some(Access::of_user(
-                    ctx,
-                    budgets,
-                    caller,
-                    format!("uid {uid} by a link"),
-                ))
+                let name = format!("uid {uid} by a link");
+                Access::of_user(ctx, budgets, caller, name)
             }
-        }
+        };
+
+        Some(Access {
+            session: Some(id),
+            ..access
+        })
     };
 
     let invalid = "the token is not valid: unknown or revoked";
@@ -337,9 +364,9 @@ pub(super) fn authenticate(
         (None, _) => match cookie() {
             Some(access) => Ok(Some(access)),
             None if is_open => Ok(None),
-            None if had_session(request.method(), headers, ctx.sign_in.sessions.has_tls) => Err(
-                HttpError::new(StatusCode::UNAUTHORIZED, "session_ended", SESSION_ENDED),
-            ),
+            None if had_session(request.method(), headers, ctx.sign_in.sessions.has_tls) => {
+                Err(session_ended())
+            }
             None => unauthenticated(
                 "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar tokens create NAME --scope read` makes one",
             ),

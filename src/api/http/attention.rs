@@ -166,6 +166,7 @@ mod tests {
     fn reader(minions: Option<&str>) -> Access {
         Access {
             budget: Budgets::new(BUDGET).of(Client::Nobody),
+            session: None,
             name: "token a".to_owned(),
             right: Right::Read,
             caller: Caller {

@@ -9,7 +9,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 
 use super::answer::HttpError;
 use crate::api::sign_in::SignIn;
-use crate::api::sign_in::sessions::Holder;
+use crate::api::sign_in::sessions::{Holder, SessionId};
 use crate::api::sign_in::tokens::Token;
 use crate::base::limits::HTTP_SESSION_LIFETIME;
 
@@ -88,7 +88,7 @@ pub(super) fn without_session(
 ) -> Result<Response, HttpError> {
     let sessions = &sign_in.sessions;
     if let Some(session) = session_of(headers, sessions.has_tls) {
-        sessions.end(session);
+        sessions.end(SessionId::of(session));
     }
     set_cookie(answer, sessions.has_tls, "", 0)
 }

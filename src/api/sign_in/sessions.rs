@@ -7,7 +7,7 @@
 //! # Invariant
 //!
 //! A session is valid for [`HTTP_SESSION_LIFETIME`], for [`HTTP_SESSION_IDLE`] after its last
-//! request, and only while its token is. A link begins one session.
+//! request, and only while its token is. A stream counts as a request until it ends, and ends with its session. A link begins one session.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,6 +38,17 @@ pub(in crate::api) enum Holder {
     User(Caller),
 }
 
+/// A session without its secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::api) struct SessionId(Digest);
+
+impl SessionId {
+    /// The session with this secret, which may not exist.
+    pub(in crate::api) fn of(secret: &str) -> Self {
+        Self(sha256(secret.as_bytes()))
+    }
+}
+
 /// Begin and last use of a session, as monotonic times.
 struct Session {
     holder: Holder,
@@ -62,7 +73,7 @@ struct Link {
 #[derive(Default)]
 pub(crate) struct Sessions {
     /// Lock order: no other lock is taken under it.
-    open: Mutex<HashMap<Digest, Session>>,
+    open: Mutex<HashMap<SessionId, Session>>,
     /// Lock order: no other lock is taken under it.
     links: Mutex<HashMap<Digest, Link>>,
     /// True if the network listener has TLS.
@@ -70,7 +81,7 @@ pub(crate) struct Sessions {
 }
 
 /// The key of the entry with the earliest time.
-fn earliest<'e>(entries: impl Iterator<Item = (&'e Digest, Duration)>) -> Option<Digest> {
+fn earliest<'e, K: Copy + 'e>(entries: impl Iterator<Item = (&'e K, Duration)>) -> Option<K> {
     entries.min_by_key(|(_, at)| *at).map(|(key, _)| *key)
 }
 
@@ -116,15 +127,15 @@ impl Sessions {
             began: now,
             used: now,
         };
-        sessions.insert(sha256(text.as_bytes()), session);
+        sessions.insert(SessionId::of(&text), session);
         Ok(text)
     }
 
     /// The holder of a valid session, which counts as used. The caller checks that its token still
     /// is valid.
-    pub(in crate::api) fn find(&self, text: &str, now: Duration) -> Option<Holder> {
+    pub(in crate::api) fn find(&self, id: SessionId, now: Duration) -> Option<Holder> {
         let mut sessions = self.open.lock();
-        let session = sessions.get_mut(&sha256(text.as_bytes()))?;
+        let session = sessions.get_mut(&id)?;
         if !session.is_alive(now) {
             return None;
         }
@@ -133,8 +144,8 @@ impl Sessions {
     }
 
     /// Ends a session.
-    pub(in crate::api) fn end(&self, text: &str) {
-        self.open.lock().remove(&sha256(text.as_bytes()));
+    pub(in crate::api) fn end(&self, id: SessionId) {
+        self.open.lock().remove(&id);
     }
 
     /// Makes a link for a user of the local socket, and returns its secret.
@@ -193,25 +204,34 @@ mod tests {
     fn a_session_ends_with_its_lifetime_when_idle_and_at_sign_out() {
         let sessions = Sessions::default();
         let text = sessions.begin(user(1), START).unwrap();
-        assert_eq!(sessions.find(&text, START), Some(user(1)));
-        assert_eq!(sessions.find(&text[1..], START), None);
+        assert_eq!(sessions.find(SessionId::of(&text), START), Some(user(1)));
+        assert_eq!(sessions.find(SessionId::of(&text[1..]), START), None);
         let idle = sessions.begin(user(1), START).unwrap();
-        assert_eq!(sessions.find(&idle, START + HTTP_SESSION_IDLE), None);
+        assert_eq!(
+            sessions.find(SessionId::of(&idle), START + HTTP_SESSION_IDLE),
+            None
+        );
 
         let mut now = START;
         while now < START + HTTP_SESSION_LIFETIME {
-            assert!(sessions.find(&text, now).is_some(), "used often enough");
+            assert!(
+                sessions.find(SessionId::of(&text), now).is_some(),
+                "used often enough"
+            );
             now += HTTP_SESSION_IDLE / 2;
         }
-        assert_eq!(sessions.find(&text, START + HTTP_SESSION_LIFETIME), None);
+        assert_eq!(
+            sessions.find(SessionId::of(&text), START + HTTP_SESSION_LIFETIME),
+            None
+        );
 
         let text = sessions.begin(user(1), START).unwrap();
-        sessions.end(&text);
-        assert_eq!(sessions.find(&text, START), None);
+        sessions.end(SessionId::of(&text));
+        assert_eq!(sessions.find(SessionId::of(&text), START), None);
         let kept = sessions.open.lock();
         assert!(
             kept.keys()
-                .all(|key| key != text.as_bytes() && !text.as_bytes().starts_with(key)),
+                .all(|id| id.0 != text.as_bytes() && !text.as_bytes().starts_with(&id.0)),
             "only hashes are kept"
         );
     }
@@ -226,15 +246,15 @@ mod tests {
         for n in 2..HTTP_SESSIONS_OF_ONE {
             sessions.begin(user(1), later(n + 1)).unwrap();
         }
-        assert!(sessions.find(&first, later(900)).is_some());
+        assert!(sessions.find(SessionId::of(&first), later(900)).is_some());
         sessions.begin(user(1), later(901)).unwrap();
         assert_eq!(
-            sessions.find(&second, later(902)),
+            sessions.find(SessionId::of(&second), later(902)),
             None,
             "the one unused for longest"
         );
-        assert!(sessions.find(&first, later(902)).is_some());
-        assert!(sessions.find(&other, later(902)).is_some());
+        assert!(sessions.find(SessionId::of(&first), later(902)).is_some());
+        assert!(sessions.find(SessionId::of(&other), later(902)).is_some());
         for n in 0..2 * HTTP_SESSIONS_MAX {
             let uid = u32::try_from(n).unwrap() + 10;
             sessions.begin(user(uid), later(1_000 + n)).unwrap();
@@ -252,7 +272,7 @@ mod tests {
         let text = sessions.make_link(caller.clone(), START).unwrap();
         let (of, session) = sessions.open_link(&text, START).unwrap().unwrap();
         assert_eq!(of, caller);
-        assert_eq!(sessions.find(&session, START), Some(user(7)));
+        assert_eq!(sessions.find(SessionId::of(&session), START), Some(user(7)));
         assert_eq!(sessions.open_link(&text, START), Ok(None), "used");
         let late = sessions.make_link(caller.clone(), START).unwrap();
         assert_eq!(

@@ -546,6 +546,39 @@ fn a_stream_ends_when_its_token_is_revoked() {
 }
 
 #[test]
+fn a_stream_ends_when_its_session_is_signed_out() {
+    let cellar = Cellar::start_configured(LISTENER);
+    let address = address(&cellar);
+    let link = cellar.ask("page_link", vec![]);
+    let opened = get(&address, link["path"].as_str().unwrap(), "");
+    let cookie = opened.header("set-cookie").unwrap();
+    let cookie = format!("cookie: {}\r\n", cookie.split(';').next().unwrap());
+
+    let stream = stream(&address, "/api/v1/events/stream", &cookie);
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    // The position is fixed once the response has started.
+    assert!(lines.by_ref().any(|line| line == ":"));
+    put(&cellar, 0..1);
+    assert!(lines.by_ref().any(|line| line.contains("\"n\":0")));
+
+    let own = format!("{cookie}origin: http://{address}\r\n");
+    assert_eq!(
+        request(&address, "POST", "/sign-out", &own, b"").status,
+        303
+    );
+    put(&cellar, 1..2);
+    let rest: Vec<_> = lines.take(20).collect();
+    assert!(
+        rest.iter().any(|line| line.contains("session_ended")),
+        "{rest:?}"
+    );
+    assert!(
+        !rest.iter().any(|line| line.contains("\"n\":1")),
+        "{rest:?}"
+    );
+}
+
+#[test]
 fn a_stream_resumes_without_a_gap_or_a_duplicate() {
     let cellar = Cellar::start_configured(LISTENER);
     let address = address(&cellar);

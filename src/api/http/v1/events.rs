@@ -21,15 +21,15 @@ use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::super::access::Access;
+use super::super::access::{Access, token_revoked};
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
 use super::super::stream::format::Format;
 use super::super::stream::pieces::{Part, Piece, PieceKey};
 use super::super::stream::rate::{Budget as RateBudget, until_next_second};
-use crate::api::budget::{Budget, Reserved};
+use crate::api::budget::Reserved;
 use crate::api::call::events::{FilterArgs, FollowFrom, follow};
-use crate::api::call::{Archive, Caller, ReadCtx, failed, from_json, seq};
+use crate::api::call::{Archive, ReadCtx, failed, from_json, seq};
 use crate::api::sign_in::tokens::{Token, Tokens};
 use crate::base::limits::{
     HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, HTTP_STREAM_PIECE_BYTES,
@@ -40,11 +40,6 @@ use crate::store::Start;
 use crate::wire::call::CallError;
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::Time;
-
-fn token_revoked() -> HttpError {
-    let why = "the token was revoked";
-    HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
-}
 
 /// Waits until the token is revoked; without a token forever.
 async fn revoked(token: Option<Box<Token>>, tokens: Arc<Tokens>) {
@@ -90,9 +85,7 @@ pub(super) struct StreamArgs {
 pub(super) struct Stream {
     server: Arc<HttpServer>,
     filter: EntryFilter,
-    caller: Caller,
-    token: Option<Box<Token>>,
-    budget_of_client: Arc<Budget>,
+    access: Access,
     format: Format,
     /// The rate limit of a stream with `max_rate`.
     budget: Option<RateBudget>,
@@ -147,14 +140,10 @@ impl Stream {
         let now = server.ctx.archive.clock.monotonic();
         let budget =
             max_rate.map(|rate| RateBudget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
-        let (caller, token) = (access.caller.clone(), access.token.clone());
-
         let mut stream = Self {
             server,
-            budget_of_client: access.budget.clone(),
+            access: access.clone(),
             filter,
-            caller,
-            token,
             format,
             budget,
             is_end: false,
@@ -171,7 +160,7 @@ impl Stream {
         let key = PieceKey {
             from: first.next,
             filter: filter.into(),
-            limits: stream.caller.limits.clone(),
+            limits: stream.access.caller.limits.clone(),
             format,
             part: Part::Events(events),
         };
@@ -213,14 +202,14 @@ impl Stream {
             bytes: HTTP_STREAM_PIECE_BYTES,
         };
         let archive = &self.server.ctx.archive;
-        let budget = &self.budget_of_client;
+        let budget = &self.access.budget;
 
         // Little room is held while the stream waits for events.
         let mut wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let mut bytes = HTTP_STREAM_RESERVE;
         loop {
             let room = budget.room(bytes).await?;
-            let reading = ReadCtx::of(archive, &self.caller.limits);
+            let reading = ReadCtx::of(archive, &self.access.caller.limits);
             let found = follow(&reading, from.clone(), Some(wait_ms))
                 .run(archive.clone(), budget, self.server.stop.clone())
                 .await?;
@@ -245,7 +234,7 @@ impl Stream {
     /// Counts the events from a position on and before `upto`, and makes the message about them.
     async fn skip(&self, from: SeqNo, upto: SeqNo) -> Result<Piece, HttpError> {
         let server = self.server.clone();
-        let limits = self.caller.limits.clone();
+        let limits = self.access.caller.limits.clone();
         let filter = self.filter.clone();
 
         let count = move || {
@@ -253,7 +242,7 @@ impl Stream {
             reading.store.count(&filter, from, upto)
         };
 
-        let budget = &self.budget_of_client;
+        let budget = &self.access.budget;
         let room = budget.room(HTTP_STREAM_RESERVE).await?;
         let found = self
             .server
@@ -334,17 +323,11 @@ impl Stream {
         };
 
         let pieces = &self.server.pieces;
-        let piece = pieces.get(key, &self.budget_of_client, read).await?;
+        let piece = pieces.get(key, &self.access.budget, read).await?;
 
-        // The token may have been revoked while this stream waited, or the piece was read by the
-        // stream of another token.
-        if self
-            .token
-            .as_ref()
-            .is_some_and(|token| !self.server.ctx.sign_in.tokens.is_valid(token))
-        {
-            return Err(token_revoked());
-        }
+        // The token may have been revoked, or the session ended, while this stream waited, and the piece may have been read by the
+        // stream of another client.
+        self.access.check_valid(&self.server.ctx)?;
 
         self.note(&piece);
         Ok(piece)
@@ -355,7 +338,10 @@ impl Stream {
         // The peer is gone if the piece is not accepted; a peer that does not read is disconnected
         // by the connection's timeout.
         while (piece.is_empty() || to.send(piece).await.is_ok()) && !*self.server.stop.borrow() {
-            let revoked = revoked(self.token.clone(), self.server.ctx.sign_in.tokens.clone());
+            let revoked = revoked(
+                self.access.token.clone(),
+                self.server.ctx.sign_in.tokens.clone(),
+            );
             let next = tokio::select! {
                 next = self.piece(&mut key) => next,
                 () = revoked => Err(token_revoked()),
