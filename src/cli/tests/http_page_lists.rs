@@ -261,6 +261,49 @@ fn jobs_are_found_by_text_in_their_arguments() {
 }
 
 #[test]
+fn live_events_continue_a_list_by_each_of_its_filters_or_not_at_all() {
+    let cellar = Cellar::start_configured(LISTENER);
+    put_event(&cellar, "test/a", "web1", "hello");
+    let schema = schemars::schema_for!(crate::api::call::events::ListArgs);
+    let names = schema.get("properties").unwrap().as_object().unwrap();
+
+    for name in names.keys() {
+        // A value, and what the address of the stream then has; without it there is no stream.
+        let (value, expected) = match name.as_str() {
+            // The page has these rows, and the stream what follows them.
+            "limit" => ("5", Some("after=")),
+            "since" => ("2026-01-01T00:00:00Z", Some("after=")),
+            "minion" => ("web*", Some("match=")),
+            "master" => ("master1", Some("match=")),
+            "tag" => ("test/*", Some("match=")),
+            "search" => ("hello", Some("search=hello")),
+            "where" => ("tag", Some("where=tag")),
+            "match" => ("[]", None),
+            "until" => ("2036-01-01T00:00:00Z", None),
+            "jid" => (JID, None),
+            "newest_first" => ("false", None),
+            "before" => ("100", None),
+            // `next` of an earlier page, which this test does not have.
+            "cursor" => continue,
+            other => panic!("say what {other} does to the live events of a page"),
+        };
+        let address = format!("/events?{name}={}", value.replace('*', "%2A"));
+        let found = page(&cellar, &address);
+        let stream = found.split_once("data-stream=\"").map(|(_, rest)| {
+            let (stream, _) = rest.split_once('"').unwrap();
+            stream.replace("&amp;", "&")
+        });
+        match expected {
+            Some(part) => assert!(
+                stream.as_deref().is_some_and(|it| it.contains(part)),
+                "{address}: {stream:?}"
+            ),
+            None => assert_eq!(stream, None, "{address}"),
+        }
+    }
+}
+
+#[test]
 fn a_search_leads_to_what_it_names_or_lists_what_it_may_be() {
     let cellar = Cellar::start_configured(LISTENER);
     put_job(

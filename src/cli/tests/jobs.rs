@@ -1,14 +1,18 @@
 //! Queries of jobs: verbs and calls against a running daemon, with entries in Salt's format.
 
+use std::sync::Arc;
+
+use crate::api::query::{JobFilter, PageLimits, jobs_before};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::LIST_BYTES_MAX;
 use crate::cli::in_process::{LISTENER, cli, document, stderr, stdout, text, token};
 use crate::cluster::peers::{Beat, Mark};
 use crate::daemon::in_process::{Cellar, address, get, map, wait_for};
-use crate::model::MasterName;
+use crate::model::{MasterName, ReadLimits};
 use crate::store::settings::Changes;
 use crate::testkit::entries::{Asks as _, value};
 use rmpv::Value;
+use salt_sls::Glob;
 use serde_json::{Value as Json, json};
 
 const JID: &str = "20261121054728123456";
@@ -289,6 +293,34 @@ fn jobs_with_targets_that_are_too_long_for_a_summary_are_told_apart() {
     let diff = cli(&cellar, &["jobs", "diff", LATER]);
     let printed = stdout(&diff) + &stderr(&diff);
     assert!(!printed.contains(JID), "{printed}");
+}
+
+#[test]
+fn jobs_that_are_read_for_their_metadata_count_towards_the_limit_of_a_call() {
+    let cellar = Cellar::start();
+    let long = "x".repeat(100_000);
+    for n in 0..5 {
+        let jid = format!("2026112105472{n}123456");
+        let load = json!({
+            "fun": "cmd.run", "jid": jid, "tgt": "*", "tgt_type": "glob", "user": "root", "arg": [long],
+            "metadata": {"ticket": "1"},
+        });
+        cellar.save_load(&jid, &load, &["web1"]);
+    }
+
+    let log = &cellar.ctx().archive.store;
+    let store = log.view(Arc::new(ReadLimits::default()));
+    let filter = JobFilter {
+        metadata: vec![("ticket".to_owned(), Glob::new("2"))],
+        ..JobFilter::default()
+    };
+    let limits = PageLimits {
+        read: 2,
+        ..PageLimits::of_rows(10)
+    };
+    let page = jobs_before(&store, &filter, None, limits).unwrap();
+    assert_eq!(page.last.as_deref(), Some("20261121054723123456"));
+    assert!(page.jobs.is_empty() && page.more);
 }
 
 #[test]
