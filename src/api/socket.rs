@@ -113,8 +113,9 @@ pub(crate) async fn serve(
             .metrics
             .socket_connections_closed_too_many
             .add(1);
-        let error =
-            CallError::Unavailable(format!("all {SOCKET_PEERS_MAX} connections are in use"));
+        let error = CallError::Unavailable(format!(
+            "all {SOCKET_PEERS_MAX} connections are in use; close one, or retry later"
+        ));
         // The frame fits into the empty buffer of a new socket; if it does not, the peer sees only
         // the end.
         let _ = stream.try_write(&refusal_frame(None, &error));
@@ -338,7 +339,7 @@ impl Peer {
             Some(theirs) => return Err(CloseReason::Version(theirs)),
             None => {
                 return Err(protocol(
-                    "this socket expects saltcellar's protocol, which starts with SCWIRE and a version",
+                    "the client does not speak saltcellar's protocol, which starts with SCWIRE and a version: is this the right socket?",
                 ));
             }
         }

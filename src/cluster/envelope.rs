@@ -54,7 +54,7 @@ pub(crate) struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Rejected {
     /// It is not the work of any release.
-    #[error("no message of saltcellar")]
+    #[error("not a message of saltcellar")]
     Foreign,
     /// A later release wrote it.
     #[error(

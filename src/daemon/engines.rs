@@ -66,7 +66,7 @@ pub(super) async fn watch(engines: Arc<Engines>) {
         let engines = engines.clone();
         // Positions are read from the store, which may wait for a disk.
         if let Err(error) = tokio::task::spawn_blocking(move || engines.note_lags()).await {
-            tracing::error!(%error, "cannot record the lag of sinks, the web UI shows a gap");
+            tracing::error!(%error, "cannot record the lag of sinks, the web UI shows a gap: report the backtrace above");
         }
     }
 }

@@ -565,7 +565,7 @@ impl Script {
                     // An unreachable bus is logged once per event.
                     if !std::mem::replace(&mut is_logged, true) {
                         let script = self.settings.name.as_str();
-                        tracing::warn!(script, %error, "cannot fire an event of a script, retrying: is salt-master running?");
+                        tracing::warn!(script, %error, "cannot fire an event of a script, retrying: is salt-master running? `saltcellar doctor` checks it");
                     }
                     if self.is_stopped_within(backoff.next()) {
                         return false;

@@ -907,7 +907,7 @@ async fn hear_holds(parts: &InboxParts, sender: MasterName, told: Vec<SharedHold
     tracing::warn!(
         master = name.as_str(),
         error = why,
-        "cannot store the holds of another master, retrying"
+        "cannot store the holds of another master, retrying: check the disk for errors and free space"
     );
 }
 

@@ -39,9 +39,13 @@ pub(crate) struct Joined {
 /// Why nothing, or not everything, was copied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JoinError {
-    #[error("its daemon has never shared a history: cluster.nats was not configured there")]
+    #[error(
+        "its daemon has never shared a history: configure cluster.nats there, start that daemon, and make another backup"
+    )]
     NotShared,
-    #[error("it is a store of this master, {0:?}, and not of a peer")]
+    #[error(
+        "it is a store of this master, {0:?}, and not of a peer: give the backup of another master"
+    )]
     Own(String),
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -167,7 +167,7 @@ def test_the_reactor_is_handed_over_and_back(installed):
     refused = installed.cli("setup", "--remove", "--yes", check=False)
     assert refused.returncode == 1 and refused.stderr == (
         "saltcellar: cannot hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in "
-        "/etc/salt/master.d/z.conf keeps Salt's own off; remove the item that names saltcellar's reactor there\n"), refused
+        "/etc/salt/master.d/z.conf keeps Salt's reactor off; remove the item that names saltcellar's reactor there\n"), refused
     assert installed.sh("test -e /etc/salt/master.d/saltcellar.conf; systemctl is-active saltcellar").stdout == "active\n"
     installed.sh("rm /etc/salt/master.d/z.conf")
 

@@ -35,7 +35,7 @@ pub enum Untrusted {
         why: io::Error,
     },
     /// Nobody could run it.
-    #[error("{} is not an executable file", .0.display())]
+    #[error("{} is not an executable file: name another program, or run `chmod +x` on this file", .0.display())]
     NotAProgram(PathBuf),
     /// Another user can replace it.
     #[error(
@@ -327,7 +327,7 @@ mod tests {
         set_mode(&python, 0o644);
         assert_eq!(
             reason(&python, dir).unwrap(),
-            "venv/bin/python3 is not an executable file"
+            "venv/bin/python3 is not an executable file: name another program, or run `chmod +x` on this file"
         );
         assert!(
             reason(&dir.join("none"), dir)

@@ -384,7 +384,7 @@ fn note_holder(file: &File, state_dir: &Path, holder: &str) {
         last_modification: now,
     };
     if let Err(error) = rustix::fs::futimens(file, &times) {
-        tracing::warn!(dir = %state_dir.display(), %error, "cannot set the time of FORMAT");
+        tracing::warn!(dir = %state_dir.display(), %error, "cannot set the time of FORMAT, `saltcellar store verify` may not notice that a daemon started");
     }
 
     // Overwriting needs no free block on a full disk.
@@ -400,7 +400,7 @@ fn note_holder(file: &File, state_dir: &Path, holder: &str) {
             file.set_len(text.len() as u64)
         });
     if let Err(error) = written {
-        tracing::warn!(path = %path.display(), %error, "cannot write the holder of the lock");
+        tracing::warn!(path = %path.display(), %error, "cannot write the holder of the lock, messages about the lock do not name it");
         // A wrong holder is worse than none.
         let _ = fs::remove_file(&path);
     }

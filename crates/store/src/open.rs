@@ -510,7 +510,7 @@ impl Recovery<'_> {
         if !lost.is_empty() {
             match catalogue.forget_last_jobs(&lost) {
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "no space to delete the index entries of lost segments, the next start retries");
+                    tracing::warn!(%error, "no space to delete the index entries of lost segments, the next start retries: free some space");
                 }
                 forgotten => forgotten?,
             }

@@ -381,7 +381,7 @@ impl Listener {
                 }
                 Err(error) => {
                     // Most likely out of file descriptors: connections that end release some.
-                    tracing::warn!(socket = %self.path.display(), %error, "cannot accept a connection, retrying");
+                    tracing::warn!(socket = %self.path.display(), %error, "cannot accept a connection, retrying: if too many files are open, raise LimitNOFILE of the unit");
                     sleep(Duration::from_millis(50)).await;
                 }
             }

@@ -410,7 +410,7 @@ pub(in crate::api) fn signed_return(
     // An import could name any time, and old entries push others out of lists.
     if origin.import {
         return Err(ctx.refuse(format!(
-            "minion {signer} cannot import: imports need the right `admin`"
+            "minion {signer} cannot import: imports need the right `admin`; import on the daemon's host"
         )));
     }
 

@@ -175,7 +175,7 @@ async fn run(
             Json::Array(chunks) if chunks.len() <= SALT_API_CHUNKS => chunks,
             Json::Array(_) => {
                 return Err(HttpError::bad(format!(
-                    "more than {SALT_API_CHUNKS} chunks"
+                    "the request contains more than {SALT_API_CHUNKS} chunks: send them in several requests"
                 )));
             }
             chunk => vec![chunk],
@@ -938,7 +938,10 @@ impl JobInstance {
 fn json_of(value: &Stored) -> Result<Json, HttpError> {
     let form = value.json();
     form.map_err(|error| {
-        CallError::Internal(format!("a stored value has no form in JSON: {error}")).into()
+        CallError::Internal(format!(
+            "a stored value cannot be written as JSON, the request fails: run `saltcellar store verify`: {error}"
+        ))
+        .into()
     })
 }
 

@@ -272,7 +272,11 @@ impl Tokens {
             // An unknown name is an error: a typing mistake must not look like a revoked token.
             let before = tokens.len();
             tokens.retain(|token| token.name != name);
-            let unknown = || CallError::Refused(format!("there is no token {name:?}"));
+            let unknown = || {
+                CallError::Refused(format!(
+                    "there is no token {name:?}: `saltcellar tokens list` lists them"
+                ))
+            };
             (tokens.len() < before).then_some(()).ok_or_else(unknown)
         })
     }

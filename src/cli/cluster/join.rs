@@ -38,10 +38,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
     let cluster = Cluster::of(&config, &crate::daemon::master_id(&config))?;
     let cluster = cluster.ok_or_else(|| {
-        BadUsage("no history is shared: cluster.nats is not configured".to_owned())
+        BadUsage(
+            "join the history: cluster.nats is not configured; `saltcellar cluster init` writes the configuration of each master"
+                .to_owned(),
+        )
     })?;
-    let peer = MasterName::new(&args.peer)
-        .ok_or_else(|| BadUsage(format!("{:?} is no name of a master", args.peer)))?;
+    let peer = MasterName::new(&args.peer).ok_or_else(|| {
+        BadUsage(format!(
+            "read --peer: {:?} is not the name of a master; give its cluster.name, or the id of its Salt master",
+            args.peer
+        ))
+    })?;
 
     let clock = Clock::real();
     let holder = format!("pid {}, joining a history", std::process::id());
@@ -84,9 +91,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // Closed in any case: both stores write what is open.
     drop((from, from_intake, intake));
     for thread in threads.into_iter().chain(from_threads) {
-        thread
-            .join()
-            .map_err(|_| anyhow!("a thread of the store panicked"))?;
+        thread.join().map_err(|_| {
+            anyhow!("close the store: a thread panicked; report the backtrace above")
+        })?;
     }
     store.note_stop()?;
     // An error of the copying counts more than that of its end.

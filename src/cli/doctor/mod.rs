@@ -228,7 +228,9 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
         );
         found.ok(message);
     } else {
-        found.problem(format!("{name} does not exist"));
+        found.problem(format!(
+            "{name} does not exist; the Salt master is not checked: correct --salt-config"
+        ));
     }
 
     false

@@ -202,8 +202,8 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
                 is_ok = false;
                 found.problem_because(
                     message,
-                    "what is published there does not reach the other masters, or may be of another one than it seems",
-                    format!("`nats stream edit {name}`, or remove the stream, so that a daemon makes it"),
+                    "entries published to it do not reach the other masters, or may come from another master than their subject says",
+                    format!("`nats stream edit {name}`, or remove the stream: the next daemon that connects creates it"),
                 );
             }
             _ => {
@@ -370,7 +370,9 @@ fn sync(found: &mut Reporter<'_>, config: &Config, nats: &Nats) {
                 "`jetstream { sync_interval: always }` in the configuration of the server",
             ),
             Synced::NoJetStream => {
-                found.problem(format!("JetStream is off on the server {server}"));
+                found.problem(format!(
+                    "JetStream is off on the server {server}, which stores no messages: enable `jetstream` in its configuration"
+                ));
             }
         }
     }

@@ -72,7 +72,7 @@ fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
     if reactor.master_unreachable {
         found
             .of(CHECK)
-            .problem("the master's request port is unreachable; reactions are waiting");
+            .problem("the master's request port is unreachable; reactions are waiting: run `systemctl status salt-master`");
     }
 
     actors(found, &state);

@@ -76,7 +76,7 @@ impl Nats {
         {
             return Err(Invalid::new(
                 "user",
-                "give user and password, or token, or none of them",
+                "user and password belong together, and exclude token; give user and password, or token, or none of them",
             ));
         }
 

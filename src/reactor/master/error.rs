@@ -19,7 +19,7 @@ pub enum MasterError {
         why: String,
     },
     /// The master failed temporarily and did nothing; retry later.
-    #[error("the master at {place} failed temporarily: {why}")]
+    #[error("the master at {place} failed temporarily: {why}; see the master's log")]
     Retry { place: String, why: String },
     /// The request was sent, but no usable response arrived: it may have been executed.
     #[error(

@@ -197,7 +197,7 @@ impl Catalogue {
         match applied {
             // The sealer retries.
             Err(error) if error.is_no_space() => {
-                tracing::warn!(dir = %segment.dir().display(), %error, "no space to register a sealed segment, sealing it later");
+                tracing::warn!(dir = %segment.dir().display(), %error, "no space to register a sealed segment, sealing it later: free some space");
                 Ok(None)
             }
             applied => applied.map(|()| Some(metadata)),
@@ -310,7 +310,7 @@ fn replace_damaged_state(
 ) -> Result<StateDatabase, StoreError> {
     let (path, aside) = (dir.join("state"), dir.join("state.damaged"));
 
-    tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log");
+    tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log: check the disk for errors");
     metrics.indexes_rebuilt.add(1);
     // It does not exist if an earlier attempt failed after this. The evidence of then is kept.
     if StateDatabase::exists(&path) {

@@ -209,7 +209,7 @@ impl Drops {
             match self.forget_all(&dropped) {
                 Ok(()) => self.remove_all(&mut dropped),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot delete dropped segments from the state database, retrying later");
+                    tracing::warn!(segments = dropped.len(), %error, "cannot delete dropped segments from the state database, keeping their files, retrying later: check the disk for errors and free space");
                 }
             }
         }

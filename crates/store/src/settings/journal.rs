@@ -98,7 +98,7 @@ impl Journal {
                 // A full disk must not prevent the start: what was found stays where it is, and the
                 // next change retries.
                 Err(error) if error.is_no_space() => {
-                    tracing::warn!(%error, "no space for new copies of the settings, retrying with the next change");
+                    tracing::warn!(%error, "no space for new copies of the settings, retrying with the next change: free some space");
                     Ok(())
                 }
                 renewed => renewed,

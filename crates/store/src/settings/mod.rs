@@ -445,7 +445,7 @@ fn keep_damaged(class_dir: &Path) -> Result<Vec<String>, StoreError> {
         match std::fs::hard_link(generation.dir.join("log"), class_dir.join(&name)) {
             Err(why) if why.kind() != std::io::ErrorKind::AlreadyExists => {
                 // Only the evidence is lost.
-                tracing::warn!(dir = %generation.dir.display(), error = %why, "cannot keep a copy of the damaged settings log");
+                tracing::warn!(dir = %generation.dir.display(), error = %why, "cannot keep a copy of the damaged settings log, lost settings cannot be recovered from it later");
             }
             _ => kept.push(name),
         }

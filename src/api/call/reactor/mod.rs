@@ -596,7 +596,7 @@ fn found(store: &StoreReader, seq: u64) -> Result<StoredEntry, CallError> {
     let record = find(store, SeqNo(seq)).map_err(failed)?;
     record.ok_or_else(|| {
         CallError::Refused(format!(
-            "no reaction with the number {seq}, or to an event with it"
+            "no reaction with the number {seq}, or to an event with it: `saltcellar reactor history` lists reactions"
         ))
     })
 }

@@ -131,7 +131,7 @@ impl NetworkListener {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, from)) => self.admit(stream, from).await,
                     Err(error) => {
-                        tracing::warn!(listener = name, %error, "cannot accept a connection, retrying");
+                        tracing::warn!(listener = name, %error, "cannot accept a connection, retrying: if too many files are open, raise LimitNOFILE of the unit");
                         // Mostly no free file descriptor: without a pause this loop would spin
                         // until one is free.
                         sleep(Duration::from_millis(50)).await;

@@ -72,7 +72,9 @@ pub(super) fn grouped(minions: Vec<MinionDiff>) -> Result<Vec<DiffGroup>, HttpEr
         };
         // A key, because with many different minions each pair would be compared otherwise.
         let key = serde_json::to_string(&shown).map_err(|error| {
-            CallError::Internal(format!("a difference has no form in JSON: {error}"))
+            CallError::Internal(format!(
+                "a difference cannot be written as JSON, the page fails: report this message: {error}"
+            ))
         })?;
 
         let group = known.get(&key).and_then(|n| groups.get_mut(*n));

@@ -174,7 +174,9 @@ fn stream_of(ask: &Ask<'_>, seen: Option<u64>) -> Result<String, HttpError> {
             master: None,
         } => None,
         scope => Some(serde_json::to_string(&[scope]).map_err(|error| {
-            HttpError::from(CallError::Internal(format!("the stream's filter: {error}")))
+            HttpError::from(CallError::Internal(format!(
+                "the filter of the event stream cannot be written as JSON, the page fails: report this message: {error}"
+            )))
         })?),
     };
 

@@ -133,7 +133,7 @@ impl Stream {
             HttpError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "unavailable",
-                "too many event streams are open",
+                "too many event streams are open; close one, or retry later",
             )
         })?;
 

@@ -130,7 +130,7 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
         ),
         [one, other, ..] => {
             bail!(
-                "find the extension: there are several wheels, {} and {}",
+                "find the extension: there are several wheels, {} and {}; remove all but one",
                 one.display(),
                 other.display()
             )

@@ -156,7 +156,7 @@ impl MasterOptions {
         // Two reactors would make every reaction twice.
         ensure!(
             !master.runs_reactor(),
-            "hand the reactor over: Salt's own would still be on, because `engines` in {} names `reactor`; remove it there",
+            "hand the reactor over: Salt's reactor would still run, because `engines` in {} names `reactor`; remove it there",
             named().map_or_else(
                 || "the master's configuration".to_owned(),
                 |file| file.display().to_string()

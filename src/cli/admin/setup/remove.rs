@@ -159,7 +159,7 @@ fn ensure_a_reactor(after: &SaltMaster) -> anyhow::Result<()> {
     );
 
     bail!(
-        "hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {file} keeps Salt's own off; \
+        "hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {file} keeps Salt's reactor off; \
          remove the item that names saltcellar's reactor there"
     )
 }
