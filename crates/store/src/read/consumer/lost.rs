@@ -24,22 +24,32 @@ impl Consumers {
     /// it can leave the gap record of a segment that is dropped later. A batch that is being read
     /// meanwhile may miss its entries, and is discarded because of the note.
     pub(crate) fn note_lost(&self, segment: &Arc<Segment>) -> Vec<NotedLoss> {
+        self.note_lost_of(segment, self.behind(segment))
+    }
+
+    /// The consumers that have not processed all of a segment, and their cursors.
+    pub(super) fn behind(&self, segment: &Segment) -> Vec<(String, SeqNo)> {
         let totals = segment.totals();
+        let state = self.state.lock();
+        let records = state.list.values().map(|consumer| &consumer.record);
+        let behind = records.filter(|record| {
+            totals.entries > 0
+                && record.cursor <= totals.last_seq
+                && record.filter.allows_class(&segment.class_name)
+        });
+        // Names and cursors only: the log is read without the lock.
+        behind
+            .map(|record| (record.name.clone(), record.cursor))
+            .collect()
+    }
 
-        // Names and cursors only: the log is read below without the lock.
-        let behind: Vec<(String, SeqNo)> = {
-            let state = self.state.lock();
-            let records = state.list.values().map(|consumer| &consumer.record);
-            let behind = records.filter(|record| {
-                totals.entries > 0
-                    && record.cursor <= totals.last_seq
-                    && record.filter.allows_class(&segment.class_name)
-            });
-            behind
-                .map(|record| (record.name.clone(), record.cursor))
-                .collect()
-        };
-
+    /// As [`Consumers::note_lost`], for consumers that were [`Consumers::behind`] a moment ago.
+    pub(super) fn note_lost_of(
+        &self,
+        segment: &Arc<Segment>,
+        behind: Vec<(String, SeqNo)>,
+    ) -> Vec<NotedLoss> {
+        let totals = segment.totals();
         let mut noted = Vec::new();
         for (name, cursor) in behind {
             let found = with_same_numbers(|| self.entries_since(segment, cursor))

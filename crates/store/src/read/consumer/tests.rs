@@ -182,6 +182,82 @@ fn the_cursor_advances_over_events_that_do_not_match() {
 }
 
 #[test]
+fn a_cursor_beyond_the_end_of_the_log_stays_moved_back_when_the_log_grows_past_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = rig(dir.path(), "{}");
+    store.put_each(0..10);
+    let settings = store.store.settings();
+    let record = settings.get::<ConsumerRecord>("audit").unwrap().value;
+    // As if the log were of an older backup than the settings.
+    let beyond = ConsumerRecord {
+        cursor: SeqNo(31),
+        ..record.unwrap()
+    };
+    settings.put("audit", &beyond, Save::Durable).unwrap();
+
+    let store = store.reopened();
+    assert_eq!(cursor(&store), 11);
+    // Nothing else changes the record before the next start.
+    store.put_each(10..60);
+    let store = store.reopened();
+    assert_eq!(take(&store, 100), (11..=60).collect::<Vec<_>>());
+}
+
+/// The record of a consumer as a later release may write it.
+#[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Later {
+    places: Vec<u64>,
+}
+
+impl Setting for Later {
+    const KIND: &'static str = ConsumerRecord::KIND;
+}
+
+#[test]
+fn a_consumer_of_another_release_is_kept_and_keeps_its_events_until_it_is_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = rig(dir.path(), "{}");
+    fill(&store, 0..100);
+    let later = || Later { places: vec![1, 7] };
+    let settings = store.store.settings();
+    settings.put("audit", &later(), Save::Durable).unwrap();
+
+    let store = store.reopened();
+    let consumers = store.store.consumers();
+    assert_eq!(consumers.all().unwrap(), []);
+    let create = || consumers.create("audit", EntryFilter::default(), Start::Newest);
+    let error = create().unwrap_err().to_string();
+    assert!(error.contains("cannot be read by this release"), "{error}");
+    let saved = || store.store.settings().get::<Later>("audit");
+    assert_eq!(saved().unwrap().value, Some(later()));
+
+    // It may be a pinned one.
+    let keep = Keep {
+        entries: Some(10),
+        ..FOREVER
+    };
+    let outcomes = || -> Vec<DropOutcome> {
+        let retention = &store.store.0.retention;
+        let planned = retention.plan(crate::class::Class::JOBS, keep, Micros(0));
+        let planned = planned.unwrap().into_iter();
+        planned.map(|(_, planned)| planned.outcome).collect()
+    };
+    let all_are = |outcome: &DropOutcome| {
+        let found = outcomes();
+        assert!(
+            !found.is_empty() && found.iter().all(|found| found == outcome),
+            "{found:?}"
+        );
+    };
+    all_are(&DropOutcome::Pinned("audit".to_owned()));
+
+    assert!(consumers.delete("audit").unwrap());
+    assert!(saved().is_none());
+    all_are(&DropOutcome::Planned);
+    assert_eq!(create().unwrap().cursor, SeqNo(101));
+}
+
+#[test]
 fn a_second_holder_is_refused_until_the_lease_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (store, clock) = rig(dir.path(), "{}");
@@ -619,6 +695,39 @@ fn a_gap_is_on_disk_before_its_segment_is_dropped() {
     assert!(lost().is_some(), "as a daemon finds it that is killed now");
     rig.store.consumers().settle_lost(noted, false);
     assert_eq!(lost(), None);
+}
+
+#[test]
+fn a_gap_begins_at_the_cursor_that_a_consumer_has_when_it_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rig, _) = rig(dir.path(), "{}");
+    fill(&rig, 0..100);
+    let consumers = rig.store.consumers();
+    let segment = rig.store.segments.all().remove(1);
+    let (first, last) = (segment.first_seq, segment.totals().last_seq);
+    assert!(first < last);
+
+    let all = take(&rig, 10_000);
+    assert_eq!(all.len(), 100);
+    // A consumer acknowledges some or all of the segment while retention looks for the first entry
+    // that it loses.
+    for (acked, gap) in [(first, Some(first.next())), (last, None)] {
+        let behind = consumers.behind(&segment);
+        assert_eq!(behind.len(), 1);
+        consumers.ack("audit", "me", acked).unwrap();
+        let noted = consumers.note_lost_of(&segment, behind);
+        consumers.settle_lost(noted, true);
+
+        let lost = || consumers.all().unwrap()[0].record.lost;
+        assert_eq!(lost().map(|lost| lost.first), gap, "{acked}");
+        // What is noted can be acknowledged.
+        if let Some(gap) = gap {
+            assert_eq!(take(&rig, 1)[0], gap.0);
+            consumers.ack("audit", "me", gap).unwrap();
+            assert_eq!(lost(), None);
+        }
+    }
+    assert!(!take(&rig, 10_000).contains(&first.0));
 }
 
 #[test]

@@ -405,6 +405,113 @@ fn a_log_that_cannot_be_read_now_is_not_too_old() {
     assert!(planned(2));
 }
 
+#[test]
+fn a_held_job_that_cannot_be_read_now_is_kept() {
+    // The job that is held in each of these stores.
+    const JID: &str = "4711";
+
+    let made = tempfile::tempdir().unwrap();
+    let of_job = |n: u64| {
+        let (tag, body) = (format!("large/{n}"), noise(n, 150_000));
+        // One event of the held job, in the first segment.
+        let other = format!("20261121054728{n:06}");
+        Batch::of(&Entry {
+            jid: if n == 3 { JID } else { &other },
+            ..event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0))
+        })
+    };
+    let logs = store_of(made.path(), "jobs", 18, of_job);
+    let log = logs[0].strip_prefix(made.path()).unwrap();
+    let at = frames(&logs[0])[2] as u64 / SECTOR * SECTOR + SECTOR;
+    let prune = retain::PruneOptions {
+        class: Some("jobs".to_owned()),
+        keep: Some(saltcellar_model::Keep {
+            entries: Some(1),
+            ..retention::FOREVER
+        }),
+        ..retain::PruneOptions::default()
+    };
+
+    // The block becomes unreadable while the store is open, or before the index is made, which then
+    // lacks the job.
+    for is_indexed in [true, false] {
+        let dir = copy_of(made.path());
+        let log = dir.path().join(log);
+        let plan = Arc::new(Plan::default());
+        let lose = || plan.add_bad_sector(log.to_str().unwrap(), at..at + SECTOR);
+        if !is_indexed {
+            fs::remove_file(log.with_file_name("index")).unwrap();
+            lose();
+        }
+        let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+        // The start reads no block of the old segments.
+        let limits = Limits {
+            dedupe_window: 1,
+            ..LIMITS
+        };
+        let rig = Rig::open_with(&Options {
+            fs,
+            ..options(dir.path(), limits)
+        });
+        retention::settle(&rig);
+        lose();
+
+        let outcomes = rig.store.prune(&prune).unwrap().into_iter();
+        let outcomes: Vec<_> = outcomes.map(|planned| planned.outcome).collect();
+        let expected = [retain::DropOutcome::Held(1), retain::DropOutcome::Dropped];
+        assert_eq!(outcomes, expected, "indexed: {is_indexed}");
+        rig.close();
+
+        plan.heal();
+        let rig = opened(dir.path(), &plan);
+        let entries = rig.store.job_entries(JID).unwrap();
+        let seqs: Vec<_> = entries.iter().map(|entry| entry.seq.0).collect();
+        assert_eq!(seqs, [3], "indexed: {is_indexed}");
+        rig.close();
+    }
+}
+
+#[test]
+fn nothing_is_appended_to_an_older_log_if_the_newest_cannot_be_opened() {
+    let made = tempfile::tempdir().unwrap();
+    let logs = store(made.path(), 18);
+    let [older, newest] = [1, 2].map(|n| logs[n].strip_prefix(made.path()).unwrap());
+
+    // The log is gone, or is that of another segment.
+    for is_gone in [true, false] {
+        let dir = copy_of(made.path());
+        let [older, newest] = [older, newest].map(|log| dir.path().join(log));
+        // As after a kill before it was sealed.
+        fs::remove_file(older.with_file_name("index")).unwrap();
+        let [whole, aside] = [fs::read(&older).unwrap(), fs::read(&newest).unwrap()];
+        if is_gone {
+            fs::remove_file(&newest).unwrap();
+        } else {
+            fs::write(&newest, &whole).unwrap();
+        }
+
+        let rig = Rig::open(dir.path(), LIMITS);
+        rig.put(bare_event("behind")).unwrap();
+        let expected = [&tags(1..=14)[..], &["behind".to_owned()]].concat();
+        assert_eq!(rig.tags(), expected, "gone: {is_gone}");
+        rig.close();
+        assert!(fs::read(&older).unwrap() == whole, "gone: {is_gone}");
+
+        // Put back, as from a backup.
+        fs::write(&newest, &aside).unwrap();
+        let rig = Rig::open(dir.path(), LIMITS);
+        let expected = [&tags(1..=18)[..], &["behind".to_owned()]].concat();
+        assert_eq!(rig.tags(), expected, "gone: {is_gone}");
+        let (followed, _) = rig
+            .store
+            .entries_from(SeqNo::FIRST, rig.store.durable(), usize::MAX, |_, _| true)
+            .unwrap();
+        assert!(followed.is_sorted_by(|a, b| a.seq < b.seq));
+        assert_eq!(followed.len(), 19, "gone: {is_gone}");
+        rig.close();
+    }
+}
+
 /// Without a look at the numbering, each of these readers misses an entry that can be read, or gets one twice.
 #[test]
 fn an_index_that_is_rebuilt_with_other_numbers_costs_no_reader_an_entry() {
