@@ -159,9 +159,9 @@ impl Drops {
         }
         let (fs, dir) = (&**self.dir.fs(), segment.dir());
 
-        // The form before its blocks were merged, if that could not be removed: it would come back
-        // in its place.
-        rewrite::remove_older(fs, dir, &segment.class_name, segment.log().id())?;
+        // The form before its blocks were merged, if that could not be removed, and a copy that could
+        // not be opened: they would come back in its place.
+        rewrite::remove_others(fs, dir, &segment.class_name, segment.log().id())?;
         // Durable before the segment is removed, for the same reason.
         sync_dir(fs, &self.dir.class_dir(&segment.class_name))?;
         // Read before the index is detached, after which the totals are empty.

@@ -272,7 +272,16 @@ fn check(fs: &dyn Fs, segment: &Segment, layout: &Layout, path: &Path) -> Result
 pub(crate) fn commit(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
     fs.rename(&unfinished(dir), dir)
         .map_err(io_at("rename to", dir))?;
-    sync_dir(fs, class_dir_of(dir))
+    sync_dir(fs, class_dir_of(dir)).inspect_err(|_| revoke(fs, dir))
+}
+
+/// Takes the name of [`commit`] away again, because the segment is used in its old form. Each attempt
+/// to seal it would otherwise leave a copy. May fail, and is not durable: after a start the copy may
+/// count, which has the same entries. A drop removes it ([`remove_others`]).
+pub(crate) fn revoke(fs: &dyn Fs, dir: &Path) {
+    if let Err(error) = fs.rename(dir, &unfinished(dir)) {
+        tracing::warn!(dir = %dir.display(), %error, "cannot rename the unused copy of a segment, it takes up space until the segment is sealed or deleted");
+    }
 }
 
 /// Removes the generations below that in `dir`, which must be durable. Files with bytes that
@@ -283,15 +292,37 @@ pub(crate) fn remove_older(
     class_name: &str,
     id: LogId,
 ) -> Result<(), StoreError> {
+    let own = generation_of(name_of(dir)).map(|(_, number)| number);
+    let is_older = |other: &Generation| own.is_some_and(|own| other.number < own);
+    remove_generations(fs, dir, class_name, id, is_older)
+}
+
+/// As [`remove_older`], and the generations above that in `dir`, before the segment is dropped: one of
+/// a seal that failed behind [`commit`] would come back in its place.
+pub(crate) fn remove_others(
+    fs: &dyn Fs,
+    dir: &Path,
+    class_name: &str,
+    id: LogId,
+) -> Result<(), StoreError> {
+    remove_generations(fs, dir, class_name, id, |_| true)
+}
+
+fn remove_generations(
+    fs: &dyn Fs,
+    dir: &Path,
+    class_name: &str,
+    id: LogId,
+    is_superfluous: impl Fn(&Generation) -> bool,
+) -> Result<(), StoreError> {
     for old in generations(class_dir_of(dir))? {
-        let is_older = old.first_seq == id.first_seq && old.dir != dir;
+        let is_other = old.first_seq == id.first_seq && old.dir != dir;
         // Another segment that was moved here must not be removed.
-        if !is_older || misplaced(fs, &old, class_name, id.store_id)?.is_some() {
+        if !is_other
+            || !is_superfluous(&old)
+            || misplaced(fs, &old, class_name, id.store_id)?.is_some()
+        {
             continue;
-        }
-        // The list ends with the generation that counts.
-        if generation_of(name_of(dir)).is_none_or(|(_, number)| old.number > number) {
-            break;
         }
 
         let mut moved = false;

@@ -159,7 +159,7 @@ impl Sealing {
         rewrite::commit(&**fs, dir)?;
         let class = (segment.class, segment.class_name.clone());
         let id = segment.log().id();
-        let new = Segment::open(fs, dir, class, id)?;
+        let new = Segment::open(fs, dir, class, id).inspect_err(|_| rewrite::revoke(&**fs, dir))?;
 
         new.set_sealed(metadata);
         self.segments.replace(segment, Arc::new(new));

@@ -1,6 +1,9 @@
 //! The removal of dropped segments, and their readers.
 
-use crate::tests::retention::{fill, is_cleared, with};
+use rustix::io::Errno;
+
+use crate::retain::PruneOptions;
+use crate::tests::retention::{FOREVER, dropped, events, fill, is_cleared, jobs, with};
 use crate::tests::*;
 use crate::tools::backup::{BackupOptions, backup};
 use crate::tools::tests::{salvage, verify};
@@ -129,4 +132,83 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             assert_eq!(options.metrics.segments_missing.get(), 0);
         }
     }
+}
+
+#[test]
+fn a_dropped_segment_does_not_come_back_as_a_copy_whose_seal_failed() {
+    let within = |fault: Fault, within: &str| Fault {
+        within: within.to_owned(),
+        ..fault
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, fs) = faulty_disk();
+    let options = Options {
+        fs,
+        ..with(dir.path(), &[jobs(FOREVER), events(FOREVER)])
+    };
+    // No copy with merged blocks can be made, so all finished segments wait to be sealed.
+    plan.add(within(Fault::lasting(Act::Create, Errno::IO), ".1.new"));
+    let rig = Rig::open_with(&options);
+    rig.put_each(0..150);
+    rig.close();
+    let opened = Store::open(&options).unwrap();
+    let (store, sealing) = (&opened.store, &opened.sealer.sealing);
+    let segments = store.segments.of(Class::JOBS);
+    assert!(segments.len() > 5, "{}", segments.len());
+
+    let class_dir = format::class_dir(dir.path(), "jobs");
+    let copies = || -> Vec<SeqNo> {
+        let found = format::generations(&class_dir).unwrap().into_iter();
+        let copies = found.filter(|found| found.number > 0);
+        copies.map(|found| found.first_seq).collect()
+    };
+    // The copy gets its name, and cannot be opened then.
+    plan.heal();
+    plan.add(within(Fault::lasting(Act::Read, Errno::NOMEM), ".1/log"));
+    assert!(!sealing.try_seal(&segments[0]));
+    assert_eq!(copies(), [], "none is left to take up space");
+    // Nor can the name be taken away again, by the second rename: the first is that of its index.
+    let keep_names = || {
+        let fault = within(Fault::lasting(Act::Rename, Errno::IO), ".1.new");
+        plan.add(Fault { from: 2, ..fault });
+    };
+    keep_names();
+    assert!(!sealing.try_seal(&segments[0]));
+    assert_eq!(copies(), [segments[0].first_seq]);
+
+    // The sync of the name fails, which is the last of a seal.
+    for sync in 1.. {
+        plan.heal();
+        keep_names();
+        plan.add(Fault {
+            from: sync,
+            ..Fault::once(Act::SyncDir, Errno::IO)
+        });
+        assert!(!sealing.try_seal(&segments[1]));
+        if copies().len() > 1 {
+            break;
+        }
+    }
+
+    plan.heal();
+    let left = |store: &Store| -> Vec<SeqNo> {
+        let filter = EventFilter::default();
+        let found = store.events_before(&filter, store.durable(), usize::MAX, usize::MAX);
+        found.unwrap().iter().map(|event| event.seq).collect()
+    };
+    let drops = store.prune(&PruneOptions {
+        class: Some("jobs".to_owned()),
+        keep: Some(saltcellar_model::Keep {
+            entries: Some(10),
+            ..FOREVER
+        }),
+        ..PruneOptions::default()
+    });
+    let drops = drops.unwrap();
+    assert_eq!(drops[1].segment, segments[1].first_seq);
+    assert_eq!(dropped(&drops).len(), drops.len());
+    let expected = left(store);
+    drop((segments, opened));
+    let rig = Rig::open_with(&options);
+    assert_eq!(left(&rig.store), expected);
 }
