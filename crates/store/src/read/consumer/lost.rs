@@ -49,60 +49,71 @@ impl Consumers {
         segment: &Arc<Segment>,
         behind: Vec<(String, SeqNo)>,
     ) -> Vec<NotedLoss> {
+        let noted = behind
+            .into_iter()
+            .filter_map(|(name, cursor)| self.note_lost_by(segment, name, cursor));
+        noted.collect()
+    }
+
+    /// Notes what one consumer loses, whose cursor was here a moment ago.
+    fn note_lost_by(
+        &self,
+        segment: &Arc<Segment>,
+        name: String,
+        mut cursor: SeqNo,
+    ) -> Option<NotedLoss> {
         let totals = segment.totals();
-        let mut noted = Vec::new();
-        for (name, cursor) in behind {
+        let (fresh, mut state) = loop {
             let found = with_same_numbers(|| self.entries_since(segment, cursor))
                 .ok()
                 .flatten();
             // Otherwise its index or its block is unreadable.
             let (first, entries) = found.unwrap_or((cursor.max(segment.first_seq), totals.entries));
-
             let fresh = LostEntries {
                 first,
                 last: totals.last_seq,
                 entries,
             };
+
             let mut state = self.state.lock();
             // The consumer may have been deleted meanwhile.
-            let Ok(consumer) = state.of(&name) else {
-                continue;
-            };
-            // Or its cursor may have moved: a gap before it would never end, because nothing can
-            // acknowledge it.
-            let cursor = consumer.record.cursor;
-            if cursor > fresh.last {
-                continue;
+            let now = state.of(&name).ok()?.record.cursor;
+            // Or its cursor may have moved. A gap before it would never end, because nothing can
+            // acknowledge it. One at the cursor might have the number of an event of another class, which
+            // would be acknowledged with it.
+            if now > fresh.last {
+                return None;
             }
-            let fresh = LostEntries {
-                first: fresh.first.max(cursor),
-                ..fresh
-            };
-
-            // Joined with an earlier gap: one gap record then covers both.
-            let before = consumer.record.lost;
-            let lost = before.map_or(fresh, |known| known.joined(fresh));
-            // A gap record that was delivered did not have these entries.
-            consumer.lost_reported = false;
-            let saved = state.change(&name, Save::Durable, |record| record.lost = Some(lost));
-            if let Err(error) = &saved {
-                // On a full disk the drop makes room: the note is saved after it.
-                tracing::debug!(consumer = name, %error, "gap of a consumer not saved before the drop");
-                // In memory at least, because a batch that is being read must be discarded.
-                if let Ok(consumer) = state.of(&name) {
-                    consumer.record.lost = Some(lost);
-                }
+            if now == cursor {
+                break (fresh, state);
             }
+            cursor = now;
+        };
 
-            noted.push(NotedLoss {
-                consumer: name,
-                before,
-                noted: lost,
-                entries,
-                is_saved: saved.is_ok(),
-            });
+        let consumer = state.of(&name).ok()?;
+        // Joined with an earlier gap: one gap record then covers both.
+        let before = consumer.record.lost;
+        let lost = before.map_or(fresh, |known| known.joined(fresh));
+        // A gap record that was delivered did not have these entries.
+        consumer.lost_reported = false;
+        let saved = state.change(&name, Save::Durable, |record| record.lost = Some(lost));
+        if let Err(error) = &saved {
+            // On a full disk the drop makes room: the note is saved after it.
+            tracing::debug!(consumer = name, %error, "gap of a consumer not saved before the drop");
+            // In memory at least, because a batch that is being read must be discarded.
+            if let Ok(consumer) = state.of(&name) {
+                consumer.record.lost = Some(lost);
+            }
         }
-        noted
+        drop(state);
+
+        Some(NotedLoss {
+            consumer: name,
+            before,
+            noted: lost,
+            entries: fresh.entries,
+            is_saved: saved.is_ok(),
+        })
     }
 
     /// Saves and reports the notes if the segment was dropped, otherwise takes them back.
