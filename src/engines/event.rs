@@ -18,7 +18,7 @@ use serde_json::{Map, Value as Json};
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::model::{Entry, Flags, Kind, SeqNo, Source};
-use crate::store::{LOST_TAG, StoredEntry};
+use crate::store::{StoredEntry, is_lost_tag};
 use crate::wire::msgpack::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_text, get, pairs};
 use crate::wire::outcome::Outcome;
@@ -203,9 +203,10 @@ impl Event {
         before.unwrap_or(0).saturating_add(1)
     }
 
-    /// Whether it stands for entries that retention dropped before this sink had them.
+    /// Whether it stands for entries that retention dropped before this sink had them, or that cannot be
+    /// read.
     pub(crate) fn is_lost_record(&self) -> bool {
-        self.stored.kind == Kind::Gap && self.tag == LOST_TAG
+        self.stored.kind == Kind::Gap && is_lost_tag(self.tag.as_bytes())
     }
 
     /// The outcome of the run that it tells of, if any.

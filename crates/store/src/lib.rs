@@ -128,7 +128,7 @@ pub use read::StoredEntry;
 pub use read::consumer::{
     BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess,
 };
-pub use read::consumer::{LOST_TAG, ReadAhead, Start, is_consumer_name};
+pub use read::consumer::{ReadAhead, Start, is_consumer_name, is_lost_tag};
 pub use read::follow::Followed;
 pub use read::last_seen::{LastSeen, Seen};
 pub use read::returned::{BlockSpan, FoundReturn, ReturnsIn};

@@ -377,7 +377,7 @@ pub(in crate::engines) fn is_of_question(store: &Store, jid: &str) -> bool {
 /// What a batch consists of.
 enum Part<'a> {
     Blocks(Blocks<'a>),
-    /// Entries up to this one were dropped here before they were published.
+    /// Entries up to this one were dropped here before they were published, or cannot be read.
     Lost(SeqNo),
 }
 

@@ -37,6 +37,19 @@ pub struct Selected {
     pub is_end: bool,
     /// The last event, if any, that the filter could not be evaluated for.
     pub too_costly: Option<(SeqNo, TooCostly)>,
+    /// What the filter might select and cannot be read, ascending.
+    pub(crate) unread: Vec<Unread>,
+}
+
+/// Entries of a block that cannot be read. The last one ends before the position to continue from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) class: Arc<str>,
+    pub(crate) first: SeqNo,
+    /// The number of one of them.
+    pub(crate) last: SeqNo,
+    /// Their number at most.
+    pub(crate) entries: u64,
 }
 
 /// A number of events.
@@ -124,11 +137,15 @@ impl LogReader {
     ) -> Result<Selected, StoreError> {
         let mut found = Selected::default();
         let mut bytes = 0;
+        let mut unread = Vec::new();
 
         // Nothing that could still be lost is delivered.
         let upto = upto.min(self.durable());
-        (found.next, found.too_costly) =
-            self.walk_selected(filter, from, upto, |segment, rows, row, body| {
+        (found.next, found.too_costly) = self.walk_selected(
+            filter,
+            from..upto,
+            &mut unread,
+            |segment, rows, row, body| {
                 let entry = StoredEntry {
                     body: body.to_vec(),
                     ..without_body(rows, row, rows.jid(row), true)
@@ -144,8 +161,10 @@ impl LogReader {
                 } else {
                     len
                 }
-            })?;
+            },
+        )?;
 
+        found.unread = unread;
         found.is_end = found.next >= upto;
         Ok(found)
     }
@@ -162,8 +181,8 @@ impl LogReader {
         let mut last = None;
         let (next, too_costly) = self.walk_selected(
             filter,
-            from,
-            upto.min(self.durable()),
+            from..upto.min(self.durable()),
+            &mut Vec::new(),
             |_, rows, row, body| {
                 count += 1;
                 last = Some(rows.seq(row));
@@ -181,11 +200,12 @@ impl LogReader {
 
     /// Calls `take` with the events on a bus that the filter selects, and their bodies. Also
     /// returns the event, if any, that the filter could not be evaluated for; it ends the walk.
+    /// `unread` gets what the filter might select and cannot be read.
     fn walk_selected(
         &self,
         (filter, limits): (&EntryFilter, &ReadLimits),
-        from: SeqNo,
-        upto: SeqNo,
+        range: Range<SeqNo>,
+        unread: &mut Vec<Unread>,
         mut take: impl FnMut(&Segment, Rows<'_>, usize, &[u8]) -> usize,
     ) -> Result<(SeqNo, Option<(SeqNo, TooCostly)>), StoreError> {
         let mut too_costly = None;
@@ -195,13 +215,13 @@ impl LogReader {
         // Looked up once: most readers have no limits.
         let is_limited = limits.is_limited();
         let has_tags = limits.tags.is_some();
-        let next = self.walk(
-            from,
-            upto,
-            SCAN_BYTES_MAX,
-            Keep::No,
+        let mut without_body = Vec::new();
+        let next = self.walk_noting(
+            range,
+            (SCAN_BYTES_MAX, Keep::No),
             &any,
-            |segment, rows, row| {
+            unread,
+            &mut |segment: &Arc<Segment>, rows: Rows<'_>, row: usize| {
                 // Before anything else: no property of an entry that the reader may not know has an
                 // effect.
                 if is_limited
@@ -214,6 +234,15 @@ impl LogReader {
                 }
 
                 let Some(body) = self.blocks.body(segment, rows, row) else {
+                    if is_wanted(filter.entries, rows, row) {
+                        let seq = rows.seq(row);
+                        without_body.push(Unread {
+                            class: segment.class_name.clone(),
+                            first: seq,
+                            last: seq,
+                            entries: 1,
+                        });
+                    }
                     return 0;
                 };
                 // Counts as read, because a log full of other entries must also end a read.
@@ -242,6 +271,9 @@ impl LogReader {
             },
         )?;
 
+        unread.append(&mut without_body);
+        unread.retain(|unread| filter.allows_class(&unread.class));
+        unread.sort_unstable_by_key(|unread| unread.last);
         Ok((next, too_costly))
     }
 
@@ -458,7 +490,8 @@ impl LogReader {
         wanted: &dyn Fn(Kind, Flags) -> bool,
         mut visit: impl FnMut(&Arc<Segment>, Rows<'_>, usize) -> usize,
     ) -> Result<SeqNo, StoreError> {
-        self.walk_with(from..upto, bytes_max, keep, wanted, &mut visit)
+        let unread = &mut Vec::new();
+        self.walk_noting(from..upto, (bytes_max, keep), wanted, unread, &mut visit)
     }
 
     /// As [`LogReader::walk`] with all entries that one read examines; blocks are also offered as a
@@ -470,66 +503,84 @@ impl LogReader {
         visit: &mut impl Visit,
     ) -> Result<SeqNo, StoreError> {
         let any = |_: Kind, _: Flags| true;
-        self.walk_with(from..upto, SCAN_BYTES_MAX, Keep::No, &any, visit)
+        let unread = &mut Vec::new();
+        self.walk_noting(from..upto, (SCAN_BYTES_MAX, Keep::No), &any, unread, visit)
     }
 
-    fn walk_with(
+    /// As [`LogReader::walk`]. Adds the blocks that it has passed and could not read to `unread`.
+    fn walk_noting(
         &self,
-        Range {
-            start: from,
-            end: upto,
-        }: Range<SeqNo>,
-        bytes_max: usize,
-        keep: Keep,
+        range: Range<SeqNo>,
+        (bytes_max, keep): (usize, Keep),
         wanted: &dyn Fn(Kind, Flags) -> bool,
+        unread: &mut Vec<Unread>,
         visit: &mut impl Visit,
     ) -> Result<SeqNo, StoreError> {
+        let from = range.start;
         // Nothing is durable behind the position yet.
-        if from >= upto {
+        if from >= range.end {
             return Ok(from);
         }
 
-        let mut walks = Vec::new();
-        // Classes without an entry from here on take no part in the merge.
-        for class in self.classes.all() {
-            let mut walk = Forwards::new(self.segments.of(class), &self.blocks, from, keep, wanted);
-            if walk.peek(from)?.is_some() {
-                walks.push(walk);
-            }
-        }
+        let of_class =
+            |class| Forwards::new(self.segments.of(class), &self.blocks, from, keep, wanted);
+        let mut walks: Vec<_> = self.classes.all().map(of_class).collect();
+        let next = merge(&mut walks, range, bytes_max, visit)?;
 
-        let mut next = from;
-        let mut bytes = 0;
-        while bytes < bytes_max {
-            // Merge: continue with the class that has the earliest event, up to the next event of
-            // another class.
-            let mut heads = Vec::new();
-            for (n, walk) in walks.iter_mut().enumerate() {
-                heads.extend(walk.peek(next)?.map(|seq| (seq, n)));
-            }
-            heads.sort_unstable();
-            let Some(&(seq, n)) = heads.first().filter(|(seq, _)| *seq < upto) else {
-                return Ok(upto);
-            };
-
-            // Rows of one class are taken in a run, without comparing the classes for each.
-            let limit = heads.get(1).map_or(upto, |(seq, _)| upto.min(*seq));
-            let Some(walk) = walks.get_mut(n) else {
-                return Ok(upto);
-            };
-
-            next = seq;
-            while bytes < bytes_max
-                && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
-            {
-                let (cost, last) = walk.take(seq, limit, visit);
-                bytes += cost;
-                next = last.next();
-            }
-        }
-
+        let passed = walks.into_iter().flat_map(|walk| walk.unread);
+        // A walk may have looked further.
+        unread.extend(passed.filter(|passed| passed.last < next));
         Ok(next)
     }
+}
+
+/// Continues with the class that has the earliest event, up to the next event of another class.
+fn merge(
+    all: &mut [Forwards<'_>],
+    Range {
+        start: from,
+        end: upto,
+    }: Range<SeqNo>,
+    bytes_max: usize,
+    visit: &mut impl Visit,
+) -> Result<SeqNo, StoreError> {
+    let mut walks = Vec::new();
+    // Classes without an entry from here on take no part.
+    for walk in all {
+        if walk.peek(from)?.is_some() {
+            walks.push(walk);
+        }
+    }
+
+    let mut next = from;
+    let mut bytes = 0;
+    while bytes < bytes_max {
+        let mut heads = Vec::new();
+        for (n, walk) in walks.iter_mut().enumerate() {
+            heads.extend(walk.peek(next)?.map(|seq| (seq, n)));
+        }
+        heads.sort_unstable();
+        let Some(&(seq, n)) = heads.first().filter(|(seq, _)| *seq < upto) else {
+            return Ok(upto);
+        };
+
+        // Rows of one class are taken in a run, without comparing the classes for each.
+        let limit = heads.get(1).map_or(upto, |(seq, _)| upto.min(*seq));
+        let Some(walk) = walks.get_mut(n) else {
+            return Ok(upto);
+        };
+
+        next = seq;
+        while bytes < bytes_max
+            && let Some(seq) = walk.peek(next)?.filter(|seq| *seq < limit)
+        {
+            let (cost, last) = walk.take(seq, limit, visit);
+            bytes += cost;
+            next = last.next();
+        }
+    }
+
+    Ok(next)
 }
 
 pub(super) fn is_wanted(entries: Entries, rows: Rows<'_>, row: usize) -> bool {
@@ -579,6 +630,8 @@ struct Forwards<'a> {
     view: Option<Arc<BlockView>>,
     /// The next row of the view.
     at: usize,
+    /// The blocks so far that cannot be read.
+    unread: Vec<Unread>,
 }
 
 impl<'a> Forwards<'a> {
@@ -613,6 +666,7 @@ impl<'a> Forwards<'a> {
             current: None,
             view: None,
             at: 0,
+            unread: Vec::new(),
         }
     }
 
@@ -676,11 +730,46 @@ impl<'a> Forwards<'a> {
             }
 
             // An unreadable block contains no rows, and the loop continues behind it.
+            if self.view.is_none() {
+                self.note_unread(&segment, number, from)?;
+            }
             self.at = self
                 .view
                 .as_ref()
                 .map_or(0, |view| first_from(view.rows(), from));
         }
+    }
+
+    /// Notes what a block has from `from` on that cannot be read.
+    fn note_unread(
+        &mut self,
+        segment: &Arc<Segment>,
+        number: u32,
+        from: SeqNo,
+    ) -> Result<(), StoreError> {
+        let ready = self.blocks.indexes().ready(segment)?;
+        // It does not exist in an index that was rebuilt just now.
+        let Some(meta) = ready.blocks().metas().get(number as usize) else {
+            return Ok(());
+        };
+
+        let first = meta.first_seq.max(from);
+        let numbers = meta.last_seq.next().0.saturating_sub(first.0);
+        let unread = Unread {
+            class: segment.class_name.clone(),
+            first,
+            last: meta.last_seq,
+            entries: numbers.min(u64::from(meta.count)),
+        };
+        // A segment that is looked up again has the same blocks.
+        if self
+            .unread
+            .last()
+            .is_none_or(|known| known.last < unread.last)
+        {
+            self.unread.push(unread);
+        }
+        Ok(())
     }
 
     /// Visits the entry that [`Forwards::peek`] found, or its whole block if that ends before `limit`. Returns the cost, and the sequence

@@ -38,11 +38,10 @@ impl Consumers {
             .log
             .select(filter, start, end, limits.events, limits.bytes)?;
 
-        // A filter that failed is reported by `next_batch`, which changes the record.
-        Ok(found
-            .too_costly
-            .is_none()
-            .then_some((found.events, found.next)))
+        // A filter that failed is reported by `next_batch`, which changes the record. It also adds gap
+        // records, which name the consumer.
+        let is_usual = found.too_costly.is_none() && found.unread.is_empty();
+        Ok(is_usual.then_some((found.events, found.next)))
     }
 
     /// The cursor of a consumer, behind which [`Consumers::read`] finds its next batch. `None` if the

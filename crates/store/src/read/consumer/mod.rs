@@ -9,7 +9,8 @@
 //!
 //! `cursor <= durable`. A cursor never passes an unacknowledged event, except by a seek: it
 //! advances by acknowledgements, and over events that do not match the filter. Retention that
-//! overtakes a cursor leaves a gap record at that place.
+//! overtakes a cursor leaves a gap record at that place. So does a block that cannot be read, as long as
+//! the index has it.
 
 mod ahead;
 mod gap;
@@ -29,8 +30,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use gap::LOST_TAG;
-use gap::gap_record;
+pub use gap::is_lost_tag;
+use gap::{add_unread, gap_record};
 use record::{Consumer, Lease};
 
 use crate::error::StoreError;
@@ -235,7 +236,7 @@ impl LogReader {
     pub fn event_id(&self, event: &StoredEntry) -> String {
         // A consumer's gap may begin at the number of an event of another class, and both need an
         // id.
-        let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() {
+        let gap = if event.kind == Kind::Gap && is_lost_tag(&event.tag) {
             "gap:"
         } else {
             ""
@@ -504,6 +505,8 @@ impl Consumers {
                 ..ConsumerBatch::default()
             });
         }
+
+        add_unread(name, found.unread, &mut batch.events, self.log.clock.now());
 
         // The gap record is not stored: it is inserted where the entries were.
         if let Some(lost) = consumer.record.lost.filter(|lost| lost.first < batch.next) {

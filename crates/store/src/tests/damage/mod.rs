@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::log::frame::{self, LogId};
+use crate::read::consumer::BatchLimits;
 
 #[test]
 fn a_frame_inside_a_body_is_ignored_when_the_frame_around_it_is_damaged() {
@@ -303,4 +304,21 @@ fn a_block_that_cannot_be_unpacked_is_noted_once_and_costs_no_other_entry() {
     assert_eq!(known.len(), 1, "{known:?}");
     assert_eq!((known[0].offset, known[0].entries), (meta.offset, Some(4)));
     assert_eq!(rig.metrics.frames_damaged.get(), 1);
+
+    // A consumer gets gap records in their places: event `n` has the number `n + 1`.
+    let consumers = rig.store.consumers();
+    consumers
+        .create("audit", EntryFilter::default(), Start::Oldest)
+        .unwrap();
+    let limits = BatchLimits {
+        events: 100,
+        bytes: usize::MAX,
+    };
+    let lease = std::time::Duration::from_secs(30);
+    let batch = consumers.next_batch("audit", "me", lease, limits).unwrap();
+    let seqs: Vec<_> = batch.events.iter().map(|event| event.seq.0).collect();
+    assert_eq!(seqs, [1, 3, 4, 6, 7, 8, 9, 10]);
+    let is_gap = |event: &&StoredEntry| event.tag == b"saltcellar/gap/damage";
+    let gaps = batch.events.iter().filter(is_gap).map(|gap| gap.seq.0);
+    assert_eq!(gaps.collect::<Vec<_>>(), [3, 6]);
 }

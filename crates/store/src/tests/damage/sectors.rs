@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::forged::frames;
 use crate::read::StoredEntry;
+use crate::read::consumer::BatchLimits;
 use crate::read::consumer::tests::{filter, take_all};
 use crate::read::follow::Followed;
 use crate::tests::*;
@@ -67,10 +68,23 @@ fn store_of(
 }
 
 fn opened(dir: &Path, plan: &Arc<Plan>) -> Rig {
+    opened_with(dir, plan, LIMITS)
+}
+
+/// As [`opened`], without a block of the old segments in memory.
+fn opened_unread(dir: &Path, plan: &Arc<Plan>) -> Rig {
+    let limits = Limits {
+        dedupe_window: 1,
+        ..LIMITS
+    };
+    opened_with(dir, plan, limits)
+}
+
+fn opened_with(dir: &Path, plan: &Arc<Plan>, limits: Limits) -> Rig {
     let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
     Rig::open_with(&Options {
         fs,
-        ..options(dir, LIMITS)
+        ..options(dir, limits)
     })
 }
 
@@ -136,6 +150,76 @@ fn a_bad_sector_of_a_log_costs_only_the_entries_in_it() {
             rig.close();
         }
     }
+}
+
+#[test]
+fn a_consumer_gets_a_gap_record_in_place_of_events_that_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = store(dir.path(), 18);
+    let plan = Arc::new(Plan::default());
+    let rig = opened_unread(dir.path(), &plan);
+    // The second and third event, and the last one of the next log.
+    for (log, frame) in [(&logs[0], 1), (&logs[0], 2), (&logs[1], 6)] {
+        let at = (frames(log)[frame] as u64).next_multiple_of(SECTOR);
+        plan.add_bad_sector(log.to_str().unwrap(), at..at + SECTOR);
+    }
+    let consumers = rig.store.consumers();
+    let batch = |events| {
+        let limits = BatchLimits {
+            events,
+            bytes: usize::MAX,
+        };
+        let lease = std::time::Duration::from_secs(30);
+        let batch = consumers.next_batch("audit", "me", lease, limits);
+        batch.unwrap().events
+    };
+    let seqs =
+        |events: &[StoredEntry]| -> Vec<u64> { events.iter().map(|event| event.seq.0).collect() };
+
+    let all = batch(100);
+    let expected = (1..=18).filter(|seq| *seq != 2);
+    assert_eq!(seqs(&all), expected.collect::<Vec<_>>());
+    let is_gap = |event: &&StoredEntry| event.tag == b"saltcellar/gap/damage";
+    let gaps = all.iter().filter(is_gap).map(|gap| {
+        let body = rmpv::decode::read_value(&mut gap.body.as_slice()).unwrap();
+        assert_eq!(body["cause"].as_str(), Some("damage"));
+        ["first", "last", "lost"].map(|key| body[key].as_u64().unwrap())
+    });
+    assert_eq!(gaps.collect::<Vec<_>>(), [[2, 3, 2], [14, 14, 1]]);
+    assert!(rig.store.event_id(&all[1]).ends_with(":gap:3"));
+
+    // The cursor passes it only when it is acknowledged.
+    consumers.ack("audit", "me", SeqNo(1)).unwrap();
+    let limits = BatchLimits {
+        events: 1,
+        bytes: usize::MAX,
+    };
+    let range = SeqNo(2)..rig.store.durable();
+    let ahead = consumers.read(&filter("{}"), range, limits).unwrap();
+    assert_eq!(ahead, None, "not read without the consumer");
+    for _ in 0..2 {
+        assert_eq!(seqs(&batch(1)), [3, 4]);
+    }
+    // What can be read again is delivered after all.
+    plan.heal();
+    assert_eq!(seqs(&batch(2)), [2, 3]);
+    consumers.ack("audit", "me", SeqNo(13)).unwrap();
+    let sector = (frames(&logs[1])[6] as u64).next_multiple_of(SECTOR);
+    plan.add_bad_sector(logs[1].to_str().unwrap(), sector..sector + SECTOR);
+    assert_eq!(seqs(&batch(1)), [14, 15]);
+    consumers.ack("audit", "me", SeqNo(14)).unwrap();
+    assert_eq!(seqs(&batch(1)), [15]);
+    // A consumer that wants no event of this class has lost none.
+    consumers
+        .create(
+            "elsewhere",
+            filter(r#"{"match": [{"class": "jobs"}]}"#),
+            Start::Oldest,
+        )
+        .unwrap();
+    let lease = std::time::Duration::from_secs(30);
+    let other = consumers.next_batch("elsewhere", "me", lease, limits);
+    assert!(other.unwrap().events.is_empty());
 }
 
 #[test]
@@ -443,16 +527,7 @@ fn a_held_job_that_cannot_be_read_now_is_kept() {
             fs::remove_file(log.with_file_name("index")).unwrap();
             lose();
         }
-        let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
-        // The start reads no block of the old segments.
-        let limits = Limits {
-            dedupe_window: 1,
-            ..LIMITS
-        };
-        let rig = Rig::open_with(&Options {
-            fs,
-            ..options(dir.path(), limits)
-        });
+        let rig = opened_unread(dir.path(), &plan);
         retention::settle(&rig);
         lose();
 
