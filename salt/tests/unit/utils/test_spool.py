@@ -7,6 +7,7 @@ import resource
 import signal
 import stat
 import struct
+import threading
 import time
 import zlib
 
@@ -104,6 +105,14 @@ def test_a_torn_tail_is_skipped_and_cut_before_the_next_record(spool, cut):
     assert good < os.stat(spool.path).st_size
 
 
+def test_all_records_that_a_crash_left_behind_the_last_whole_one_are_counted_as_torn(spool):
+    put(spool, 1, 2, 3)
+    os.truncate(spool.path, os.stat(spool.path).st_size // 2)
+    put(spool, 4)
+    assert waiting(spool) == [1, 4]
+    assert spool.counters() == {"torn": 2}
+
+
 @pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff" * 100, b"\0\0\0\x04\0\0\0\0abcd", b"\0"])
 def test_a_tail_of_garbage_is_cut_before_the_next_record(spool, tail):
     put(spool, 1)
@@ -151,6 +160,17 @@ def test_a_dead_letter_without_room_is_counted_as_lost(client, spool, caplog):
     client._dead_letter(record)
     assert spool.counters() == {"dead_letter_full": 1}
     assert not spool.pending()
+    assert "LOST" in caplog.text and "dead-letter is full" in caplog.text
+
+
+def test_a_rejected_record_that_finds_no_room_for_inspection_is_logged_as_lost(
+    daemon, client, spool, refuse, caplog
+):
+    put(spool, 1)
+    spool.bytes_max = 10
+    daemon.answers["returner"] = refuse("too_large")
+    client.hand_over()
+    assert spool.counters() == {"too_large": 1}
     assert "LOST" in caplog.text and "dead-letter is full" in caplog.text
 
 
@@ -395,24 +415,27 @@ def test_processes_killed_while_spooling_leave_whole_records_behind(spool, in_ch
 
 
 def test_a_signal_handler_may_spool_in_the_middle_of_spooling(spool, monkeypatch):
+    # The directory exists then, and the next record syncs nothing before the locked file.
+    put(spool, 1)
     real = os.fsync
     sent = []
 
     def fsync(fd):
         if not sent:
-            sent.append(1)
-            os.kill(os.getpid(), signal.SIGTERM)
+            sent.append(os.path.samestat(os.fstat(fd), os.stat(spool.path)))
+            # To this thread: the kernel could choose one that another test has left.
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         return real(fd)
 
-    before = signal.signal(signal.SIGTERM, lambda *_: put(spool, 2))
+    before = signal.signal(signal.SIGTERM, lambda *_: put(spool, 3))
     monkeypatch.setattr(os, "fsync", fsync)
     try:
-        put(spool, 1)
+        put(spool, 2)
     finally:
         signal.signal(signal.SIGTERM, before)
-    # A handler that waited for the lock would have failed. The kernel may deliver the signal to
-    # another thread, and then the second record comes first.
-    assert sorted(waiting(spool)) == [1, 2]
+    assert sent == [True]
+    # A handler that ran meanwhile would have waited for the lock, and failed.
+    assert waiting(spool) == [1, 2, 3]
 
 
 # ---- handover
@@ -560,13 +583,22 @@ def test_a_valid_record_is_not_blamed_for_the_next_one(daemon, client, spool):
     assert client_.wire.unpack(record.payload)[1]["load"] == {"n": 1}
 
 
-def test_a_long_outage_dead_letters_no_record(daemon, client, spool, refuse):
+@pytest.mark.parametrize("code", ["unavailable", "version"])
+@pytest.mark.parametrize("whole_connection", [False, True])
+def test_a_long_outage_dead_letters_no_record(
+    daemon, client, spool, refuse, code, whole_connection
+):
     put(spool, 1)
-    daemon.answers["returner"] = refuse("unavailable")
+    if whole_connection:
+        daemon.last_words = {"code": code, "message": "as configured"}
+    else:
+        daemon.answers["returner"] = refuse(code)
     for _ in range(spool_.TRIES_MAX + 5):
         client_._handover_not_before.clear()
         client.hand_over()
+    assert len(daemon.frames) == spool_.TRIES_MAX + 5
     assert waiting(spool) == [1]
+    assert spool.counters() == {}
 
 
 def test_a_handover_stops_at_its_time_limit_and_continues_with_the_next_call(
