@@ -276,12 +276,15 @@ def test_an_entry_lost_to_a_full_disk_is_logged_and_the_spool_stays_valid(
 ):
     put(spool, 1)
     real = os.pwrite
+    written = []
 
     def full(fd, data, at):
+        # The record's first part fits, unlike the rest. The state and the counts are shorter.
         if len(data) > 60:
-            if len(data) > 100:
-                return real(fd, data[:50], at)
-            raise OSError(error, os.strerror(error))
+            if written:
+                raise OSError(error, os.strerror(error))
+            written.append(50)
+            return real(fd, data[:50], at)
         return real(fd, data, at)
 
     monkeypatch.setattr(os, "pwrite", full)
@@ -747,6 +750,108 @@ def test_expired_records_are_dropped_and_counted(daemon, opts, monkeypatch, capl
     put(spool, 5)
     assert waiting(spool) == [4, 5], "an entry without a time stays"
     assert spool.counters() == {"spool_expired": 5}
+
+
+class Clocks:
+    """The clock of the calendar and the one since boot. Both go on, from where a test sets them."""
+
+    def __init__(self, monkeypatch):
+        self.real, self.up = time.time(), 3600.0
+        for name, now in (("time", lambda: self.real), ("monotonic", lambda: self.up)):
+            monkeypatch.setattr(time, name, now)
+            monkeypatch.setattr(time, f"{name}_ns", lambda now=now: int(now() * 1e9))
+
+    def step(self, real=0, up=0):
+        self.real += real
+        self.up += up
+        spool_._expiry_not_before.clear()
+
+    def run(self, seconds):
+        self.step(real=seconds, up=seconds)
+
+
+@pytest.fixture
+def clocks(monkeypatch):
+    return Clocks(monkeypatch)
+
+
+@pytest.fixture
+def an_hour(opts):
+    """A client whose entries expire after an hour, and its spool."""
+    opts["saltcellar.spool_age_max"] = 3600
+    client = client_.get_client(opts)
+    return client, client.spool
+
+
+def test_a_step_of_the_clock_expires_nothing(an_hour, clocks):
+    client, spool = an_hour
+    client.write("returner", {"load": {"n": 1}})
+    clocks.step(real=50 * 365 * 86400)
+    client.write("returner", {"load": {"n": 2}})
+    spool.expire()
+    assert waiting(spool) == [1, 2]
+    clocks.run(3599)
+    spool.expire()
+    assert waiting(spool) == [1, 2]
+    clocks.run(2)
+    spool.expire()
+    assert waiting(spool) == []
+    assert spool.counters() == {"spool_expired": 2}
+
+
+def test_time_in_which_the_host_is_suspended_expires_nothing(an_hour, clocks):
+    client, spool = an_hour
+    client.write("returner", {"load": {"n": 1}})
+    clocks.step(real=86400, up=10)
+    spool.expire()
+    assert waiting(spool) == [1]
+
+
+@pytest.mark.parametrize("up_before", [5, 600, 86400])
+def test_after_a_restart_of_the_host_an_entry_has_its_time_again_and_then_expires(
+    an_hour, clocks, up_before
+):
+    client, spool = an_hour
+    clocks.up = up_before
+    client.write("returner", {"load": {"n": 1}})
+    clocks.step(real=7 * 86400, up=20 - up_before)
+    for _ in range(59):
+        clocks.run(60)
+        spool.expire()
+        assert waiting(spool) == [1], clocks.up
+    # What it had been up before may come on top, less than the limit itself.
+    for _ in range(61):
+        clocks.run(60)
+        spool.expire()
+    assert waiting(spool) == []
+    assert spool.counters() == {"spool_expired": 1}
+
+
+def test_an_entry_is_kept_while_the_clock_is_behind(an_hour, clocks):
+    client, spool = an_hour
+    client.write("returner", {"load": {"n": 1}})
+    clocks.step(real=-86400, up=7200)
+    spool.expire()
+    assert waiting(spool) == [1]
+
+
+def test_an_entry_that_is_spooled_again_in_parts_keeps_its_age(daemon, an_hour, clocks, refuse):
+    client, spool = an_hour
+    daemon.stop()
+    client.write("event_return", {"events": [{"tag": "a", "data": {}}, {"tag": "b", "data": {}}]})
+    clocks.run(1800)
+    (record,) = spool.records()
+
+    def ask(*_args, **_more):
+        raise client_.Unreachable("as configured")
+
+    client._ask = ask
+    assert client._split(record, client_.wire.Refusal("too_large", "as configured"))
+    spool.advance(record.end)
+    assert [len(args["events"]) for _, args in read_spooled(spool)] == [1, 1]
+    clocks.run(1802)
+    spool.expire()
+    assert waiting(spool) == [] and spool.counters() == {"spool_expired": 2}
 
 
 def test_expired_records_free_space(opts):

@@ -33,6 +33,8 @@ Invariants, all under an exclusive flock on ``spool``:
 
 The limit in bytes applies between ``offset`` and the end. The file itself may grow to twice that
 during a handover, and is empty afterwards. The limit in age moves ``offset`` past expired records.
+The age comes from two arguments of a record: ``at``, microseconds since 1970 UTC, and ``uptime``,
+microseconds since the host's boot. See ``_waited_s``.
 """
 
 import contextlib
@@ -254,7 +256,7 @@ class Spool:
                     # Written a moment ago, or left by a crash: the next append corrects the state.
                     number = sum(record.entries for record in _records(file, state.offset, length))
                 first = next(_records(file, state.offset, length), None)
-                at = _time_of(first) if first else None
+                at = _times_of(first)[0] if first else None
                 if at is not None:
                     oldest = max(0.0, time.time() - at / 1e6)
         except OSError:
@@ -279,12 +281,11 @@ class Spool:
             return False
         _expiry_not_before[self.path] = now + EXPIRY_INTERVAL_S
 
-        oldest = (time.time() - self.age_max) * 1e6
         offset, lost = state.offset, 0
         with open(fd, "rb", buffering=1 << 16, closefd=False) as file:
             for record in _records(file, state.offset, state.end):
-                at = _time_of(record)
-                if at is None or at >= oldest:
+                waited = _waited_s(record)
+                if waited is None or waited <= self.age_max:
                     break
                 offset = record.end
                 lost += record.entries
@@ -622,14 +623,35 @@ def _framed(payload: bytes, number: int) -> bytes:
     return _HEADER.pack(len(payload), number, _crc(payload, number)) + payload
 
 
-def _time_of(record: Record) -> int | None:
-    """When a record was spooled, in microseconds since 1970; ``None`` if it cannot be read."""
+def _times_of(record: Record) -> tuple[int | None, int | None]:
+    """When a record was spooled, as its ``at`` and ``uptime``; ``None`` for what cannot be read."""
     try:
         _, args = record.call()
     except ValueError:
+        return None, None
+    at, uptime = (args.get(name) for name in ("at", "uptime"))
+    return at if isinstance(at, int) else None, uptime if isinstance(uptime, int) else None
+
+
+def _waited_s(record: Record) -> float | None:
+    """
+    The time that a record has certainly waited while the host ran, in seconds; ``None`` if unknown.
+
+    The clock may be set forward while the record waits, which makes it no older. So the clock
+    counts only as far as the uptime agrees, which stands still while the host is suspended. The
+    uptime begins again at a boot, which nothing here has to notice: a record from before has waited
+    for the whole uptime, and the difference of the two uptimes is never longer than that.
+    """
+    at, spooled = _times_of(record)
+    if at is None:
         return None
-    at = args.get("at")
-    return at if isinstance(at, int) else None
+    waited = time.time() - at / 1e6
+    # Spooled by an earlier version.
+    if spooled is None:
+        return waited
+    uptime = time.monotonic()
+    since = uptime - spooled / 1e6
+    return min(waited, since if since >= 0 else uptime)
 
 
 def _sum(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:

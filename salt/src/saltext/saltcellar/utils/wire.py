@@ -240,8 +240,14 @@ class Call:
         return pack([number, self._name, self._args])
 
     def record(self) -> bytes:
-        """The call's record in the spool: ``[call, args]``, marked as a replay."""
-        return pack([self._name, self.repeated()._args])
+        """
+        The call's record in the spool: ``[call, args]``, marked as a replay, and with the host's
+        uptime, from which the spool knows how long it has waited.
+        """
+        args = self.repeated()._args
+        # A part of a record that has waited keeps its time.
+        args.setdefault("uptime", time.monotonic_ns() // 1000)
+        return pack([self._name, args])
 
     def readable(self) -> "Call | None":
         """
