@@ -147,7 +147,7 @@ def get_load(jid):
     """
     The load of a job with its ``Minions``, or an empty map if there is no such job.
     """
-    return _client().get_load(jid)
+    return _client().get_load(_opts(), jid)
 
 
 def get_jid(jid):

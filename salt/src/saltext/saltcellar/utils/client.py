@@ -170,16 +170,20 @@ class Client:
             )
         return jids.local_jid(opts, self.spool, jids.slot_of(self.settings, self.spool))
 
-    def get_load(self, jid: Any) -> Args:
+    def get_load(self, opts: settings_.Opts, jid: Any) -> Args:
         """
         The load of a job, ``{}`` if there is no such job; raises :class:`Unavailable` if this is
-        unknown.
+        unknown, except in a syndic.
 
         It must be an exception. ``salt`` interprets ``{}`` as "jid does not exist" and shows no
         results, whereas it warns about an exception and waits for the minions as usual
         (``get_iter_returns`` of 3006, 3007 and 3008). ``--static`` fails either way, but shows the
-        reason of an exception. A syndic that got ``{}`` would not ask again, and never forward that
-        load.
+        reason of an exception.
+
+        A syndic asks before it takes the job's first return, and with an exception it forwards
+        neither (``SyndicManager._process_event`` of the same). It forwards a return without a load,
+        which the master above has of the jobs that it published itself. A load that it did not get
+        once is never forwarded.
         """
         try:
             load = self._ask(wire.Call("get_load", {"jid": str(jid)}))
@@ -187,6 +191,8 @@ class Client:
             load = self._spooled_load(jid)
             if not load:
                 logs.error("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
+                if opts.get("__role") == "syndic":
+                    return {}
                 raise Unavailable(f"saltcellar cannot look up the job {jid}: {exc}") from exc
             return load
         # The daemon may be back while the publish still waits in the spool.
