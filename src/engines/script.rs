@@ -911,6 +911,16 @@ mod tests {
     }
 
     #[test]
+    fn a_reload_that_the_stop_overtakes_starts_no_script() {
+        let Fixture { deps, dir, .. } = without_master();
+        let scripts = Scripts::start(deps.clone(), Vec::new());
+        scripts.stop();
+        scripts.apply(settings("exit 0", ""));
+        assert!(deps.monitor.all(Duration::ZERO).is_empty());
+        drop(dir);
+    }
+
+    #[test]
     fn a_removed_script_that_returns_waits_for_the_end_of_its_program() {
         let dir = tempfile::tempdir().unwrap();
         let Fixture {

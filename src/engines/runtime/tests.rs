@@ -1026,6 +1026,18 @@ fn a_stop_waits_for_the_delivery_of_a_removed_sink() {
 }
 
 #[test]
+fn a_reload_that_the_stop_overtakes_starts_no_sink() {
+    let rig = Rig::start("", accept);
+    rig.engines.stop();
+    // One that was there, and a new one.
+    let names = ["one", "two"];
+    let reloaded = names.map(|name| settings(name, "", &rig.destination));
+    rig.engines.apply(reloaded.into());
+    assert!(rig.engines.sinks.lock().is_empty());
+    assert!(rig.is_released());
+}
+
+#[test]
 fn only_what_is_accepted_is_counted_and_repeated_rejections_are_failures_in_a_row() {
     let is_busy = Arc::new(AtomicBool::new(true));
     let accepted_bytes = Arc::new(AtomicUsize::new(0));

@@ -707,6 +707,80 @@ fn events_that_no_spill_takes_at_shutdown_are_counted_in_the_status_and_the_metr
 }
 
 #[test]
+fn what_is_offered_before_and_behind_a_spill_file_at_shutdown_keeps_its_order() {
+    let mut harness = Harness::new();
+    let mut queue = harness.queue();
+    for n in 7..=20 {
+        queue.append(&event(n, 100), n).unwrap();
+    }
+    drop(queue);
+    // A gap goes before the file, because its first event is not the next one.
+    std::fs::write(harness.spill().join("SEEN"), "3000 3\n").unwrap();
+    let spill_writer = harness.spill_writer();
+    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    spill_drainer.stop_timeout = Duration::ZERO;
+    let shared = spill_writer.shared();
+
+    // The store has room, but responds to nothing: once the file is read, events bypass the disk.
+    spill_drainer.deliver();
+    for n in 21..=23 {
+        spill_writer.push(event(n, 100), at(n));
+    }
+    assert_eq!(shared.waiting().events, 0, "all are in flight");
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+    assert_eq!(harness.metrics.bus_events_lost.get(), 0);
+    drop(harness.opened.take());
+
+    harness.open();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    harness.start();
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+    let gap = vec!["saltcellar/gap/start-up".to_owned()];
+    assert_eq!(harness.stored(), [gap, tags(7..24)].concat());
+}
+
+#[test]
+fn the_gap_of_events_that_no_spill_takes_at_shutdown_begins_with_the_first() {
+    // Alone, and behind a file, whose events are not lost.
+    for on_disk in [0, 20] {
+        let mut harness = Harness::new();
+        let mut queue = harness.queue();
+        for n in 1..=on_disk {
+            queue.append(&event(n, 100), n).unwrap();
+        }
+        drop(queue);
+        let spill_writer = harness.spill_writer();
+        let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 0);
+        spill_drainer.stop_timeout = Duration::ZERO;
+        let shared = spill_writer.shared();
+
+        // More than the store has room for: the rest waits in memory.
+        spill_drainer.deliver();
+        for n in on_disk + 1..=on_disk + 100 {
+            spill_writer.push(event(n, 100_000), at(n));
+        }
+        let in_memory = shared.waiting().events;
+        assert!(0 < in_memory && in_memory < 100, "{in_memory}");
+        spill_writer.read_until(at(1_000));
+        spill_writer.close();
+        drop(spill_writer);
+        spill_drainer.run();
+        assert_eq!(harness.metrics.bus_events_lost.get(), 100);
+        drop(harness.opened.take());
+
+        harness.open();
+        let (_, seen) = harness.spill_drainer(&harness.spill_writer(), 0);
+        let until = Some(at(on_disk + 1));
+        assert_eq!(seen, Seen { known: true, until });
+    }
+}
+
+#[test]
 fn events_delivered_before_a_kill_are_not_stored_twice() {
     let mut harness = Harness::new();
     // Twenty events, all stored, whose file still exists, as after a kill.

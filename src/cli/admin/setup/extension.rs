@@ -330,7 +330,11 @@ impl Salt {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use serde_json::Value as Json;
+
     use super::*;
+    use crate::cli::Global;
+    use crate::testkit::program;
 
     #[test]
     fn files_that_others_can_change_are_refused() {
@@ -371,6 +375,70 @@ mod tests {
             assert!(error.contains("anyone can write to"), "{error}");
             fs::remove_dir_all(dir.path().join("share")).unwrap();
         }
+    }
+
+    /// Installs the wheel where `installed` is the version that is there, with a later step that
+    /// fails. Salt's Python exits with `loads` when it is asked to load the extension. Returns the
+    /// error, and the first argument of each call of pip.
+    fn failed_install(installed: Option<&str>, loads: i32) -> (String, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let python = program(
+            dir.path(),
+            "python",
+            &format!(
+                "#!/bin/sh\n\
+                 while [ $# -gt 0 ]; do\n\
+                 [ \"$1 $2\" = \"-m pip\" ] && {{ echo \"$3\" >> {}; exit; }}\n\
+                 shift\n\
+                 done\n\
+                 echo 3008.3\n\
+                 exit {loads}\n",
+                log.display()
+            ),
+        );
+        let salt = Salt {
+            python,
+            master: SaltMaster::read(&dir.path().join("master")),
+        };
+
+        let mut plan = Plan::default();
+        salt.install(&mut plan, &dir.path().join("x.whl"), installed);
+        plan.step("later", "fail", || bail!("a later step"));
+        let error = plan
+            .carry_out(&Global::with_json(), true, &Json::Null)
+            .unwrap_err();
+        let calls = fs::read_to_string(log).unwrap();
+        (
+            format!("{error:#}"),
+            calls.lines().map(str::to_owned).collect(),
+        )
+    }
+
+    #[test]
+    fn a_failed_upgrade_with_pip_does_not_uninstall_what_replaced_the_version_before() {
+        let (error, calls) = failed_install(Some("0.0.1"), 0);
+        assert_eq!(
+            (&*error, calls),
+            ("a later step", vec!["install".to_owned()])
+        );
+        let (error, calls) = failed_install(Some("0.0.1"), 3);
+        assert!(
+            error.starts_with("install the extension, which replaced its version 0.0.1; "),
+            "{error}"
+        );
+        assert_eq!(calls, ["install"]);
+
+        // Where none was before, none stays.
+        let (error, calls) = failed_install(None, 0);
+        assert_eq!(error, "a later step");
+        assert_eq!(calls, ["install", "uninstall"]);
+        let (error, calls) = failed_install(None, 3);
+        assert!(
+            error.starts_with("install the extension, which was uninstalled: "),
+            "{error}"
+        );
+        assert_eq!(calls, ["install", "uninstall"]);
     }
 
     #[test]
