@@ -61,7 +61,7 @@ impl Cluster {
         // No name is made up: two masters with one name would be taken for one.
         let Some(name) = name.or_else(|| MasterName::new(master_id)) else {
             let why = if master_id.is_empty() {
-                "this host has no Salt master whose id could be the name".to_owned()
+                "this host has no Salt master whose id is known and could be the name".to_owned()
             } else {
                 format!("the id of the master, {master_id:?}, is too long for a name")
             };

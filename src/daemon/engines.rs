@@ -49,11 +49,12 @@ pub(super) fn start_scripts(
     Arc::new(Scripts::start(deps, settings))
 }
 
-/// The id of the first configured master that exists on this host.
+/// The id of the first configured master that exists on this host. Empty on a host without a
+/// master, and if only Salt can tell it: with a wrong one, this master would seem to be two.
 pub(crate) fn master_id(config: &Config) -> String {
-    // Empty on a host without a master.
     config
         .own_master()
+        .filter(|master| !master.id_is_of_function)
         .map(|master| master.id)
         .unwrap_or_default()
 }
@@ -68,5 +69,28 @@ pub(super) async fn watch(engines: Arc<Engines>) {
         if let Err(error) = tokio::task::spawn_blocking(move || engines.note_lags()).await {
             tracing::error!(%error, "cannot record the lag of sinks, the web UI shows a gap: report the backtrace above");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_id_of_a_master_is_made_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master");
+        let mut config = Config::for_state_dir(dir.path(), "/s");
+        assert_eq!(master_id(&config), "");
+
+        config.ingest.masters = vec![file.clone()];
+        let id_with = |options: &str| {
+            let root = dir.path().display();
+            std::fs::write(&file, format!("root_dir: {root}\n{options}\n")).unwrap();
+            master_id(&config)
+        };
+        assert_eq!(id_with("id_function: grains.get_id"), "");
+        assert_eq!(id_with("id_function: grains.get_id\nid: m"), "m");
+        assert!(id_with("").ends_with("_master"));
     }
 }

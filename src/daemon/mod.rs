@@ -342,6 +342,15 @@ impl Daemon {
         let links = watches.iter().map(|watch| watch.link().clone()).collect();
         let firer = Arc::new(Firer::new(links, clock.clone()));
 
+        if let Some(master) = config.own_master()
+            && master.id_is_of_function
+        {
+            tracing::warn!(
+                file = %master.conf_file.display(),
+                "the master's id is not known, because only Salt can run its `id_function`: events are shown without a master, set `id` as well"
+            );
+        }
+
         // Before the reactor, which asks the election whether it may act.
         let history = History::open(
             (config, &engines::master_id(config)),

@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "master_config",
-        not_ok_when: "a file of it cannot be read, or Salt would report an error in it; types of options are checked by Salt itself, if its Python is found",
+        not_ok_when: "a file of it cannot be read, Salt would report an error in it, or the master's id is not known or not Salt's; types of options are checked by Salt itself, if its Python is found",
         run: Run::Master(configuration),
     },
     Check {
@@ -120,6 +120,23 @@ fn configuration(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
 
     for message in master.notes.iter().map(|note| &note.message).chain(of_salt) {
         found.warn(format!("Salt warns: {message}"));
+    }
+
+    let of_salt = context.python.as_ref().ok();
+    let of_salt = of_salt.and_then(|python| python.id.as_ref());
+    if master.id_is_of_function {
+        found.warn_because(
+            format!("the master's id is not known: id_function is set ({}), and id is not", option_origin(master, "id_function")),
+            "only Salt can run that function, therefore the daemon shows events and jobs without the master that they come from",
+            "`id` in the master's configuration, with what the function returns",
+        );
+    } else if let Some(id) = of_salt.filter(|id| **id != master.id) {
+        found.warn_because(
+            format!("the daemon takes {:?} for the master's id, and Salt takes {id:?}", master.id),
+            "without an id in its configuration, Salt asks DNS for the name of this host; the daemon does not, and shows events and jobs with a master \
+             that does not exist",
+            format!("`id: {id}` in the master's configuration"),
+        );
     }
 
     if master.files.is_empty() {
@@ -848,6 +865,46 @@ mod tests {
                 "there is no Python at /no/such/python (reactor.python)"
             )
         );
+    }
+
+    #[test]
+    fn an_id_that_only_salt_can_tell_is_a_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master");
+        let results = |options: &str, of_salt: Option<&str>| {
+            let root = dir.path().display();
+            fs::write(&file, format!("root_dir: {root}\n{options}\n")).unwrap();
+            let config = Config::for_state_dir(Path::new("/state"), "/s");
+            let context = MasterContext {
+                master: &SaltMaster::read(&file),
+                config: &config,
+                socket: Path::new("/s"),
+                daemon: &User::numbered(0),
+                vanished: None,
+                python: &Ok(Installed {
+                    id: of_salt.map(str::to_owned),
+                    ..Installed::default()
+                }),
+            };
+            let mut found = Findings::default();
+            configuration(&mut found, &context, &Uses::of(&context));
+            let findings = found.0.into_iter();
+            let warnings = findings.filter(|finding| finding.result == CheckResult::Warning);
+            warnings.map(|finding| finding.message).collect::<Vec<_>>()
+        };
+        let unknown = format!(
+            "the master's id is not known: id_function is set ({}:2), and id is not",
+            file.display()
+        );
+        assert_eq!(results("id_function: grains.get_id", None), [unknown]);
+        assert!(results("id_function: grains.get_id\nid: m", None).is_empty());
+
+        assert!(results("", None).is_empty());
+        let own = SaltMaster::read(&file).id;
+        assert!(results("", Some(&own)).is_empty());
+        let other =
+            format!("the daemon takes {own:?} for the master's id, and Salt takes \"a.b_master\"");
+        assert_eq!(results("", Some("a.b_master")), [other]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::client::tls;
 use crate::cluster::Cluster;
 use crate::cluster::stream::{Difference, FoundStream};
 use crate::config::{Config, Nats, Secret};
+use crate::daemon::master_id;
 use crate::model::word::{MIB, Word as _};
 
 const NATS: &str = "cluster.nats";
@@ -74,7 +75,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 fn nats(found: &mut Findings, machine: &Machine<'_>) {
     let config = machine.config;
-    let cluster = match Cluster::of(config, &own_id(config)) {
+    let cluster = match Cluster::of(config, &master_id(config)) {
         Ok(Some(cluster)) => cluster,
         Ok(None) => return,
         Err(error) => return found.of(NATS).problem(error.to_string()),
@@ -113,14 +114,6 @@ fn nats(found: &mut Findings, machine: &Machine<'_>) {
     }
 
     report_user(&mut found.of(USER), &thread, &cluster, &connection);
-}
-
-/// The id of the master whose entries the daemon publishes.
-fn own_id(config: &Config) -> String {
-    config
-        .own_master()
-        .map(|master| master.id)
-        .unwrap_or_default()
 }
 
 /// The first file with a secret, or of TLS, that this user may not read.
@@ -431,9 +424,9 @@ fn name(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
         .cluster
         .name
         .as_ref()
-        .map_or_else(|| own_id(config), |name| name.as_str().to_owned());
+        .map_or_else(|| master_id(config), |name| name.as_str().to_owned());
     match master.cluster_id() {
-        Some(cluster) if name != master.id => found.problem_because(
+        Some(cluster) if name != master.id && !master.id_is_of_function => found.problem_because(
             format!(
                 "the name in the shared history is {name:?}, and the id of the master of the cluster {cluster} is {:?}",
                 master.id

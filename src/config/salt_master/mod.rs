@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use salt_sls::{Key, Map, Value};
 
-use self::id::id_of;
+use self::id::{id_of, is_of_function};
 pub use self::keys::{FileIdentity, key_files, read_key, read_small};
 use self::merge::{Reader, key_text, repack};
 pub use self::watched::WatchedFiles;
@@ -118,6 +118,8 @@ pub struct SaltMaster {
     pub notes: Vec<Note>,
     /// The master's id. Without `id`, Salt's default: the system's minion id or host name, with `_master`.
     pub id: String,
+    /// The id is another one: what `id_function` returns, which only Salt can run.
+    pub id_is_of_function: bool,
     /// The user that the master runs as; `root` unless configured.
     pub user: String,
     /// The master's cache, with its users' keys.
@@ -188,6 +190,7 @@ impl SaltMaster {
 
         let root = text_of(&options, "root_dir", "/");
         let id = id_of(&options, &root, id_ends);
+        let id_is_of_function = is_of_function(&options, &root);
         options.insert("id".into(), id.into());
 
         for name in [
@@ -238,6 +241,7 @@ impl SaltMaster {
             files: reader.files,
             notes: reader.notes,
             id: text_of(&options, "id", "master"),
+            id_is_of_function,
             user: text_of(&options, "user", "root"),
             cachedir: text_of(&options, "cachedir", "/var/cache/salt/master").into(),
             sock_dir: text_of(&options, "sock_dir", "/var/run/salt/master").into(),

@@ -25,9 +25,10 @@ const EXTRAS: &str = "extras-";
 const WRITTEN_FROM: &str = "# Written from saltext.saltcellar ";
 
 /// Prints versions, the path of the returner's module, whether its entry point exists, and Salt's
-/// warnings about the options on standard input.
+/// warnings about the options on standard input. Also the id that a master with these options has,
+/// if Salt looks for a name of the host, for which it may ask DNS.
 const QUERY: &str = r#"
-import importlib.metadata as metadata, importlib.util, json, logging, sys
+import importlib.metadata as metadata, importlib.util, json, logging, sys, threading
 def version(name):
     try:
         return metadata.version(name)
@@ -39,17 +40,27 @@ def path(name):
     except ImportError:
         return None
     return spec and spec.origin
-warnings = []
+warnings, ids = [], []
 class Warnings(logging.Handler):
     def emit(self, record):
         warnings.append(record.getMessage()[:400])
 def comparable(value):
     encoded = isinstance(value, dict) and any(key.startswith("$") for key in value)
     return not encoded and not str(value).startswith("sdb://")
+def identify(given):
+    ids.append(salt.config.apply_master_config(given)["id"])
 try:
     import salt.config
-    logging.getLogger("salt.config").addHandler(Warnings())
-    salt.config._validate_opts({key: value for key, value in json.load(sys.stdin).items() if comparable(value)})
+    options = json.load(sys.stdin)
+    given = {key: value for key, value in options.items() if comparable(value)}
+    log, handler = logging.getLogger("salt.config"), Warnings()
+    log.addHandler(handler)
+    salt.config._validate_opts(given)
+    log.removeHandler(handler)
+    if not options.get("id") and not options.get("id_function"):
+        asking = threading.Thread(target=identify, args=(given,), daemon=True)
+        asking.start()
+        asking.join(5)
 except ImportError:
     pass
 except Exception as error:
@@ -61,11 +72,12 @@ print(json.dumps({
     "python": "%d.%d" % sys.version_info[:2],
     "module": path("saltext.saltcellar.returners.saltcellar"),
     "entry": any(value.split(":")[0] == "saltext.saltcellar" for value in entries),
+    "id": ids[0] if ids else None,
     "warnings": warnings[:50],
 }))
 "#;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Installed {
     pub(super) python: PathBuf,
     /// Salt's version.
@@ -76,6 +88,8 @@ pub(super) struct Installed {
     pub(super) extension: Option<String>,
     /// The path of the package's returner.
     pub(super) module: Option<PathBuf>,
+    /// The id that Salt makes of the name of the host, unless it does not have to, or takes long.
+    pub(super) id: Option<String>,
     /// Salt's warnings about the types of options.
     pub(super) warnings: Vec<String>,
 }
@@ -146,6 +160,7 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
         // Salt loads a package only by its entry point.
         extension: text("extension").filter(|_| text("module").is_some() && yes("entry")),
         module: text("module").map(PathBuf::from),
+        id: text("id"),
         warnings: warnings
             .filter_map(Json::as_str)
             .map(str::to_owned)

@@ -17,12 +17,16 @@ fn an_extension_is_installed_if_salts_loader_finds_it() {
         );
         ask(&path, &master)
     };
-    let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": "/x.py", "entry": true}"#;
+    let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": "/x.py", "entry": true, "id": "a.b_master"}"#;
     assert_eq!(
         answer_of(whole, 0).unwrap().extension.as_deref(),
         Some("0.1.0")
     );
     assert_eq!(answer_of(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
+    assert_eq!(
+        answer_of(whole, 0).unwrap().id.as_deref(),
+        Some("a.b_master")
+    );
     // More than the buffer of a pipe has room for.
     let warnings = vec!["w".repeat(2_000); 50];
     let long = format!(
