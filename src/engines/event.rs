@@ -100,6 +100,7 @@ impl Event {
             body,
             origin,
             number: _,
+            unread: _,
         } = entry;
 
         let of_event = get(&body, "master_id")
@@ -304,6 +305,7 @@ pub(super) mod tests {
             fun: String::new(),
             retcode: 0,
             body,
+            unread: 0,
         }
     }
 

@@ -544,8 +544,6 @@ pub const MINIONS_ENTRIES_SEEN: usize = 200_000;
 /// Bytes of highstates that one list of minions reads; results of further highstates are known,
 /// their states are not.
 pub const MINIONS_STATE_BYTES: usize = 64 * 1024 * 1024;
-/// Highstates of one job that are in memory at the same time.
-pub const MINIONS_STATES_AT_ONCE: usize = 256;
 /// Newest blocks of a class that are examined for entries by hour.
 pub const HOURS_BLOCKS_MAX: usize = 200_000;
 /// Hours of the statistics by hour.
@@ -619,13 +617,12 @@ pub const LINK_SPAN: Duration = Duration::from_secs(86_400);
 /// Jobs scanned for an earlier run of the same job.
 pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
 
-/// Minions of two jobs whose returns are compared in one step, if all are compared.
-pub const DIFF_MINIONS: usize = 500;
-
-/// Minions of a job whose returns are read together for one page, at most.
-pub const PAGE_MINIONS: usize = 4_000;
-/// The same, at least.
-pub const PAGE_MINIONS_MIN: usize = 16;
+/// Bytes of a job's returns that are in memory together; the returns of one minion in any case.
+pub const PART_BYTES: usize = 16 * 1024 * 1024;
+/// Minions of a job whose returns are read together, at most.
+pub const PART_MINIONS: usize = 4_000;
+/// The same, at least, unless their returns have more bytes.
+pub const PART_MINIONS_MIN: usize = 16;
 
 /// The longest wait of one polling call; the client repeats it.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(10);

@@ -75,9 +75,9 @@ pub(super) fn load_with_minions(w: &mut Writer, load: &[u8], job: &Job) {
     }
 }
 
-/// Reads a job; with `confirmed` only the responses confirmed by a returner call.
+/// Reads a job without the content of its returns; with `confirmed` only those confirmed by a returner call.
 fn job_of(ctx: &ReadCtx<'_>, jid: &str, confirmed: bool) -> Result<Job, CallError> {
-    let mut job = Job::read(&ctx.store, jid)
+    let mut job = Job::read_heads(&ctx.store, jid)
         .map_err(failed)?
         .unwrap_or_default();
     ctx.others.settle(&mut job);
@@ -89,6 +89,60 @@ fn job_of(ctx: &ReadCtx<'_>, jid: &str, confirmed: bool) -> Result<Job, CallErro
 
 /// Key added to a return that was seen on a bus only.
 const BUS_ONLY: &str = "bus_only";
+
+/// A map of returns by minion. Salt expects all of them in one response, so that is whole in memory, up to the largest response that a
+/// client takes. The returns themselves are not.
+#[derive(Default)]
+struct ReturnsMap {
+    values: BTreeMap<String, Vec<u8>>,
+    bytes: usize,
+}
+
+impl ReturnsMap {
+    /// Adds the answers of these minions, as `write` writes them.
+    fn add(
+        &mut self,
+        ctx: &ReadCtx<'_>,
+        (job, minions): (&Job, &[&str]),
+        mut write: impl FnMut(&mut Writer, &Answer),
+    ) -> Result<(), CallError> {
+        let mut is_too_long = false;
+        let take = |answer: &Answer| {
+            let mut w = Writer::new();
+            write(&mut w, answer);
+            let (minion, value) = (answer.entry.minion.clone(), w.into_bytes());
+            self.bytes += ID_HEAD_BYTES_MAX + minion.len() + value.len();
+            self.values.insert(minion, value);
+            is_too_long = self.bytes > WIRE_ANSWER_BYTES_MAX;
+            is_too_long
+        };
+        job.any_answer(&ctx.store, &ctx.others, minions, take)
+            .map_err(failed)?;
+
+        if is_too_long {
+            return Err(CallError::Refused(format!(
+                "the returns have more than {WIRE_ANSWER_BYTES_MAX} bytes, the limit of a response: read the job in pages (job_show)"
+            )));
+        }
+        Ok(())
+    }
+
+    fn into_bytes(mut self) -> Vec<u8> {
+        let mut w = Writer::behind(Vec::with_capacity(self.bytes + MAP_HEAD_BYTES));
+        w.map(self.values.len());
+        // Each is dropped as soon as it is copied, and memory that is not written yet costs nothing.
+        while let Some((minion, value)) = self.values.pop_first() {
+            w.str(&minion).raw(&value);
+        }
+        w.into_bytes()
+    }
+}
+
+/// Bytes of the header of a string.
+const ID_HEAD_BYTES_MAX: usize = 5;
+
+/// Room for the header of a map, and for that of the frame, which the socket puts in front.
+const MAP_HEAD_BYTES: usize = 5 + ANSWER_HEAD_BYTES_MAX;
 
 /// Writes the whole return, marked if it was seen on a bus only.
 fn whole_return(w: &mut Writer, answer: &Answer) {
@@ -124,7 +178,7 @@ pub(crate) struct ReturnsArgs {
 
 impl Call for GetJid {
     const NAME: &'static str = "get_jid";
-    const DOC: &'static str = "Return the returns of a job by minion";
+    const DOC: &'static str = "Return the returns of a job by minion: all of them, of up to 1 GiB";
     const APPLIES: &'static [Limit] = OF_JOBS;
     type Scope = Limited;
     type Args<'a> = ReturnsArgs;
@@ -134,14 +188,11 @@ impl Call for GetJid {
 impl Run for GetJid {
     fn run(ctx: &In<'_, Self>, args: ReturnsArgs) -> Result<Stored, CallError> {
         let job = job_of(ctx, &args.jid.0, args.confirmed)?;
-        let answers: Vec<_> = job.cached().collect();
-
-        let mut w = Writer::new();
-        w.map(answers.len());
-        for (minion, answer) in answers {
+        let mut returns = ReturnsMap::default();
+        returns.add(ctx, (&job, &job.cached()), |w, answer| {
             if args.full {
-                whole_return(w.str(minion), answer);
-                continue;
+                whole_return(w, answer);
+                return;
             }
             // A single pass over the return, which can be long. The first of equal keys counts.
             let mut kept: [(&str, Option<&[u8]>); 4] =
@@ -155,7 +206,7 @@ impl Run for GetJid {
 
             let bus_only = answer.is_bus_only();
             let known = kept.iter().filter(|(_, value)| value.is_some()).count();
-            w.str(minion).map(known + usize::from(bus_only));
+            w.map(known + usize::from(bus_only));
 
             for (key, value) in kept {
                 if let Some(value) = value {
@@ -166,8 +217,8 @@ impl Run for GetJid {
             if bus_only {
                 w.str(BUS_ONLY).bool(true);
             }
-        }
-        Ok(Stored::Packed(w.into_bytes()))
+        })?;
+        Ok(Stored::Packed(returns.into_bytes()))
     }
 }
 
@@ -258,8 +309,7 @@ impl Backwards {
     fn into_bytes(mut self) -> Vec<u8> {
         let mut head = Writer::new();
         head.map(self.pairs);
-        // Room for the map header, and for the frame header, which the socket puts in front.
-        self.bytes.reserve(5 + ANSWER_HEAD_BYTES_MAX);
+        self.bytes.reserve(MAP_HEAD_BYTES);
 
         self.bytes.extend(head.into_bytes().iter().rev());
         self.bytes.reverse();
@@ -414,22 +464,13 @@ fn full_returns(
         by_job.entry(jid).or_default().push(minion);
     }
 
-    let mut found = BTreeMap::new();
+    let mut returns = ReturnsMap::default();
     for (jid, minions) in by_job {
-        let mut job = job_of(ctx, &jid, confirmed)?;
-        for minion in minions {
-            if let Some(answer) = job.answers.remove(&minion) {
-                found.insert(minion, answer);
-            }
-        }
+        let job = job_of(ctx, &jid, confirmed)?;
+        let minions: Vec<&str> = minions.iter().map(String::as_str).collect();
+        returns.add(ctx, (&job, &minions), whole_return)?;
     }
-
-    let mut w = Writer::new();
-    w.map(found.len());
-    for (minion, answer) in &found {
-        whole_return(w.str(minion), answer);
-    }
-    Ok(Stored::Packed(w.into_bytes()))
+    Ok(Stored::Packed(returns.into_bytes()))
 }
 
 /// `get_minions`.

@@ -152,7 +152,7 @@ fn of_job(
         .iter()
         .filter(|(id, answer)| answer.failed() && wanted(id));
     let ids: Vec<&str> = failed_minions.map(|(id, _)| id.as_str()).collect();
-    jobs::each_answer(ctx, jid, &ids, |answer| {
+    jobs::each_answer(ctx, &job, &ids, |answer| {
         let entry = &answer.entry;
         let found = jobs::failures_of(answer);
         groups.add(

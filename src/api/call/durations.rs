@@ -83,7 +83,7 @@ impl Run for OfJob {
             .collect();
         let named: Arc<str> = jid.as_str().into();
         let mut spreads: HashMap<(Arc<str>, Arc<str>), Spread> = HashMap::new();
-        jobs::each_answer(ctx, &jid, &ids, |answer| {
+        jobs::each_answer(ctx, &job, &ids, |answer| {
             let minion: Arc<str> = answer.entry.minion.as_str().into();
             for state in answer.states() {
                 let Some(ms) = state.duration else {

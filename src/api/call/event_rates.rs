@@ -130,6 +130,7 @@ mod tests {
             fun: String::new(),
             retcode: 0,
             body: Vec::new(),
+            unread: 0,
         }
     }
 

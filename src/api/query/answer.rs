@@ -1,5 +1,6 @@
 //! The answer of one minion. [`Outcome`] says whether it failed; the columns of the entry have it.
 
+use super::parts::Extent;
 use crate::model::Flags;
 use crate::store::StoredEntry;
 use crate::wire::msgpack;
@@ -16,6 +17,8 @@ pub(crate) struct Answer {
     pub(crate) duplicates: u64,
     /// The first differing answers, in the order of the log.
     pub(crate) others: Vec<StoredEntry>,
+    /// All returns of the minion in the log.
+    pub(super) extent: Extent,
     /// It came from a peer whose history is here, in which no call confirmed it: see [`Answer::peer`].
     pub(super) is_settled: bool,
 }
@@ -28,12 +31,20 @@ pub(super) fn names_jobs(entry: &StoredEntry) -> bool {
 
 impl Answer {
     pub(super) fn new(entry: StoredEntry) -> Self {
+        let extent = Extent::new(entry.seq, entry.body_len());
         Self {
             entry,
+            extent,
             duplicates: 0,
             others: Vec::new(),
             is_settled: false,
         }
+    }
+
+    /// Leaves the content out.
+    pub(super) fn leave_bodies(&mut self) {
+        self.entry.leave_body();
+        self.others.iter_mut().for_each(StoredEntry::leave_body);
     }
 
     /// A value of the return's map, as msgpack.

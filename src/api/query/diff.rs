@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::answer::Answer;
 use super::job::Job;
 use super::jobs::{JobFilter, PageLimits, jobs_before};
+use super::others::Others;
 use crate::base::limits::{LIST_JOBS_READ, PREVIOUS_JOBS_SEEN};
 use crate::base::named::named;
 use crate::store::{JobSummary, StoreError, StoreView};
@@ -249,9 +250,14 @@ fn first_with_args_of<'a>(
 
 /// The arguments in the first return that has any.
 fn args_of_returns(store: &StoreView, jid: &str) -> Result<Option<Vec<u8>>, StoreError> {
-    let job = Job::read(store, jid)?.unwrap_or_default();
-    let args = |answer: &Answer| answer.outcome().fun_args.map(<[u8]>::to_vec);
-    Ok(job.answers.values().find_map(args))
+    let job = Job::read_heads(store, jid)?.unwrap_or_default();
+    let minions: Vec<&str> = job.answers.keys().map(String::as_str).collect();
+    let mut found = None;
+    job.any_answer(store, &Others::default(), &minions, |answer| {
+        found = answer.outcome().fun_args.map(<[u8]>::to_vec);
+        found.is_some()
+    })?;
+    Ok(found)
 }
 
 /// The arguments in a result, without the jid that every orchestration adds.

@@ -29,6 +29,7 @@ use std::time::Duration;
 use memchr::memmem;
 
 use super::answer::{Answer, is_bus_only, is_of_peer, names_jobs, same};
+use super::parts::Parts;
 use crate::base::clock::Micros;
 use crate::base::limits::{ANSWERS_DIFFERING_SHOWN, PUBLISHES_DIFFERING_MAX};
 use crate::model::Kind;
@@ -75,7 +76,9 @@ pub(crate) struct Job {
     /// The publishes, and the events about them: of each of the two kinds those that differ.
     publishes: Vec<StoredEntry>,
     /// True if only returns from a returner call are answers.
-    confirmed_only: bool,
+    pub(super) confirmed_only: bool,
+    /// The minion of which a return is the load.
+    load_minion: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,30 +101,52 @@ pub(crate) struct Totals {
 }
 
 impl Job {
-    /// Reads a job; `None` if it has no entries.
-    pub(crate) fn read(store: &StoreView, jid: &str) -> Result<Option<Self>, StoreError> {
-        Ok(Self::of(store.job_entries(jid)?))
-    }
-
-    /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence
-    /// of an answer and its failure are known, but not its content, nor whether later answers differ.
-    pub(crate) fn read_of(
-        store: &StoreView,
-        jid: &str,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<Option<Self>, StoreError> {
-        let wanted = |e: &StoredEntry| e.kind != Kind::Return || names_jobs(e) || wanted(&e.minion);
+    /// Reads a job without the bodies of its returns; `None` if it has no entries. The existence of an answer and its failure are known,
+    /// but not its content, nor whether later answers differ: [`Job::answers_of`] reads that.
+    pub(crate) fn read_heads(store: &StoreView, jid: &str) -> Result<Option<Self>, StoreError> {
+        let wanted = |e: &StoredEntry| e.kind != Kind::Return || names_jobs(e);
         Ok(Self::of(store.job_entries_with(jid, wanted)?))
     }
 
-    /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers
-    /// and failures are known, but not their content.
+    /// As [`Job::read_heads`], but if a return is the best load, that is known as well.
     pub(crate) fn read_load(store: &StoreView, jid: &str) -> Result<Option<Self>, StoreError> {
-        let job = Self::read_of(store, jid, |_| false)?;
-        match job {
-            Some(job) if job.load_rank <= rank(Kind::Return) => Self::read(store, jid),
-            job => Ok(job),
+        let mut job = Self::read_heads(store, jid)?;
+        if let Some(job) = job
+            .as_mut()
+            .filter(|job| job.load_rank <= rank(Kind::Return))
+        {
+            job.learn_returns(store)?;
         }
+        Ok(job)
+    }
+
+    /// Takes from the returns what a publish would say.
+    fn learn_returns(&mut self, store: &StoreView) -> Result<(), StoreError> {
+        // By syndics; without their content no return has named its minion yet.
+        let named = self.minions.clone().unwrap_or_default();
+        let minions = self.answered_in_order().into_iter().map(str::to_owned);
+        let minions: Vec<String> = minions.collect();
+        let mut parts = Parts::of_all(&minions);
+        while let Some(part) = parts.next(|id| self.bytes_of(id)) {
+            let part: Vec<&str> = part.iter().map(String::as_str).collect();
+            let mut read = self.part(store, &part)?;
+            if part.contains(&self.load_minion.as_str()) {
+                self.load = read.load;
+            }
+            if let Some(mut minions) = read.minions {
+                self.minions.get_or_insert_default().append(&mut minions);
+            }
+            read.self_named.retain(|id| !named.contains(id));
+            self.self_named.append(&mut read.self_named);
+
+            for (minion, mut answer) in read.answers {
+                if !names_jobs(&answer.entry) {
+                    answer.leave_bodies();
+                }
+                self.answers.insert(minion, answer);
+            }
+        }
+        Ok(())
     }
 
     /// Assembles a job from its entries.
@@ -136,6 +161,8 @@ impl Job {
     /// through the extension.
     pub(super) fn of_part(mut entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
         let jid = entries.first()?.jid.clone();
+        #[cfg(test)]
+        super::parts::held::note(&jid, &entries);
         // Mostly sorted already, because entries arrive in the order of their timestamps.
         entries.sort_by(|one, other| order(one).cmp(&order(other)));
 
@@ -207,6 +234,7 @@ impl Job {
             self.load_rank = rank;
             self.load = load_of(entry.kind, &entry.body).to_vec();
             self.origin.clone_from(&entry.origin);
+            self.load_minion.clone_from(&entry.minion);
         }
 
         match entry.kind {
@@ -361,6 +389,7 @@ impl Job {
     }
 
     fn answered(&mut self, entry: StoredEntry) {
+        let (seq, bytes) = (entry.seq, entry.body_len());
         let Some(known) = self.answers.get_mut(&entry.minion) else {
             // The result of an orchestration names its parent. One that any program may have fired
             // does not count.
@@ -372,6 +401,7 @@ impl Job {
                 .insert(entry.minion.clone(), Answer::new(entry));
             return;
         };
+        known.extent.add(seq, bytes);
 
         let [old, new] =
             [&known.entry, &entry].map(|entry| Precedence::of_entry(entry, self.confirmed_only));
@@ -399,9 +429,12 @@ impl Job {
         }
     }
 
-    /// Answers for the job cache: none for a job with `nocache`.
-    pub(crate) fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
-        self.answers.iter().filter(|_| !self.nocache)
+    /// The minions with an answer for the job cache, in the order of the log: none for a job with `nocache`.
+    pub(crate) fn cached(&self) -> Vec<&str> {
+        if self.nocache {
+            return Vec::new();
+        }
+        self.answered_in_order()
     }
 
     /// True if the job is known to have been sent to other minions only.
@@ -567,6 +600,7 @@ fn parent_in_event(entry: &StoredEntry) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parts::Extent;
     use super::*;
     use crate::model::{Flags, SeqNo, Source};
     use msgpack::Writer;
@@ -587,6 +621,7 @@ mod tests {
             fun: String::new(),
             retcode: 0,
             body,
+            unread: 0,
         }
     }
 
@@ -1048,6 +1083,9 @@ mod tests {
             ..entry.clone()
         };
         let mut job = Job::of((1..).zip(entries).map(number).collect()).unwrap();
+        for answer in job.answers.values_mut() {
+            answer.extent = Extent::new(SeqNo(0), 0);
+        }
         let of_answers = job.answers.values_mut();
         let of_answers =
             of_answers.flat_map(|a| std::iter::once(&mut a.entry).chain(&mut a.others));
@@ -1261,6 +1299,6 @@ mod tests {
             entry(2, Kind::Return, "web1", answer("x")),
         ])
         .unwrap();
-        assert_eq!((job.cached().count(), job.answers.len()), (0, 1));
+        assert_eq!((job.cached().len(), job.answers.len()), (0, 1));
     }
 }

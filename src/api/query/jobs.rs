@@ -125,11 +125,12 @@ impl JobResult {
         others: &Others,
         (jid, minions): (&str, &Glob),
     ) -> Result<bool, StoreError> {
-        // Only what a state changed is in the body.
-        let with_body = self == Self::Changed;
-        let Some(mut job) = Job::read_of(store, jid, |id| with_body && minions.matches(id))? else {
+        let Some(mut job) = Job::read_heads(store, jid)? else {
             return Ok(false);
         };
+        if self == Self::Changed {
+            return has_changed(store, others, &job, |id| minions.matches(id));
+        }
         others.judge(store, &mut job)?;
 
         let mut answers = job
@@ -140,7 +141,7 @@ impl JobResult {
         Ok(match self {
             Self::Failed => answers.any(Answer::failed),
             Self::Succeeded => answers.any(|answer| !answer.failed()),
-            Self::Changed => answers.any(|a| a.states().iter().any(StateRow::changed)),
+            Self::Changed => false,
             Self::Missing => job.missing().iter().any(|id| minions.matches(id)),
             Self::Unknown => job.unknown.keys().any(|id| minions.matches(id)),
         })
@@ -154,12 +155,10 @@ impl JobResult {
     ) -> Result<bool, StoreError> {
         // Only the bodies of returns tell what changed. The other results are known without them.
         if self == Self::Changed {
-            let changed = |job: &Job| {
-                job.answers
-                    .values()
-                    .any(|a| a.states().iter().any(StateRow::changed))
+            return match Job::read_heads(store, &row.jid)? {
+                Some(job) => has_changed(store, others, &job, |_| true),
+                None => Ok(false),
             };
-            return Ok(Job::read(store, &row.jid)?.is_some_and(|job| changed(&job)));
         }
 
         let Some(mut job) = Job::read_load(store, &row.jid)? else {
@@ -176,6 +175,20 @@ impl JobResult {
             _ => !job.answers.is_empty() && !missing() && job.unknown.is_empty() && !failed(),
         })
     }
+}
+
+/// Whether a state of such a minion changed something.
+fn has_changed(
+    store: &StoreView,
+    others: &Others,
+    job: &Job,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<bool, StoreError> {
+    let mut minions = job.answered_in_order();
+    minions.retain(|id| is_meant(id));
+    job.any_answer(store, others, &minions, |answer| {
+        answer.states().iter().any(StateRow::changed)
+    })
 }
 
 #[derive(Debug, Clone)]

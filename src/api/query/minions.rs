@@ -15,11 +15,12 @@ use super::counts::StateCounts;
 use super::digest::{DAY_US, DigestView, RunRow};
 use super::job::Job;
 use super::others::Others;
+use super::parts::{Answers, Parts};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     LIST_BYTES_MAX, MINION_CHANGE_DAYS, MINION_CHANGES_SHOWN, MINION_RESULT_DAYS,
     MINION_RESULTS_SHOWN, MINION_STATES_SHOWN, MINION_TIMELINE, MINIONS_ENTRIES_CHECKED,
-    MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
+    MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES,
 };
 use crate::base::named::named;
 use crate::model::{EventFilter, Flags};
@@ -350,23 +351,24 @@ fn read_states(
 
     let (mut bytes, mut unread) = (0, 0);
     for (jid, of_job) in by_jid {
-        // One part at a time, because the returns of a large job may not fit in memory together.
-        for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
-            let ids: BTreeSet<&str> = part
-                .iter()
-                .filter_map(|n| rows.get(*n))
-                .map(|(id, _)| id.as_str())
-                .collect();
-            // Beyond the limit only the outcome is read, from the columns of the entry.
-            let with_states = bytes < MINIONS_STATE_BYTES;
-
-            let job = Job::read_of(store, &jid, |id| with_states && ids.contains(id))?;
+        let Some(job) = Job::read_heads(store, &jid)? else {
+            continue;
+        };
+        let mut parts = Parts::of_all(&of_job);
+        while let Some(part) = parts.next(|n| rows.get(*n).map_or(0, |(id, _)| job.bytes_of(id))) {
+            // Beyond the limit only the outcome is known, from the columns of the entry.
+            let mut read = Answers::new();
+            if bytes < MINIONS_STATE_BYTES {
+                let ids = part.iter().filter_map(|n| rows.get(*n));
+                let ids: Vec<&str> = ids.map(|(id, _)| id.as_str()).collect();
+                read = job.answers_of(store, &Others::default(), &ids)?;
+            }
 
             for n in part {
                 let Some((id, run)) = rows.get_mut(*n) else {
                     continue;
                 };
-                let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
+                let Some(answer) = read.get(id).or_else(|| job.answers.get(id)) else {
                     continue;
                 };
 
@@ -431,7 +433,7 @@ fn failed_highstates(
     for (jid, minions) in by_jid {
         let job = match jobs.remove(jid) {
             Some(job) => Job::of_part(job.returns, job.is_cached),
-            None => Job::read_of(store, jid, |_| false)?,
+            None => Job::read_heads(store, jid)?,
         };
 
         let has_failed = |id: &&str| {
@@ -572,8 +574,9 @@ fn changes_of(
             break;
         }
 
-        let job = Job::read_of(store, &run.jid, |minion| minion == id)?;
-        let Some(answer) = job.as_ref().and_then(|job| job.answers.get(id)) else {
+        let job = Job::read_heads(store, &run.jid)?.unwrap_or_default();
+        let read = job.answers_of(store, &Others::default(), &[id])?;
+        let Some(answer) = read.get(id) else {
             continue;
         };
 

@@ -190,7 +190,7 @@ fn busy<'a>(
 
     let mut busy = BTreeSet::new();
     for (jid, minions) in asked {
-        let Some(job) = Job::read_of(store, &jid, |id| minions.contains(id))? else {
+        let Some(job) = Job::read_load(store, &jid)? else {
             continue;
         };
         // Which job was asked for: the first argument.
@@ -198,13 +198,17 @@ fn busy<'a>(
         let about = msgpack::elements(args.unwrap_or_default())
             .next()
             .and_then(id_text);
-        for id in minions {
-            let runs = job.answers.get(id).and_then(|answer| answer.get("return"));
-            let is_about = about.as_deref() == missing.get(id).copied();
-            if is_about && runs.is_some_and(|runs| !is_empty(runs)) {
-                busy.insert(id);
+        let is_about = |id: &&str| about.as_deref() == missing.get(id).copied();
+        let minions: Vec<&str> = minions.into_iter().filter(is_about).collect();
+        job.each_answer(store, &Others::default(), &minions, |answer| {
+            let is_running = answer.get("return").is_some_and(|runs| !is_empty(runs));
+            if let Some((id, _)) = missing
+                .get_key_value(&*answer.entry.minion)
+                .filter(|_| is_running)
+            {
+                busy.insert(*id);
             }
-        }
+        })?;
     }
     Ok(busy)
 }

@@ -17,6 +17,7 @@ mod mask;
 mod minions;
 mod missing;
 mod others;
+mod parts;
 mod progress;
 
 pub(crate) use answer::Answer;
@@ -40,4 +41,7 @@ pub(crate) use missing::{
     MissingGroup, MissingMinion, Silence, missing_by_silence, missing_lately,
 };
 pub(crate) use others::Others;
+#[cfg(test)]
+pub(crate) use parts::held;
+pub(crate) use parts::{Answers, Parts};
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::api::query::{JobFilter, PageLimits, jobs_before};
+use crate::api::query::{JobFilter, PageLimits, held, jobs_before};
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::LIST_BYTES_MAX;
+use crate::base::limits::{LIST_BYTES_MAX, PART_BYTES};
 use crate::cli::in_process::{LISTENER, cli, document, stderr, stdout, text, token};
 use crate::cluster::peers::{Beat, Mark};
 use crate::daemon::in_process::{Cellar, address, get, map, wait_for};
@@ -570,6 +570,94 @@ fn a_page_of_jobs_ends_at_its_bytes_and_the_next_one_continues() {
         (found, more, next),
         (vec![jids[0].to_owned()], Some(false), Value::Nil)
     );
+}
+
+#[test]
+fn of_the_returns_of_a_large_job_only_a_part_is_in_memory_at_a_time() {
+    let cellar = Cellar::start();
+    let comment = "x".repeat(PART_BYTES / 4);
+    let jids = ["20261121054728515253", "20261121064728515253"];
+    let minions = ["web1", "web2", "web3", "web4", "web5", "web6"];
+    let answer = |jid: &str, fun: &str| {
+        for (n, minion) in minions.iter().enumerate() {
+            let changed = n == 5;
+            let changes = if changed {
+                json!({"nginx": true})
+            } else {
+                json!({})
+            };
+            let states = json!({
+                "service_|-nginx_|-nginx_|-running": state(1, n != 4, &changes, &comment),
+            });
+            cellar.answer(jid, minion, fun, &states, i64::from(n == 4));
+        }
+    };
+    // The second one is known by its returns only.
+    cellar.publish(jids[0], "state.apply", &minions);
+    jids.map(|jid| answer(jid, "state.apply"));
+    let is_bounded = |asked: &str| {
+        for jid in jids {
+            let held = held::most(jid);
+            assert!((1..=PART_BYTES).contains(&held), "{asked}: {jid} {held}");
+        }
+    };
+
+    let both = || listed(&cellar, &[]).len();
+    assert_eq!(both(), 2);
+    is_bounded("jobs list");
+    for flags in [
+        &["--result", "changed"][..],
+        &["--minion", "web*"],
+        &["--result", "failed"],
+    ] {
+        assert_eq!(listed(&cellar, flags), [jids[1], jids[0]], "{flags:?}");
+    }
+    let of_minion = |minion| listed(&cellar, &["--result", "changed", "--minion", minion]).len();
+    assert_eq!((of_minion("web6"), of_minion("web[1-5]")), (2, 0));
+    is_bounded("jobs list --result changed");
+
+    for jid in jids {
+        for call in [
+            "get_jid",
+            "job_show",
+            "job_states",
+            "job_strip",
+            "job_durations",
+        ] {
+            cellar.ask(call, vec![("jid", jid.into())]);
+            is_bounded(call);
+        }
+        let returns = cellar.ask("get_jid", vec![("jid", jid.into()), ("full", true.into())]);
+        let mut named: Vec<_> = returns
+            .as_map()
+            .unwrap()
+            .iter()
+            .map(|(id, _)| id.as_str().unwrap())
+            .collect();
+        named.sort_unstable();
+        assert_eq!(named, minions);
+        let totals = cellar.ask("causes", vec![("jid", jid.into())]);
+        assert_eq!(totals["causes"][0]["count"], 1.into());
+        is_bounded("causes");
+    }
+    let diff = vec![
+        ("jid", jids[1].into()),
+        ("with", jids[0].into()),
+        ("totals", true.into()),
+    ];
+    let diff = cellar.ask("job_diff", diff);
+    assert_eq!(
+        (&diff["totals"]["same"], &diff["same"]),
+        (&6.into(), &6.into())
+    );
+    is_bounded("job_diff");
+    let all = cellar.ask(
+        "get_fun",
+        vec![("fun", "state.apply".into()), ("full", true.into())],
+    );
+    assert_eq!(all.as_map().unwrap().len(), 6);
+    cellar.ask("minions_list", vec![]);
+    is_bounded("minions_list");
 }
 
 #[test]

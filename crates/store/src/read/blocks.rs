@@ -91,15 +91,15 @@ impl BlockReader {
             .copied())
     }
 
-    /// Whether every entry of a block comes before `from`.
-    pub(crate) fn ends_before(
+    /// Whether a block may have entries with numbers in `from..upto`.
+    pub(crate) fn touches(
         &self,
         segment: &Arc<Segment>,
         number: u32,
-        from: SeqNo,
+        (from, upto): (SeqNo, SeqNo),
     ) -> Result<bool, StoreError> {
         let meta = self.meta(segment, number)?;
-        Ok(meta.is_some_and(|meta| meta.last_seq < from))
+        Ok(meta.is_some_and(|meta| meta.last_seq >= from && meta.first_seq < upto))
     }
 
     /// As [`BlockReader::block`], but a block that is not cached stays so: blocks that are read
@@ -224,6 +224,7 @@ impl BlockReader {
         let body = self.body(segment, rows, at)?.to_vec();
         Some(StoredEntry {
             body,
+            unread: 0,
             ..without_body(rows, at, rows.jid(at), true)
         })
     }

@@ -148,6 +148,7 @@ impl LogReader {
             |segment, rows, row, body| {
                 let entry = StoredEntry {
                     body: body.to_vec(),
+                    unread: 0,
                     ..without_body(rows, row, rows.jid(row), true)
                 };
                 let len = entry.tag.len() + entry.body.len();

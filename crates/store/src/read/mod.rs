@@ -34,6 +34,7 @@ use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, SegmentMetadata, Totals};
 use super::segment::Segment;
 use crate::index::job_summary::JobSummary;
+use crate::log::block::Rows;
 use crate::read::allowed::AllowedCache;
 use crate::read::blocks::BlockReader;
 use crate::read::scan::{Backwards, Search};
@@ -60,6 +61,35 @@ pub struct EventPage {
     pub too_costly: Option<(SeqNo, TooCostly)>,
     /// Amounts examined; of the events of a job, which have an index, those that the limits needed.
     pub stats: ScanStats,
+}
+
+/// Tells which rows of a block are entries of a job.
+struct OfJob<'a> {
+    jid: &'a str,
+    key: JidKey,
+    /// A jid derived from a time equals its key; keys of other jids may collide.
+    is_plain_key: bool,
+}
+
+impl<'a> OfJob<'a> {
+    fn new(jid: &'a str) -> Self {
+        let key = JidKey::of(jid);
+        let is_plain_key = key.text().as_deref() == Some(jid);
+        Self {
+            jid,
+            key,
+            is_plain_key,
+        }
+    }
+
+    fn has(&self, rows: Rows<'_>, at: usize) -> bool {
+        at < rows.len()
+            && if self.is_plain_key {
+                rows.jid_key(at) == Some(self.key)
+            } else {
+                rows.jid(at) == self.jid
+            }
+    }
 }
 
 /// A segment, and the positions of a job's entries in it.
@@ -145,22 +175,23 @@ impl LogReader {
         wanted: impl Fn(&StoredEntry) -> bool,
         tags: impl Fn(Kind) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
-        with_same_numbers(|| self.entries_at(self.job_places(jid)?, jid, from, &wanted, &tags))
+        let read = || {
+            let places = self.job_places(jid)?;
+            self.entries_at(places, (jid, from), &wanted, &tags, Some)
+        };
+        with_same_numbers(read)
     }
 
-    /// As [`LogReader::entries_of`], of the entries at these places.
+    /// As [`LogReader::entries_of`], of the entries at these places, each as `keep` leaves it.
     fn entries_at(
         &self,
         places: Vec<EntriesIn>,
-        jid: &str,
-        from: SeqNo,
+        (jid, from): (&str, SeqNo),
         wanted: impl Fn(&StoredEntry) -> bool,
         tags: impl Fn(Kind) -> bool,
+        keep: impl Fn(StoredEntry) -> Option<StoredEntry>,
     ) -> Result<Vec<StoredEntry>, StoreError> {
-        let key = JidKey::of(jid);
-        // A jid derived from a time equals its key; keys of other jids may collide.
-        let is_plain_key = key.text().as_deref() == Some(jid);
-
+        let of_job = OfJob::new(jid);
         let mut found = Vec::new();
         for (segment, positions) in places {
             for of_block in positions.chunk_by(|a, b| a.block == b.block) {
@@ -168,7 +199,8 @@ impl LogReader {
                     continue;
                 };
                 // Known from the index, without reading the block.
-                if from > SeqNo::FIRST && self.blocks.ends_before(&segment, position.block, from)? {
+                let range = (from, SeqNo(u64::MAX));
+                if from > SeqNo::FIRST && !self.blocks.touches(&segment, position.block, range)? {
                     continue;
                 }
                 // Unreadable blocks are noted where they are read. The rest of the job is worth
@@ -181,29 +213,86 @@ impl LogReader {
                 // Checked although the index named the row: keys may collide, and the index may be
                 // of another version of the log.
                 for at in of_block.iter().map(|position| usize::from(position.at)) {
-                    let is_of_job = at < rows.len()
-                        && rows.seq(at) >= from
-                        && if is_plain_key {
-                            rows.jid_key(at) == Some(key)
-                        } else {
-                            rows.jid(at) == jid
-                        };
-                    if is_of_job {
+                    if of_job.has(rows, at) && rows.seq(at) >= from {
                         let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
                         if wanted(&entry) {
                             // As an unreadable block: noted, and the rest is worth having.
                             let Some(body) = self.blocks.body(&segment, rows, at) else {
                                 continue;
                             };
-                            entry.body = body.to_vec();
+                            entry.set_body(body);
                         }
-                        found.push(entry);
+                        found.extend(keep(entry));
                     }
                 }
             }
         }
 
         // Segments of several classes were read one after the other.
+        found.sort_by_key(|entry| entry.seq);
+        Ok(found)
+    }
+
+    /// The returns of a job by the minions that `wanted` selects, with sequence numbers in `from..upto`. Of blocks with other entries
+    /// only, at most the heads are read: a large job is read in many parts.
+    pub(crate) fn returns_between(
+        &self,
+        jid: &str,
+        range: (SeqNo, SeqNo),
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        with_same_numbers(|| self.returns_at(self.job_places(jid)?, (jid, range), &wanted, Some))
+    }
+
+    /// As [`LogReader::returns_between`], of the entries at these places, each as `keep` leaves it.
+    fn returns_at(
+        &self,
+        places: Vec<EntriesIn>,
+        (jid, (from, upto)): (&str, (SeqNo, SeqNo)),
+        wanted: impl Fn(&str) -> bool,
+        keep: impl Fn(StoredEntry) -> Option<StoredEntry>,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        let of_job = OfJob::new(jid);
+        let is_meant = |rows: Rows<'_>, at: usize| {
+            of_job.has(rows, at)
+                && rows.kind(at) == Kind::Return
+                && (from..upto).contains(&rows.seq(at))
+                && wanted(rows.minion(at))
+        };
+
+        let mut found = Vec::new();
+        for (segment, positions) in places {
+            for of_block in positions.chunk_by(|a, b| a.block == b.block) {
+                let Some(position) = of_block.first() else {
+                    continue;
+                };
+                if !self
+                    .blocks
+                    .touches(&segment, position.block, (from, upto))?
+                {
+                    continue;
+                }
+                let ats = || of_block.iter().map(|position| usize::from(position.at));
+                let head = self.blocks.head(&segment, position.block)?;
+                if !head.is_some_and(|head| ats().any(|at| is_meant(head.rows(), at))) {
+                    continue;
+                }
+
+                let Some(view) = self.blocks.block(&segment, position.block)? else {
+                    continue;
+                };
+                let rows = view.rows();
+                for at in ats().filter(|at| is_meant(rows, *at)) {
+                    // As an unreadable block: noted, and the rest is worth having.
+                    let Some(body) = self.blocks.body(&segment, rows, at) else {
+                        continue;
+                    };
+                    let mut entry = without_body(rows, at, jid.to_owned(), false);
+                    entry.set_body(body);
+                    found.extend(keep(entry));
+                }
+            }
+        }
         found.sort_by_key(|entry| entry.seq);
         Ok(found)
     }

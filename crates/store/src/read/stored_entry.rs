@@ -33,9 +33,28 @@ pub struct StoredEntry {
     pub retcode: i64,
     /// Body, byte for byte as its master fired it.
     pub body: Vec<u8>,
+    /// Bytes of its body in the log if `body` was left out, else 0.
+    pub unread: usize,
 }
 
 impl StoredEntry {
+    /// Bytes of its body in the log.
+    pub fn body_len(&self) -> usize {
+        self.body.len() + self.unread
+    }
+
+    /// Takes its body.
+    pub(super) fn set_body(&mut self, body: &[u8]) {
+        self.body = body.to_vec();
+        self.unread = 0;
+    }
+
+    /// Leaves its body out, and keeps the length.
+    pub fn leave_body(&mut self) {
+        self.unread = self.body_len();
+        self.body = Vec::new();
+    }
+
     /// Takes the parts that redaction has changed.
     pub fn replace(&mut self, parts: Replaced) {
         if let Some(body) = parts.body {
@@ -89,5 +108,6 @@ pub(super) fn without_body(
         fun: rows.fun(at).to_owned(),
         retcode: rows.retcode(at),
         body: Vec::new(),
+        unread: rows.body_len(at),
     }
 }

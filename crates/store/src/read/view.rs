@@ -264,26 +264,57 @@ impl StoreView {
         wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
         // Loads are always wanted: which minions they name decides whether the job exists.
-        let wanted = |entry: &StoredEntry| match entry.kind {
+        let needed = |entry: &StoredEntry| match entry.kind {
             Kind::Load | Kind::ReturnLoad | Kind::JobNew | Kind::Minions => true,
-            // The body of a return of several functions names them.
             Kind::Return => {
-                let is_unknown = entry.fun.is_empty() && self.limits.functions.is_some();
-                self.limits.allow_minion(&entry.minion) && (is_unknown || wanted(entry))
+                self.limits.allow_minion(&entry.minion)
+                    && (self.is_undecided(entry) || wanted(entry))
             }
             _ => wanted(entry),
         };
+        let keep = |entry: StoredEntry| {
+            let mut entry = self.allowed(entry)?;
+            // It was needed only to decide that.
+            if entry.kind == Kind::Return && !wanted(&entry) {
+                entry.leave_body();
+            }
+            Some(entry)
+        };
 
-        let of_job = self
+        let tags = |kind| kind == Kind::Event;
+        let entries = self
             .log
-            .entries_at(places, jid, from, wanted, |kind| kind == Kind::Event)?;
-        let allowed = of_job.into_iter().filter_map(|entry| self.allowed(entry));
-        let entries: Vec<_> = allowed.collect();
+            .entries_at(places, (jid, from), needed, tags, keep)?;
 
         // A job of which nothing is left must look like one that was never stored. What follows from entries before `from` was decided by
         // [`StoreView::known_places`].
         let exists = from > SeqNo::FIRST || self.has_subject(&entries);
         Ok(if exists { entries } else { Vec::new() })
+    }
+
+    /// Whether only its body tells if the reader may know a return: that of several functions names them.
+    fn is_undecided(&self, entry: &StoredEntry) -> bool {
+        entry.fun.is_empty() && self.limits.functions.is_some()
+    }
+
+    /// As [`LogReader::returns_between`].
+    pub fn returns_between(
+        &self,
+        jid: &str,
+        range: (SeqNo, SeqNo),
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<StoredEntry>, StoreError> {
+        if !self.hides_jobs() {
+            return self.log.returns_between(jid, range, wanted);
+        }
+        with_same_numbers(|| {
+            let Some(places) = self.known_places(jid)? else {
+                return Ok(Vec::new());
+            };
+            let wanted = |minion: &str| self.limits.allow_minion(minion) && wanted(minion);
+            let keep = |entry| self.allowed(entry);
+            self.log.returns_at(places, (jid, range), wanted, keep)
+        })
     }
 
     /// Where the entries of a job are that the reader may know; `None` without any. The same data
@@ -466,7 +497,7 @@ impl StoreView {
         let with_tag = kind == Kind::Event && self.limits.tags.is_some();
         let mut entry = without_body(rows, at, String::new(), with_tag);
         if kind != Kind::Event {
-            entry.body = self.log.blocks.body(segment, rows, at)?.to_vec();
+            entry.set_body(self.log.blocks.body(segment, rows, at)?);
         }
         let Some(entry) = self.allowed(entry) else {
             return nothing;
@@ -739,7 +770,7 @@ impl StoreView {
                 return;
             };
             let mut entry = without_body(rows, at, one.jid.to_owned(), false);
-            entry.body = body.to_vec();
+            entry.set_body(body);
             if let Some(entry) = self.allowed(entry) {
                 job.arrived(entry.at);
                 job.others.push(entry);

@@ -306,6 +306,41 @@ fn a_search_for_a_hidden_job_does_what_one_for_an_absent_job_does() {
     });
 }
 
+/// The returns of a job are the same in parts, and their lengths are known without them.
+fn check_returns(view: &StoreView, jid: &str, entries: &[StoredEntry]) {
+    let all = (SeqNo::FIRST, SeqNo(u64::MAX));
+    let of_minion = entries.iter().map(|entry| entry.minion.as_str());
+    let of_minion = of_minion.map(|minion| (minion, all));
+    let of_number = entries
+        .iter()
+        .map(|entry| ("", (entry.seq, entry.seq.next())));
+    for (minion, (from, upto)) in of_minion.chain(of_number).chain([("", all)]) {
+        let is_meant = |entry: &&StoredEntry| {
+            entry.kind == Kind::Return
+                && (minion.is_empty() || entry.minion == minion)
+                && (from..upto).contains(&entry.seq)
+        };
+        let expected = entries.iter().filter(is_meant).map(|entry| StoredEntry {
+            tag: Vec::new(),
+            ..entry.clone()
+        });
+        let is_wanted = |id: &str| minion.is_empty() || id == minion;
+        let returns = view.returns_between(jid, (from, upto), is_wanted).unwrap();
+        assert_eq!(returns, expected.collect::<Vec<_>>(), "{jid} {minion}");
+    }
+
+    let heads = view.job_entries_with(jid, |entry| entry.kind != Kind::Return);
+    let heads = heads.unwrap();
+    assert_eq!(heads.len(), entries.len());
+    for (head, entry) in heads.iter().zip(entries) {
+        assert_eq!(head.body_len(), entry.body.len(), "{head:?}");
+        assert_eq!(
+            head.body.is_empty(),
+            entry.kind == Kind::Return || entry.body.is_empty()
+        );
+    }
+}
+
 /// The steps of all questions about a job, none of which knows it.
 fn steps_of_unknown(rig: &Rig, limits: &ReadLimits, jid: &str) -> u64 {
     let view = rig.store.view(Arc::new(limits.clone()));
@@ -316,6 +351,9 @@ fn steps_of_unknown(rig: &Rig, limits: &ReadLimits, jid: &str) -> u64 {
     for from in [SeqNo::FIRST, SeqNo(300)] {
         let later = view.job_entries_since(jid, from, |_| true).unwrap();
         assert_eq!(later, []);
+        let range = (from, SeqNo(u64::MAX));
+        let returns = view.returns_between(jid, range, |_| true).unwrap();
+        assert_eq!(returns, []);
     }
     work::steps() - before
 }
@@ -441,6 +479,7 @@ fn lists_what_is_allowed(rig: &Rig) {
         for (jid, early) in jids.iter().zip(early) {
             let entries = view.job_entries(jid).unwrap();
             assert_eq!(early, entries, "{text} {jid}");
+            check_returns(&view, jid, &entries);
             let expected = read::summary(&entries);
             assert_eq!(listed.remove(jid), expected, "{text} {jid}");
             assert_eq!(view.job_row(jid).unwrap(), expected, "{text} {jid}");

@@ -22,14 +22,12 @@ use super::page_rows::PageRows;
 use super::poll::{Attempt, Poll};
 use super::{Call, Cursor, In, Limited, OF_JOBS, ReadCtx, Run, Wait, failed};
 use crate::api::query::{
-    self, Answer, ArgFilter, Behind, ChangedJobs, Difference, Failure, Job, JobChanges, JobFilter,
-    JobResult, ListedJob, PageLimits, ProgressEvent, StateCounts, children, diff, failures,
-    job_changes, jobs_before, load_of, parent, previous_run, row_load, settled,
+    self, Answer, Answers, ArgFilter, Behind, ChangedJobs, Difference, Failure, Job, JobChanges,
+    JobFilter, JobResult, ListedJob, PageLimits, Parts, ProgressEvent, StateCounts, children, diff,
+    failures, job_changes, jobs_before, load_of, parent, previous_run, row_load, settled,
 };
 use crate::base::clock::Micros;
-use crate::base::limits::{
-    DIFF_MINIONS, LIST_ROWS_MAX, PAGE_MINIONS, PAGE_MINIONS_MIN, WATCH_GATHER,
-};
+use crate::base::limits::{LIST_ROWS_MAX, WATCH_GATHER};
 use crate::base::named::named;
 use crate::model::{JidKey, Limit, SeqNo};
 use crate::store::{JobSummary, StoredEntry};
@@ -272,8 +270,8 @@ impl PageArgs {
     fn walk<'a, T>(
         &'a self,
         minions: impl Iterator<Item = Place<'a>>,
-        read: impl Fn(&BTreeSet<&str>) -> Result<[Option<Job>; 2], CallError>,
-        mut rows: impl FnMut(&str, &[Option<Job>; 2]) -> (Vec<T>, usize),
+        read: impl Fn(&[&str]) -> Result<[Answers; 2], CallError>,
+        mut rows: impl FnMut(&str, [Option<&Answer>; 2]) -> (Vec<T>, usize),
     ) -> Result<(Vec<T>, Option<String>), CallError> {
         let wanted_rows = self.limit.unwrap_or(LIST_ROWS_MAX).clamp(1, LIST_ROWS_MAX);
         // An empty one is that of a client which has no cursor yet.
@@ -288,6 +286,7 @@ impl PageArgs {
             known.copied().unwrap_or(Place {
                 has_not_failed: true,
                 minion,
+                bytes: 0,
             })
         };
         let (begin, end) = (after.map(place), given(&self.upto).map(place));
@@ -301,31 +300,27 @@ impl PageArgs {
                     .as_ref()
                     .is_none_or(|only| only.contains(place.minion))
         };
-        let minions = places.iter().filter(is_meant).map(|place| place.minion);
-        let minions: Vec<&str> = minions.collect();
+        let meant: Vec<Place<'_>> = places.iter().filter(is_meant).copied().collect();
 
         let mut all = PageRows::new(wanted_rows);
         let mut last = after;
-        let mut rest = minions.as_slice();
         // A minion mostly has a row. If a filter leaves few, larger parts follow, because each part is a walk over the job's entries.
-        let mut part_max = wanted_rows.clamp(PAGE_MINIONS_MIN, PAGE_MINIONS);
-        while !rest.is_empty() {
-            // Jobs are read for a few minions at a time: the returns of a whole job may not fit
-            // into memory.
+        let mut parts = Parts::beginning_with(&meant, wanted_rows);
+        while let Some(part) = parts.next(|place| place.bytes) {
+            // Before the part is read.
             if all.is_full() {
                 return Ok((all.into_rows(), Some(last.unwrap_or_default().to_owned())));
             }
 
-            let (part, left) = rest.split_at(part_max.min(rest.len()));
-            (rest, part_max) = (left, (4 * part_max).min(PAGE_MINIONS));
-            let jobs = read(&part.iter().copied().collect())?;
-            for &minion in part {
+            let read = read_part(part, &read)?;
+            for place in part {
                 if all.is_full() {
                     return Ok((all.into_rows(), Some(last.unwrap_or_default().to_owned())));
                 }
-                let (found, size) = rows(minion, &jobs);
+                let answers = read.each_ref().map(|answers| answers.get(place.minion));
+                let (found, size) = rows(place.minion, answers);
                 all.add(found, size);
-                last = Some(minion);
+                last = Some(place.minion);
             }
         }
 
@@ -338,6 +333,8 @@ impl PageArgs {
 struct Place<'a> {
     has_not_failed: bool,
     minion: &'a str,
+    /// Bytes of the returns to read for it.
+    bytes: usize,
 }
 
 /// The minions that have answered, with their places.
@@ -345,7 +342,17 @@ fn answered(job: &Job) -> impl Iterator<Item = Place<'_>> {
     job.answers.iter().map(|(minion, answer)| Place {
         has_not_failed: !answer.failed(),
         minion,
+        bytes: job.bytes_of(minion),
     })
+}
+
+/// Reads the answers of the minions of a part.
+fn read_part(
+    part: &[Place<'_>],
+    read: impl Fn(&[&str]) -> Result<[Answers; 2], CallError>,
+) -> Result<[Answers; 2], CallError> {
+    let minions: Vec<&str> = part.iter().map(|place| place.minion).collect();
+    read(&minions)
 }
 
 /// `job_show`.
@@ -432,7 +439,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         job.parent.clone()
     };
 
-    let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
+    let read = |minions: &[&str]| Ok([answers_of(ctx, &job, minions)?, Answers::new()]);
     let without_return = result.filter(|result| result.is_without_return());
     // Whether a return failed is known without its body, so only bodies that can be shown are read.
     let may_be_meant = |place: &Place<'_>| match result {
@@ -442,8 +449,7 @@ fn show(ctx: &ReadCtx<'_>, args: ShowArgs) -> Result<Option<JobAnswer>, CallErro
         Some(ReturnResult::Changed) | None => true,
     };
     let returned = answered(&job).filter(may_be_meant);
-    let (returns, next) = page.walk(returned, read, |minion, [read, _]| {
-        let answer = read.as_ref().and_then(|job| job.answers.get(minion));
+    let (returns, next) = page.walk(returned, read, |minion, [answer, _]| {
         let has_cause = |answer: &&Answer| {
             cause.as_ref().is_none_or(|key| {
                 let mut found = failures_of(answer).into_iter();
@@ -577,16 +583,12 @@ pub(super) fn known(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<Job>, CallErr
 /// Calls `take` with the answers of minions, which are read a part at a time.
 pub(super) fn each_answer(
     ctx: &ReadCtx<'_>,
-    jid: &str,
+    job: &Job,
     minions: &[&str],
-    mut take: impl FnMut(&Answer),
+    take: impl FnMut(&Answer),
 ) -> Result<(), CallError> {
-    for part in minions.chunks(PAGE_MINIONS) {
-        let job = read_of(ctx, jid, &part.iter().copied().collect())?;
-        let of_part = part.iter().filter_map(|id| job.as_ref()?.answers.get(*id));
-        of_part.for_each(&mut take);
-    }
-    Ok(())
+    job.each_answer(&ctx.store, &ctx.others, minions, take)
+        .map_err(failed)
 }
 
 /// Why an answer failed; none if it did not.
@@ -599,17 +601,9 @@ pub(super) fn failures_of(answer: &Answer) -> Vec<Failure> {
     failures(&entry.body, &entry.jid, &entry.minion, code)
 }
 
-fn read_of(
-    ctx: &ReadCtx<'_>,
-    jid: &str,
-    wanted: &BTreeSet<&str>,
-) -> Result<Option<Job>, CallError> {
-    let mut job =
-        Job::read_of(&ctx.store, jid, |minion| wanted.contains(minion)).map_err(failed)?;
-    if let Some(job) = &mut job {
-        ctx.others.settle(job);
-    }
-    Ok(job)
+fn answers_of(ctx: &ReadCtx<'_>, job: &Job, minions: &[&str]) -> Result<Answers, CallError> {
+    job.answers_of(&ctx.store, &ctx.others, minions)
+        .map_err(failed)
 }
 
 /// A minion's answer for display: the keys of the return, and derived values.
@@ -757,9 +751,8 @@ fn states(ctx: &ReadCtx<'_>, args: StatesArgs) -> Result<Option<StatesPage>, Cal
             && matches(&sls, row.sls.unwrap_or_default())
     };
 
-    let read = |wanted: &BTreeSet<&str>| Ok([read_of(ctx, &jid, wanted)?, None]);
-    let (states, next) = page.walk(answered(&job), read, |minion, [job, _]| {
-        let answer = job.as_ref().and_then(|job| job.answers.get(minion));
+    let read = |minions: &[&str]| Ok([answers_of(ctx, &job, minions)?, Answers::new()]);
+    let (states, next) = page.walk(answered(&job), read, |_, [answer, _]| {
         let Some(answer) = answer else {
             return (Vec::new(), 0);
         };
@@ -837,38 +830,30 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
 
     // Failed in the later run, or in the earlier one if it is not in that.
     let of_both: BTreeSet<&String> = a.answers.keys().chain(b.answers.keys()).collect();
-    let place = |minion: &'_ String| {
+    let places = of_both.into_iter().map(|minion| {
         let answer = b.answers.get(minion).or_else(|| a.answers.get(minion));
-        (minion.clone(), !answer.is_some_and(Answer::failed))
-    };
-    let of_both: Vec<(String, bool)> = of_both.into_iter().map(place).collect();
-    let minions = of_both.iter().map(|(minion, has_not_failed)| Place {
-        has_not_failed: *has_not_failed,
-        minion,
+        Place {
+            has_not_failed: !answer.is_some_and(Answer::failed),
+            minion,
+            bytes: a.bytes_of(minion).saturating_add(b.bytes_of(minion)),
+        }
     });
-    let read = |wanted: &BTreeSet<&str>| {
-        Ok([
-            read_of(ctx, &earlier, wanted)?,
-            read_of(ctx, &later, wanted)?,
-        ])
-    };
+    let of_both: Vec<Place<'_>> = places.collect();
+    let read =
+        |minions: &[&str]| Ok([answers_of(ctx, &a, minions)?, answers_of(ctx, &b, minions)?]);
 
     let totals = if totals {
-        let meant = of_both
-            .iter()
-            .map(|(minion, _)| minion.as_str())
-            .filter(|id| page.minion.as_ref().is_none_or(|glob| glob.matches(id)));
-        Some(diff_totals(&meant.collect::<Vec<_>>(), read)?)
+        let mut meant = of_both.clone();
+        let matches = |id: &str| page.minion.as_ref().is_none_or(|glob| glob.matches(id));
+        meant.retain(|place| matches(place.minion));
+        Some(diff_totals(&meant, read)?)
     } else {
         None
     };
 
     let mut same = 0_u64;
     // Each page counts its own minions.
-    let (minions, next) = page.walk(minions, read, |minion, jobs| {
-        let [a, b] = jobs
-            .each_ref()
-            .map(|job| job.as_ref().and_then(|job| job.answers.get(minion)));
+    let (minions, next) = page.walk(of_both.into_iter(), read, |minion, [a, b]| {
         let Some(found) = diff(minion, a, b) else {
             same += 1;
             return (Vec::new(), 0);
@@ -896,18 +881,15 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
 
 /// The differences of all these minions, counted.
 fn diff_totals(
-    minions: &[&str],
-    read: impl Fn(&BTreeSet<&str>) -> Result<[Option<Job>; 2], CallError>,
+    minions: &[Place<'_>],
+    read: impl Fn(&[&str]) -> Result<[Answers; 2], CallError>,
 ) -> Result<DiffTotals, CallError> {
     let mut totals = DiffTotals::default();
-    // A few at a time, as for a page.
-    for part in minions.chunks(DIFF_MINIONS) {
-        let jobs = read(&part.iter().copied().collect())?;
-        for minion in part {
-            let answers = jobs
-                .each_ref()
-                .map(|job| job.as_ref().and_then(|job| job.answers.get(*minion)));
-            let [a, b] = answers;
+    let mut parts = Parts::of_all(minions);
+    while let Some(part) = parts.next(|place| place.bytes) {
+        let read = read_part(part, &read)?;
+        for Place { minion, .. } in part {
+            let [a, b] = read.each_ref().map(|answers| answers.get(*minion));
 
             let count = match (a.map(Answer::failed), b.map(Answer::failed)) {
                 (None, _) => &mut totals.added,

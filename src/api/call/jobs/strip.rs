@@ -96,7 +96,7 @@ impl Run for Strip {
             .collect();
 
         let mut minions = Vec::new();
-        each_answer(ctx, &jid, &shown, |answer| {
+        each_answer(ctx, &job, &shown, |answer| {
             minions.push(MinionStrip {
                 minion: answer.entry.minion.clone(),
                 failed: answer.failed(),

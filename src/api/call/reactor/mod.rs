@@ -675,13 +675,14 @@ fn result(store: &StoreReader, made: &CallRecord) -> Result<Option<CallResult>, 
         return Ok(None);
     }
 
-    let entries = store.job_entries(jid)?;
+    let is_ret = |entry: &StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
+    // Whether minions failed is known without their returns.
+    let is_result = |entry: &StoredEntry| client == Client::Runner && is_ret(entry);
+    let entries = store.job_entries_with(jid, is_result)?;
     let seen = !entries.is_empty();
     // A runner returns once, as an event; it has no minions.
     if client == Client::Runner {
-        let is_ret =
-            |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
-        let Some(ret) = entries.iter().find(is_ret) else {
+        let Some(ret) = entries.iter().find(|entry| is_ret(entry)) else {
             return Ok(Some(CallResult {
                 seen,
                 ..CallResult::default()

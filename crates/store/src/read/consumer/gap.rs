@@ -104,5 +104,6 @@ fn record(
         fun: String::new(),
         retcode: 0,
         body,
+        unread: 0,
     }
 }
