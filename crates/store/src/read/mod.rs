@@ -203,27 +203,42 @@ impl LogReader {
                 if from > SeqNo::FIRST && !self.blocks.touches(&segment, position.block, range)? {
                     continue;
                 }
-                // Unreadable blocks are noted where they are read. The rest of the job is worth
-                // having.
-                let Some(view) = self.blocks.block(&segment, position.block)? else {
+                // Heads first: of most returns only their existence is wanted, and bodies are most of a block. Unreadable blocks are noted
+                // where they are read. The rest of the job is worth having.
+                let Some(head) = self.blocks.head(&segment, position.block)? else {
                     continue;
                 };
 
-                let rows = view.rows();
+                let rows = head.rows();
                 // Checked although the index named the row: keys may collide, and the index may be
                 // of another version of the log.
-                for at in of_block.iter().map(|position| usize::from(position.at)) {
-                    if of_job.has(rows, at) && rows.seq(at) >= from {
-                        let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
-                        if wanted(&entry) {
-                            // As an unreadable block: noted, and the rest is worth having.
-                            let Some(body) = self.blocks.body(&segment, rows, at) else {
-                                continue;
-                            };
-                            entry.set_body(body);
-                        }
-                        found.extend(keep(entry));
+                let ats = of_block.iter().map(|position| usize::from(position.at));
+                let ats = ats.filter(|at| of_job.has(rows, *at) && rows.seq(*at) >= from);
+                let entries: Vec<_> = ats
+                    .map(|at| {
+                        let entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
+                        (at, wanted(&entry), entry)
+                    })
+                    .collect();
+
+                let is_any_wanted = entries.iter().any(|(_, is_wanted, _)| *is_wanted);
+                let whole = if is_any_wanted {
+                    self.blocks.block(&segment, position.block)?
+                } else {
+                    None
+                };
+                for (at, is_wanted, mut entry) in entries {
+                    if is_wanted {
+                        let view = whole.as_ref();
+                        // As an unreadable block: noted, and the rest is worth having.
+                        let body =
+                            view.and_then(|view| self.blocks.body(&segment, view.rows(), at));
+                        let Some(body) = body else {
+                            continue;
+                        };
+                        entry.set_body(body);
                     }
+                    found.extend(keep(entry));
                 }
             }
         }
