@@ -141,7 +141,7 @@ fn of_job(
     wanted: impl Fn(&str) -> bool,
     limit: usize,
 ) -> Result<Option<CausesPage>, CallError> {
-    let Some(job) = jobs::known(ctx, jid)? else {
+    let Some((listed, job)) = jobs::find(ctx, jid)? else {
         return Ok(None);
     };
 
@@ -161,7 +161,7 @@ fn of_job(
         );
     })?;
 
-    let missing = missing_by_silence(&ctx.store, &job, wanted).map_err(failed)?;
+    let missing = missing_by_silence(&ctx.store, (&job, listed.at), wanted).map_err(failed)?;
     Ok(Some(groups.into_page(missing, None, limit)))
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use super::digest::{DAY_US, DigestView, RunRow};
-use super::minions::{MinionRun, MissingReturns, known, missing_returns};
+use super::minions::{MissingReturn, MissingReturns, known, missing_returns};
 use super::missing::{Heard, last_heard};
 use super::others::Others;
 use crate::base::clock::Micros;
@@ -219,10 +219,10 @@ fn a_day_ago(store: &StoreView) -> Micros {
 fn missing(store: &StoreView, others: &Others) -> Result<BTreeSet<String>, StoreError> {
     let since = a_day_ago(store);
     let MissingReturns { by_minion, .. } = missing_returns(store, others, |_| true)?;
-    let is_recent = |run: &MinionRun| run.time.is_none_or(|Time(at)| at >= since);
+    let is_recent = |missing: &MissingReturn| missing.at >= since;
     let recent = by_minion
         .into_iter()
-        .filter(|(_, runs)| runs.iter().any(is_recent));
+        .filter(|(_, missing)| missing.iter().any(is_recent));
     Ok(recent.map(|(id, _)| id).collect())
 }
 

@@ -3,6 +3,7 @@
 //! Jids with a time sort by it. Other jids sort after all of those, in unspecified order.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -395,10 +396,78 @@ pub(crate) fn each_job_before(
     filter: &JobFilter,
     before: Option<&str>,
     limits: PageLimits,
+    take: impl FnMut(ListedJob) -> Result<(), StoreError>,
+) -> Result<JobsPage, StoreError> {
+    each_job_below(store, filter, before.map(JidKey::of), limits, take)
+}
+
+/// The newest jobs by their time, the latest first, without `saltutil.find_job`. A list begins with the jobs whose ids have no time, however
+/// old they are; here they have the time of their first entry.
+pub(super) fn newest_jobs(store: &StoreView, count: usize) -> Result<JobsPage, StoreError> {
+    let filter = JobFilter::default();
+    let mut jobs = Vec::new();
+    let all_times = JidKey::from_time(Micros(i64::MAX), None);
+    let limits = PageLimits::of_call(count);
+    let with_time = each_job_below(store, &filter, Some(all_times), limits, |listed| {
+        jobs.push(listed);
+        Ok(())
+    })?;
+
+    let (without_time, is_cut) = newest_without_time(store, &filter, count)?;
+    jobs.extend(without_time);
+    jobs.sort_by_key(|listed| Reverse(listed.at));
+    let more = with_time.more || is_cut || jobs.len() > count;
+    jobs.truncate(count);
+    Ok(JobsPage {
+        jobs,
+        more,
+        last: None,
+    })
+}
+
+/// The newest jobs whose ids have no time, one more than `count` at most, and whether some were not looked at. No index has them by their
+/// time, so all are looked at, up to a limit.
+fn newest_without_time(
+    store: &StoreView,
+    filter: &JobFilter,
+    count: usize,
+) -> Result<(Vec<ListedJob>, bool), StoreError> {
+    let mut found: Vec<ListedJob> = Vec::new();
+    let (mut at, mut at_once, mut seen) = (None, 1, 0);
+    loop {
+        // Mostly there are none, which the first row tells.
+        let part = store.jobs_before(at, at_once)?;
+        seen += part.seen;
+        let mut is_end = part.next.is_none_or(|next| next.time().is_some());
+        for (key, row) in part.rows {
+            if key.time().is_some() {
+                is_end = true;
+                break;
+            }
+            let row = settled(store, row)?;
+            let at = Micros(row.first_at);
+            if row.rank > 0 && filter.allows(&row, at) {
+                found.push(ListedJob { row, at });
+            }
+        }
+
+        found.sort_by_key(|listed| Reverse(listed.at));
+        found.truncate(count.saturating_add(1));
+        if is_end || seen >= LIST_JOBS_SEEN {
+            return Ok((found, !is_end));
+        }
+        (at, at_once) = (part.next, JOBS_READ_AT_ONCE);
+    }
+}
+
+/// As [`each_job_before`], below a key.
+fn each_job_below(
+    store: &StoreView,
+    filter: &JobFilter,
+    mut at: Option<JidKey>,
+    limits: PageLimits,
     mut take: impl FnMut(ListedJob) -> Result<(), StoreError>,
 ) -> Result<JobsPage, StoreError> {
-    let mut at = before.map(JidKey::of);
-
     let span = filter.jid.as_deref().and_then(span_of);
     let since = filter.since.max(span.map(|(from, _)| from));
     let mut page = JobsPage::default();

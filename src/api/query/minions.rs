@@ -14,6 +14,7 @@ use super::change;
 use super::counts::StateCounts;
 use super::digest::{DAY_US, DigestView, RunRow};
 use super::job::Job;
+use super::jobs::{ListedJob, newest_jobs};
 use super::others::Others;
 use super::parts::{Answers, Parts};
 use crate::base::clock::Micros;
@@ -23,7 +24,7 @@ use crate::base::limits::{
     MINIONS_ENTRIES_SEEN, MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES,
 };
 use crate::base::named::named;
-use crate::model::{EventFilter, Flags};
+use crate::model::{EventFilter, Flags, JidKey};
 use crate::store::{HIGHSTATE, LastSeen, LatestJob, Seen, StoreError, StoreView};
 use crate::wire::msgpack::{self, Time, as_text};
 use crate::wire::outcome::states::StateRow;
@@ -285,8 +286,17 @@ fn last_highstate(runs: &Runs) -> Option<MinionRun> {
 /// Missing returns of the newest jobs.
 #[derive(Default)]
 pub(super) struct MissingReturns {
-    pub(super) by_minion: HashMap<String, Vec<MinionRun>>,
+    /// The latest first.
+    pub(super) by_minion: HashMap<String, Vec<MissingReturn>>,
     skipped: NotRead,
+}
+
+/// A return that a job expects.
+#[derive(Clone)]
+pub(super) struct MissingReturn {
+    /// When the job started.
+    pub(super) at: Micros,
+    pub(super) run: MinionRun,
 }
 
 pub(super) fn missing_returns(
@@ -297,22 +307,16 @@ pub(super) fn missing_returns(
     let mut found = MissingReturns::default();
     let mut entries = 0;
 
-    // One more than is checked shows whether jobs are left out.
-    let newest = store.jobs_before(None, MINIONS_JOBS_CHECKED + 1)?;
-    // A limited reader's list can end early.
-    found.skipped.jobs_skipped = newest.next.is_some();
+    let newest = newest_jobs(store, MINIONS_JOBS_CHECKED)?;
+    found.skipped.jobs_skipped = newest.more;
 
-    for (n, (key, row)) in newest.rows.iter().enumerate() {
+    for ListedJob { row, at } in newest.jobs {
         // A job counts by its number of minions, because the work must be bounded by entries.
-        if n >= MINIONS_JOBS_CHECKED || entries > MINIONS_ENTRIES_CHECKED {
+        if entries > MINIONS_ENTRIES_CHECKED {
             found.skipped.jobs_skipped = true;
             break;
         }
         found.skipped.jobs_checked += 1;
-        // Without a load it is unknown who was expected, and `find_job` only asks about other jobs.
-        if row.rank == 0 || as_text(&row.fun) == Some("saltutil.find_job") {
-            continue;
-        }
 
         let Some(mut job) = Job::read_load(store, &row.jid)? else {
             continue;
@@ -326,10 +330,15 @@ pub(super) fn missing_returns(
                 let run = MinionRun {
                     jid: row.jid.clone(),
                     fun: fun.unwrap_or_default().to_owned(),
-                    time: key.time().map(Time),
+                    time: JidKey::of(&row.jid).time().map(Time),
                     ..MinionRun::default()
                 };
-                found.by_minion.entry(id.to_owned()).or_default().push(run);
+                let missing = MissingReturn { at, run };
+                found
+                    .by_minion
+                    .entry(id.to_owned())
+                    .or_default()
+                    .push(missing);
             }
         }
     }
@@ -615,7 +624,8 @@ pub(crate) fn minion(
         ..EventFilter::default()
     };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;
-    let missing_jobs = missing.by_minion.get(id).cloned().unwrap_or_default();
+    let missing_jobs = missing.by_minion.get(id).into_iter().flatten();
+    let missing_jobs: Vec<MinionRun> = missing_jobs.map(|missing| missing.run.clone()).collect();
     // HTTP responds with 404.
     if runs.is_empty() && events.is_empty() && missing_jobs.is_empty() {
         return Ok(None);

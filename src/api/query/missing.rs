@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::job::Job;
-use super::minions::{MissingReturns, missing_returns};
+use super::minions::{MissingReturn, MissingReturns, missing_returns};
 use super::others::Others;
 use crate::base::clock::Micros;
 use crate::base::limits::{CAUSE_MINIONS_SHOWN, MISSING_ENTRIES_SEEN};
 use crate::base::named::named;
-use crate::model::JidKey;
 use crate::store::{StoreError, StoreView};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, Time, is_empty};
@@ -59,12 +58,20 @@ answers! {
 /// The missing minions of a job, the larger groups first.
 pub(crate) fn missing_by_silence(
     store: &StoreView,
-    job: &Job,
+    (job, at): (&Job, Micros),
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<MissingGroup>, StoreError> {
-    let missing: BTreeSet<&str> = job.missing().into_iter().filter(|id| wanted(id)).collect();
-    let jid: &str = &job.jid;
-    grouped(store, missing.into_iter().map(|id| (id, jid)).collect())
+    let missing = job.missing().into_iter().filter(|id| wanted(id));
+    let expected = Expected { jid: &job.jid, at };
+    grouped(store, missing.map(|id| (id, expected)).collect())
+}
+
+/// The job that expects a return.
+#[derive(Debug, Clone, Copy)]
+struct Expected<'a> {
+    jid: &'a str,
+    /// When it started.
+    at: Micros,
 }
 
 /// The minions that have not returned one of the newest jobs since a time, and before another; of several jobs of a minion the newest counts.
@@ -74,13 +81,17 @@ pub(crate) fn missing_lately(
     (since, until): (Micros, Option<Micros>),
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<MissingGroup>, StoreError> {
-    let is_meant = |Time(at): Time| at >= since && until.is_none_or(|until| at < until);
+    let is_meant = |at: Micros| at >= since && until.is_none_or(|until| at < until);
     let MissingReturns { by_minion, .. } = missing_returns(store, others, wanted)?;
     let mut newest = BTreeMap::new();
-    for (id, runs) in &by_minion {
-        let recent = runs.iter().find(|run| run.time.is_none_or(is_meant));
-        if let Some(run) = recent {
-            newest.insert(id.as_str(), run.jid.as_str());
+    for (id, missing) in &by_minion {
+        let recent = missing.iter().find(|missing| is_meant(missing.at));
+        if let Some(MissingReturn { at, run }) = recent {
+            let expected = Expected {
+                jid: &run.jid,
+                at: *at,
+            };
+            newest.insert(id.as_str(), expected);
         }
     }
 
@@ -90,7 +101,7 @@ pub(crate) fn missing_lately(
 /// Groups minions, each with the job that it has not returned.
 fn grouped(
     store: &StoreView,
-    missing: BTreeMap<&str, &str>,
+    missing: BTreeMap<&str, Expected<'_>>,
 ) -> Result<Vec<MissingGroup>, StoreError> {
     // The usual case.
     if missing.is_empty() {
@@ -100,14 +111,14 @@ fn grouped(
     let Heard { at: heard, .. } = last_heard(store, &missing.keys().copied().collect())?;
     let busy = busy(store, &missing)?;
     let mut groups: BTreeMap<Silence, MissingGroup> = BTreeMap::new();
-    for (id, jid) in missing {
+    for (id, expected) in missing {
         let at = heard.get(id).copied();
-        let why = match (at, JidKey::of(jid).time()) {
+        let why = match at {
             // First, because a minion that runs the job may have been heard since then.
             _ if busy.contains(id) => Silence::Busy,
-            (None, _) => Silence::NeverSeen,
-            (Some(at), Some(start)) if at > start => Silence::Silent,
-            _ => Silence::Down,
+            None => Silence::NeverSeen,
+            Some(at) if at > expected.at => Silence::Silent,
+            Some(_) => Silence::Down,
         };
 
         let group = groups.entry(why).or_default();
@@ -116,7 +127,7 @@ fn grouped(
         if group.minions.len() < CAUSE_MINIONS_SHOWN {
             group.minions.push(MissingMinion {
                 id: id.to_owned(),
-                jid: jid.to_owned(),
+                jid: expected.jid.to_owned(),
                 since: at.map(Time),
             });
         }
@@ -174,7 +185,7 @@ pub(super) fn last_heard<'a>(
 /// The minions whose last answer to `saltutil.find_job` says that they run the job (`salt/modules/saltutil.py`).
 fn busy<'a>(
     store: &StoreView,
-    missing: &BTreeMap<&'a str, &str>,
+    missing: &BTreeMap<&'a str, Expected<'_>>,
 ) -> Result<BTreeSet<&'a str>, StoreError> {
     let mut asked: BTreeMap<String, BTreeSet<&'a str>> = BTreeMap::new();
     let is_wanted = |fun: &[u8], minion: &[u8]| {
@@ -198,7 +209,7 @@ fn busy<'a>(
         let about = msgpack::elements(args.unwrap_or_default())
             .next()
             .and_then(id_text);
-        let is_about = |id: &&str| about.as_deref() == missing.get(id).copied();
+        let is_about = |id: &&str| about.as_deref() == missing.get(id).map(|expected| expected.jid);
         let minions: Vec<&str> = minions.into_iter().filter(is_about).collect();
         job.each_answer(store, &Others::default(), &minions, |answer| {
             let is_running = answer.get("return").is_some_and(|runs| !is_empty(runs));

@@ -578,7 +578,7 @@ fn of_the_returns_of_a_large_job_only_a_part_is_in_memory_at_a_time() {
     let comment = "x".repeat(PART_BYTES / 4);
     let jids = ["20261121054728515253", "20261121064728515253"];
     let minions = ["web1", "web2", "web3", "web4", "web5", "web6"];
-    let answer = |jid: &str, fun: &str| {
+    let answer = |jid: &str| {
         for (n, minion) in minions.iter().enumerate() {
             let changed = n == 5;
             let changes = if changed {
@@ -589,12 +589,12 @@ fn of_the_returns_of_a_large_job_only_a_part_is_in_memory_at_a_time() {
             let states = json!({
                 "service_|-nginx_|-nginx_|-running": state(1, n != 4, &changes, &comment),
             });
-            cellar.answer(jid, minion, fun, &states, i64::from(n == 4));
+            cellar.answer(jid, minion, "state.apply", &states, i64::from(n == 4));
         }
     };
     // The second one is known by its returns only.
     cellar.publish(jids[0], "state.apply", &minions);
-    jids.map(|jid| answer(jid, "state.apply"));
+    jids.into_iter().for_each(answer);
     let is_bounded = |asked: &str| {
         for jid in jids {
             let held = held::most(jid);

@@ -1,9 +1,15 @@
 //! `minions list` and `minions show` against a running daemon.
 
+use std::collections::BTreeMap;
+
 use super::jobs::run_states;
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::MINIONS_JOBS_CHECKED;
 use crate::cli::in_process::{cli, document, stderr, text};
 use crate::daemon::in_process::{Cellar, map};
+use crate::model::{Batch, Entry, Kind, Source};
 use crate::testkit::entries::Asks as _;
+use crate::wire::msgpack::Writer;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
@@ -72,6 +78,104 @@ fn minions_are_listed_with_their_last_jobs() {
     assert!(table.lines().nth(1).unwrap().contains("failed"), "{table}");
     let some = document(&cellar, &["minions", "list", "--limit", "2"]);
     assert_eq!(some["minions"].as_array().unwrap().len(), 2);
+}
+
+/// Number of missing returns by minion.
+fn missing(cellar: &Cellar) -> BTreeMap<String, u64> {
+    let all = document(cellar, &["minions", "list"]);
+    let rows = all["minions"].as_array().unwrap().iter();
+    let counts = rows.map(|row| {
+        let id = row["id"].as_str().unwrap().to_owned();
+        (id, row["missing"].as_u64().unwrap())
+    });
+    counts.collect()
+}
+
+#[test]
+fn questions_about_running_jobs_push_out_no_job_that_a_minion_has_not_returned() {
+    let cellar = cellar();
+    let before = missing(&cellar);
+    for n in 0..=MINIONS_JOBS_CHECKED {
+        let jid = format!("2026112108{:02}{:02}123456", n / 60, n % 60);
+        cellar.publish(&jid, "saltutil.find_job", &["web3"]);
+    }
+    assert_eq!(missing(&cellar), before);
+    let all = document(&cellar, &["minions", "list"]);
+    assert_eq!(all["skipped"]["jobs_skipped"], false);
+    assert_eq!(all["skipped"]["jobs_checked"], 2);
+}
+
+#[test]
+fn a_job_whose_id_has_no_time_counts_by_the_time_of_its_first_entry() {
+    let cellar = Cellar::start();
+    cellar.publish("20161121054728123456", "test.ping", &["long-ago"]);
+    for n in 1..MINIONS_JOBS_CHECKED {
+        cellar.publish(&format!("deploy-{n}"), "test.ping", &["today"]);
+    }
+    let today = MINIONS_JOBS_CHECKED as u64 - 1;
+    let expected = [("long-ago", 1), ("today", today)];
+    assert_eq!(
+        missing(&cellar),
+        expected.map(|(id, n)| (id.to_owned(), n)).into()
+    );
+    cellar.publish("20991121054728123456", "test.ping", &["in-future"]);
+    let expected = [("in-future", 1), ("today", today)];
+    assert_eq!(
+        missing(&cellar),
+        expected.map(|(id, n)| (id.to_owned(), n)).into()
+    );
+    let all = document(&cellar, &["minions", "list"]);
+    assert_eq!(all["skipped"]["jobs_skipped"], true);
+    cellar.publish("20991121054729123456", "test.ping", &["in-future"]);
+    let expected = [("in-future", 2), ("today", today - 1)];
+    assert_eq!(
+        missing(&cellar),
+        expected.map(|(id, n)| (id.to_owned(), n)).into()
+    );
+}
+
+#[test]
+fn a_job_whose_id_has_no_time_is_missing_for_a_day_only() {
+    let cellar = Cellar::start();
+    let now = Clock::real().now().0;
+    let publish = |jid: &str, hours_ago: i64, minion: &str| {
+        let mut body = Writer::new();
+        body.array(2).map(1).str("fun").str("test.ping");
+        body.array(1).str(minion);
+        let body = body.into_bytes();
+        let at = Micros(now - hours_ago * 3_600_000_000);
+        let entry = Entry {
+            jid,
+            ..Entry::new(Kind::Load, Source::Returner, at, &body)
+        };
+        cellar.store(Batch::of(&entry));
+    };
+    publish("deploy-1", 48, "web1");
+    let of_last_day = || {
+        let causes = cellar.ask("causes", vec![]);
+        let groups = causes["missing"].as_array().unwrap().iter();
+        let groups = groups.map(|group| {
+            let id = group["minions"][0]["id"].as_str().unwrap();
+            (group["why"].as_str().unwrap().to_owned(), id.to_owned())
+        });
+        let fleet = cellar.ask("fleet", vec![]);
+        (
+            groups.collect::<Vec<_>>(),
+            fleet["missing"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(of_last_day(), (Vec::new(), 0));
+
+    publish("deploy-2", 1, "web2");
+    cellar.answer(PING, "web2", "test.ping", &json!(true), 0);
+    let silent = ("silent".to_owned(), "web2".to_owned());
+    assert_eq!(
+        of_last_day(),
+        (vec![silent.clone()], 1),
+        "it was heard since"
+    );
+    let of_job = cellar.ask("causes", vec![("jid", "deploy-2".into())]);
+    assert_eq!(of_job["missing"][0]["why"].as_str(), Some("silent"));
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn started(row: &JobSummary) -> Micros {
 }
 
 /// A job and its summary; `None` if unknown.
-fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
+pub(super) fn find(ctx: &ReadCtx<'_>, jid: &str) -> Result<Option<(ListedJob, Job)>, CallError> {
     let row = ctx.store.job_row(jid).map_err(failed)?;
     let job = Job::read_load(&ctx.store, jid).map_err(failed)?;
 
