@@ -172,7 +172,7 @@ impl<'a> StateKey<'a> {
 
         let first = marks.next()?;
         let second = marks.next();
-        let last = marks.last().or(second).unwrap_or(first);
+        let last = marks.next_back().or(second).unwrap_or(first);
 
         // The bar is in the middle of a mark.
         let before = |bar: usize| bar - 1;
