@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::base::work::Work;
@@ -130,6 +130,7 @@ impl Budgets {
             connections_max: limits.connections,
             processor_time: limits.processor_time,
             wait: limits.wait,
+            activity: watch::Sender::default(),
         });
         clients.insert(client, budget.clone());
         budget
@@ -146,6 +147,37 @@ pub(in crate::api) struct Budget {
     connections_max: usize,
     processor_time: Option<Duration>,
     wait: Duration,
+    activity: watch::Sender<Activity>,
+}
+
+/// What those do who use a budget.
+#[derive(Debug, Default)]
+struct Activity {
+    /// Reservations that wait.
+    waiting: usize,
+    /// Tasks that are carried out.
+    running: usize,
+}
+
+/// Something that is counted in [`Activity`] until it is dropped.
+struct Counted<'a> {
+    activity: &'a watch::Sender<Activity>,
+    count: fn(&mut Activity) -> &mut usize,
+}
+
+impl<'a> Counted<'a> {
+    fn new(budget: &'a Budget, count: fn(&mut Activity) -> &mut usize) -> Self {
+        let activity = &budget.activity;
+        activity.send_modify(|activity| *count(activity) += 1);
+        Self { activity, count }
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.activity
+            .send_modify(|activity| *(self.count)(activity) -= 1);
+    }
 }
 
 fn busy(what: &str) -> CallError {
@@ -187,6 +219,32 @@ impl Budget {
             && self.connections.available_permits() == self.connections_max
     }
 
+    /// The same shares, for a read of which [`Budget::stalled`] is to be known.
+    pub(in crate::api) fn of_read(&self) -> Arc<Self> {
+        Arc::new(Self {
+            workers: self.workers.clone(),
+            bytes: self.bytes.clone(),
+            streams: self.streams.clone(),
+            connections: self.connections.clone(),
+            activity: watch::Sender::default(),
+            ..*self
+        })
+    }
+
+    /// Returns when a reservation waits and no task is carried out.
+    pub(in crate::api) async fn stalled(&self) {
+        let mut activity = self.activity.subscribe();
+        let is_stalled = |now: &Activity| now.waiting > 0 && now.running == 0;
+        // The sender is this budget's own.
+        let _ = activity.wait_for(is_stalled).await;
+    }
+
+    /// Waits for a reservation; `None` after the timeout.
+    async fn reserved<T>(&self, reserve: impl Future<Output = Option<T>>) -> Option<T> {
+        let _waiting = Counted::new(self, |activity| &mut activity.waiting);
+        timeout(self.wait, reserve).await.ok().flatten()
+    }
+
     /// Runs `task` on a thread for blocking work, when one is free for this client. The thread
     /// stays reserved until the task ends. If this future is dropped, the task does not begin, or
     /// ends at its next [`check`](crate::base::work::check).
@@ -204,10 +262,10 @@ impl Budget {
         task: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
         // The wait is for a worker of this client, or of all.
-        let reserved = timeout(self.wait, self.workers.reserve(1)).await;
-        let Ok(Some(reserved)) = reserved else {
+        let Some(reserved) = self.reserved(self.workers.reserve(1)).await else {
             return Err(busy("too many requests are being carried out"));
         };
+        let _running = Counted::new(self, |activity| &mut activity.running);
 
         on_worker(reserved, processor_time, task).await
     }
@@ -215,14 +273,14 @@ impl Budget {
     /// Reserves room for a response before it is made.
     pub(in crate::api) async fn room(&self, bytes: usize) -> Result<Room, CallError> {
         let reserved = self.bytes.reserve(bytes / PERMIT_BYTES + 1);
-        match timeout(self.wait, reserved).await {
-            Ok(Some(reserved)) => Ok(Room {
+        match self.reserved(reserved).await {
+            Some(reserved) => Ok(Room {
                 pool: self.bytes.clone(),
                 reserved,
                 spare: bytes,
                 held: 0,
             }),
-            _ => Err(busy("too many responses wait to be read")),
+            None => Err(busy("too many responses wait to be read")),
         }
     }
 
@@ -233,11 +291,12 @@ impl Budget {
         // As in [`Pool::reserve`].
         let count = (shared.len() / PERMIT_BYTES + 1).min(self.bytes.own_max);
         let count = u32::try_from(count).map_err(|_| unavailable())?;
-        let reserved = timeout(self.wait, self.bytes.own.clone().acquire_many_owned(count)).await;
+        let own = self.bytes.own.clone().acquire_many_owned(count);
+        let reserved = self.reserved(async { own.await.ok() }).await;
 
         Ok(Bytes::from_owner(HeldBytes {
             bytes: shared,
-            _reserved: reserved.ok().and_then(Result::ok).ok_or_else(unavailable)?,
+            _reserved: reserved.ok_or_else(unavailable)?,
         }))
     }
 

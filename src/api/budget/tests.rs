@@ -252,3 +252,43 @@ fn streams_and_connections_have_shares_and_a_budget_lives_as_long_as_its_use() {
     drop(of(&budgets, "fourth"));
     assert_eq!(budgets.clients.lock().len(), 1, "unused ones are forgotten");
 }
+
+#[tokio::test]
+async fn a_read_is_stalled_when_other_requests_have_all_of_its_share_and_not_by_its_own() {
+    let budgets = budgets();
+    let client = of(&budgets, "a");
+    let is_stalled = async |read: &Budget| {
+        let stalled = timeout(Duration::from_millis(50), read.stalled()).await;
+        stalled.is_ok()
+    };
+    let read = client.of_read();
+    assert!(!is_stalled(&read).await, "it waits for nothing");
+
+    // It has a task more than the share allows at the same time.
+    let (go_on, may_go_on) = mpsc::sync_channel(3);
+    let may_go_on = Arc::new(Mutex::new(may_go_on));
+    let tasks = |budget: &Arc<Budget>, count| {
+        let task = |_| {
+            let (budget, may_go_on) = (budget.clone(), may_go_on.clone());
+            tokio::spawn(async move { budget.carry_out(move || may_go_on.lock().recv()).await })
+        };
+        (0..count).map(task).collect::<Vec<_>>()
+    };
+    let own = tasks(&read, 3);
+    until(|| client.workers.own.available_permits() == 0).await;
+    assert!(!is_stalled(&read).await, "two of three run");
+    (0..3).for_each(|_| go_on.send(()).unwrap());
+    for task in own {
+        task.await.unwrap().unwrap().unwrap();
+    }
+
+    let others = tasks(&client, 2);
+    until(|| client.workers.own.available_permits() == 0).await;
+    let waiting = tasks(&read, 1);
+    assert!(is_stalled(&read).await);
+    (0..3).for_each(|_| go_on.send(()).unwrap());
+    for task in others.into_iter().chain(waiting) {
+        task.await.unwrap().unwrap().unwrap();
+    }
+    assert!(!is_stalled(&read).await);
+}

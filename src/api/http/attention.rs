@@ -12,6 +12,8 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::access::Access;
+use super::shared_read::SharedRead;
+use crate::api::budget::Budget;
 use crate::api::call::event_rates::EventRates;
 use crate::api::call::jobs::answers::JobsPage;
 use crate::api::query::{Fleet, MinionsPage};
@@ -80,9 +82,7 @@ struct Reader {
     limits: Arc<ReadLimits>,
 }
 
-/// Locked while the list is read. Lock order: before the locks of the store; never taken under the
-/// lock of all lists.
-type Slot = Arc<tokio::sync::Mutex<Option<Known>>>;
+type Slot = Arc<SharedRead<Arc<Known>>>;
 
 #[derive(Debug)]
 struct Known {
@@ -98,36 +98,38 @@ impl Attention {
         &self,
         access: &Access,
         durable: SeqNo,
-        read: impl FnOnce() -> F,
+        read: impl FnOnce(Arc<Budget>) -> F,
     ) -> Attended {
-        let slot = self.slot(access);
-        // Held while the list is read: views that need the same list wait, and then find it.
-        let mut known = slot.lock().await;
-
         // The time of a list must not tell a limited reader whether anything was stored that it may
         // not know.
         let is_whole = !access.caller.limits.is_limited();
-        let is_valid = |known: &&Known| {
+        let is_valid = |known: &Arc<Known>| {
             is_whole && known.durable == durable || known.at.elapsed() < PAGE_ATTENTION_AGE
         };
 
-        if let Some(known) = known.as_ref().filter(is_valid) {
-            return known.attended.clone();
+        let read = |budget| {
+            // The age counts from before the read: entries that are stored meanwhile may be missing
+            // in the list.
+            let at = Instant::now();
+            let attended = read(budget);
+            async move {
+                let attended = attended.await;
+                // An error, in the place of a part, is not kept.
+                if attended.has_error() {
+                    return Err(attended);
+                }
+                Ok(Arc::new(Known {
+                    durable,
+                    at,
+                    attended,
+                }))
+            }
+        };
+        let slot = self.slot(access);
+        match slot.get(&access.budget, is_valid, read).await {
+            Ok(known) => known.attended.clone(),
+            Err(attended) => attended,
         }
-
-        // The age counts from before the read: entries that are stored meanwhile may be missing in
-        // the list.
-        let at = Instant::now();
-        let attended = read().await;
-
-        // An error, in the place of a part, is not kept.
-        *known = (!attended.has_error()).then(|| Known {
-            durable,
-            at,
-            attended: attended.clone(),
-        });
-
-        attended
     }
 
     fn slot(&self, access: &Access) -> Slot {
@@ -161,7 +163,9 @@ mod tests {
     use crate::api::call::Caller;
     use crate::api::query::NotRead;
     use crate::base::clock::Micros;
+    use crate::base::limits::HTTP_ANSWER_BYTES_OF_ONE;
     use salt_sls::Glob;
+    use std::time::Duration;
 
     fn reader(minions: Option<&str>) -> Access {
         Access {
@@ -212,7 +216,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_list_is_read_again_if_it_is_old_or_for_other_limits() {
         let (attention, reads) = (Attention::default(), AtomicU64::new(0));
-        let read = || async { list(reads.fetch_add(1, Ordering::Relaxed)) };
+        let read = |_| async { list(reads.fetch_add(1, Ordering::Relaxed)) };
         let get = async |minions, durable| {
             let reader = reader(minions);
             number(&attention.get(&reader, SeqNo(durable), read).await)
@@ -230,7 +234,7 @@ mod tests {
             "whether anything was stored does not count"
         );
         let error = attention
-            .get(&reader(Some("db*")), SeqNo(2), || async {
+            .get(&reader(Some("db*")), SeqNo(2), |_| async {
                 attended(Part::Failed {
                     error: "busy".to_owned(),
                 })
@@ -241,16 +245,43 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_view_that_waits_for_its_own_budget_delays_no_other() {
+        let attention = Attention::default();
+        let (slow, other) = (reader(None), reader(None));
+        let all = slow.budget.room(HTTP_ANSWER_BYTES_OF_ONE - 1).await;
+        let read = async |budget: Arc<Budget>, number| match budget.room(1).await {
+            Ok(_) => list(number),
+            Err(error) => attended(Part::Failed {
+                error: error.to_string(),
+            }),
+        };
+
+        let began = Instant::now();
+        let one = async {
+            let list = attention.get(&slow, SeqNo(1), |budget| read(budget, 1));
+            (number(&list.await), began.elapsed())
+        };
+        let two = async {
+            let list = attention.get(&other, SeqNo(1), |budget| read(budget, 2));
+            (number(&list.await), began.elapsed())
+        };
+        let (one, two) = tokio::join!(one, two);
+        assert_eq!(two, (Some(2), Duration::ZERO));
+        assert_eq!(one, (Some(2), Duration::ZERO), "it need not read any more");
+        drop(all);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_view_waits_for_its_own_list_only() {
         let (attention, reads) = (Attention::default(), AtomicU64::new(0));
         let (slow, same, other) = (reader(None), reader(None), reader(Some("web*")));
         let (go_on, may_go_on) = tokio::sync::oneshot::channel::<()>();
-        let slowly = || async {
+        let slowly = |_| async {
             reads.fetch_add(1, Ordering::Relaxed);
             may_go_on.await.unwrap();
             list(1)
         };
-        let at_once = || async {
+        let at_once = |_| async {
             reads.fetch_add(1, Ordering::Relaxed);
             list(2)
         };

@@ -31,6 +31,7 @@ mod page;
 mod routes;
 mod salt_api;
 mod server;
+mod shared_read;
 mod stream;
 pub mod v1;
 

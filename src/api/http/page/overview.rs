@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
+use super::super::access::Access;
 use super::super::answer::HttpError;
 use super::super::attention::{Attended, Part};
 use super::super::v1;
@@ -52,7 +53,15 @@ pub(super) async fn view(ask: &Ask<'_>) -> Result<Overview, HttpError> {
     let attended = ask.server.attention.get(
         ask.access,
         ask.server.ctx.archive.store.durable(),
-        || async {
+        |budget| async move {
+            let access = Access {
+                budget,
+                ..ask.access.clone()
+            };
+            let ask = Ask {
+                access: &access,
+                ..*ask
+            };
             let attention = minions::ListArgs {
                 attention: true,
                 limit: Some(PAGE_OVERVIEW_ROWS),

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
 
 use super::super::answer::HttpError;
+use super::super::shared_read::SharedRead;
 use super::format::Format;
 use crate::api::budget::Budget;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
@@ -47,7 +47,7 @@ pub(in crate::api::http) struct Piece {
     pub(in crate::api::http) next: u64,
 }
 
-type Slot = Arc<OnceCell<Piece>>;
+type Slot = Arc<SharedRead<Piece>>;
 
 /// The latest pieces, and the pieces that are being read. Lock order: no other lock is taken under
 /// it.
@@ -57,14 +57,14 @@ pub(in crate::api::http) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
 impl SharedPieces {
     /// The piece of this key, made by `read` unless another stream has read it or is reading it. The
     /// caller holds it in its own room.
-    pub(in crate::api::http) async fn get(
+    pub(in crate::api::http) async fn get<F: Future<Output = Result<Piece, HttpError>>>(
         &self,
         key: &PieceKey,
         budget: &Budget,
-        read: impl Future<Output = Result<Piece, HttpError>>,
+        read: impl FnOnce(Arc<Budget>) -> F,
     ) -> Result<Piece, HttpError> {
         let slot = self.slot(key);
-        let piece = slot.get_or_try_init(|| read).await.cloned();
+        let piece = slot.get(budget, |_| true, read).await;
 
         // A piece without progress is a heartbeat, and is not valid any more when the next event
         // arrives.
@@ -108,6 +108,7 @@ mod tests {
     use crate::api::budget::{Budgets, Client};
     use crate::base::limits::HTTP_ANSWER_BYTES_OF_ONE;
     use salt_sls::Glob;
+    use std::time::Duration;
 
     fn budget(budgets: &Budgets, name: &str) -> Arc<Budget> {
         budgets.of(Client::Token(name.to_owned()))
@@ -132,7 +133,7 @@ mod tests {
         len: usize,
         reads: &AtomicUsize,
     ) -> Piece {
-        let read = async {
+        let read = |_| async {
             reads.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
             Ok(Piece {
@@ -200,7 +201,9 @@ mod tests {
         }
         let budget = budget(&Budgets::new(BUDGET), "a");
         let failed = shared
-            .get(&key(5), &budget, async { Err(HttpError::bad("broken")) })
+            .get(&key(5), &budget, |_| async {
+                Err(HttpError::bad("broken"))
+            })
             .await;
         assert!(failed.is_err() && shared.0.lock().is_empty());
         for from in 0..100 {
@@ -214,13 +217,45 @@ mod tests {
         let (shared, reads) = (Arc::new(SharedPieces::default()), AtomicUsize::new(0));
         let reader = shared.clone();
         let budget = budget(&Budgets::new(BUDGET), "a");
-        let first =
-            tokio::spawn(async move { reader.get(&key(5), &budget, std::future::pending()).await });
+        let first = tokio::spawn(async move {
+            reader
+                .get(&key(5), &budget, |_| std::future::pending())
+                .await
+        });
         tokio::task::yield_now().await;
         let at = key(5);
         let second = get(&shared, &at, 9, 1, &reads);
         first.abort();
         assert_eq!(second.await.next, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_waits_for_its_own_budget_delays_no_other() {
+        let (shared, budgets) = (SharedPieces::default(), Budgets::new(BUDGET));
+        let [slow, other] = ["slow", "other"].map(|name| budget(&budgets, name));
+        let unread = slow.room(HTTP_ANSWER_BYTES_OF_ONE - 1).await.unwrap();
+        let read = async |budget: Arc<Budget>, next| {
+            let room = budget.room(1).await?;
+            let text = room.share(b"x".to_vec()).unwrap();
+            Ok(Piece {
+                text,
+                events: 1,
+                more: false,
+                next,
+            })
+        };
+
+        let began = tokio::time::Instant::now();
+        let at = key(5);
+        let one = shared.get(&at, &slow, |budget| read(budget, 8));
+        let two = async {
+            let piece = shared.get(&at, &other, |budget| read(budget, 9)).await;
+            drop(unread);
+            (piece.unwrap().next, began.elapsed())
+        };
+        let (one, two) = tokio::join!(one, two);
+        assert_eq!(two, (9, Duration::ZERO));
+        assert_eq!(one.unwrap().next, 9, "it need not read any more");
     }
 
     #[tokio::test(start_paused = true)]
@@ -231,7 +266,7 @@ mod tests {
 
         let room = reader.room(len).await.unwrap();
         let text = room.share(vec![b'x'; len]).unwrap();
-        let read = async {
+        let read = |_| async {
             Ok(Piece {
                 text,
                 events: 1,
@@ -242,7 +277,7 @@ mod tests {
         let at = key(5);
         drop(shared.get(&at, &reader, read).await.unwrap());
         // The piece is known, so it is not reread.
-        let held = shared.get(&at, &slow, std::future::pending());
+        let held = shared.get(&at, &slow, |_| std::future::pending());
         let held = held.await.unwrap();
 
         // The whole share is free, including what is kept for others.

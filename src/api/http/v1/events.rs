@@ -151,7 +151,9 @@ impl Stream {
 
         let events = stream.events_at_once(now);
         // Without a wait: checks the filter, and fixes the position before the response begins.
-        let mut first = stream.read(start, events, Duration::ZERO).await?;
+        let mut first = stream
+            .read(start, events, Duration::ZERO, &access.budget)
+            .await?;
         first.text = access.budget.hold(first.text).await?;
         stream.note(&first);
 
@@ -194,7 +196,13 @@ impl Stream {
     }
 
     /// The next events from a position on, after at most `wait`.
-    async fn read(&self, start: Start, events: usize, wait: Duration) -> Result<Piece, HttpError> {
+    async fn read(
+        &self,
+        start: Start,
+        events: usize,
+        wait: Duration,
+        budget: &Arc<Budget>,
+    ) -> Result<Piece, HttpError> {
         let from = FollowFrom {
             filter: self.filter.clone(),
             start,
@@ -202,7 +210,6 @@ impl Stream {
             bytes: HTTP_STREAM_PIECE_BYTES,
         };
         let archive = &self.server.ctx.archive;
-        let budget = &self.access.budget;
 
         // Little room is held while the stream waits for events.
         let mut wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -232,7 +239,12 @@ impl Stream {
     }
 
     /// Counts the events from a position on and before `upto`, and makes the message about them.
-    async fn skip(&self, from: SeqNo, upto: SeqNo) -> Result<Piece, HttpError> {
+    async fn skip(
+        &self,
+        from: SeqNo,
+        upto: SeqNo,
+        budget: &Arc<Budget>,
+    ) -> Result<Piece, HttpError> {
         let server = self.server.clone();
         let limits = self.access.caller.limits.clone();
         let filter = self.filter.clone();
@@ -242,7 +254,6 @@ impl Stream {
             reading.store.count(&filter, from, upto)
         };
 
-        let budget = &self.access.budget;
         let room = budget.room(HTTP_STREAM_RESERVE).await?;
         let found = self
             .server
@@ -312,13 +323,14 @@ impl Stream {
         }
 
         key.part = self.next_part(SeqNo(key.from)).await?;
-        let read = async {
-            match key.part {
+        let (stream, from, part) = (&*self, SeqNo(key.from), key.part);
+        let read = |budget| async move {
+            match part {
                 Part::Events(events) => {
-                    self.read(Start::Seq(SeqNo(key.from)), events, HTTP_STREAM_BEAT)
-                        .await
+                    let start = Start::Seq(from);
+                    stream.read(start, events, HTTP_STREAM_BEAT, &budget).await
                 }
-                Part::Skipped(upto) => self.skip(SeqNo(key.from), upto).await,
+                Part::Skipped(upto) => stream.skip(from, upto, &budget).await,
             }
         };
 
