@@ -90,7 +90,7 @@ fn job_of(ctx: &ReadCtx<'_>, jid: &str, confirmed: bool) -> Result<Job, CallErro
 /// Key added to a return that was seen on a bus only.
 const BUS_ONLY: &str = "bus_only";
 
-/// A map of returns by minion. Salt expects all of them in one response, so that is whole in memory, up to the largest response that a
+/// A map of returns by minion. Salt expects all of them in one response, which is therefore whole in memory, up to the largest that a
 /// client takes. The returns themselves are not.
 #[derive(Default)]
 struct ReturnsMap {

@@ -76,7 +76,7 @@ pub(crate) struct Job {
     /// The publishes, and the events about them: of each of the two kinds those that differ.
     publishes: Vec<StoredEntry>,
     /// True if only returns from a returner call are answers.
-    pub(super) confirmed_only: bool,
+    confirmed_only: bool,
     /// The minion of which a return is the load.
     load_minion: String,
 }
@@ -147,6 +147,36 @@ impl Job {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of the returns of a minion.
+    pub(crate) fn bytes_of(&self, minion: &str) -> usize {
+        self.answers
+            .get(minion)
+            .map_or(0, |answer| answer.extent.bytes)
+    }
+
+    /// The minions that have answered, in the order of the log: a walk over them reads each part of it once.
+    pub(crate) fn answered_in_order(&self) -> Vec<&str> {
+        let mut minions: Vec<_> = self.answers.iter().collect();
+        minions.sort_unstable_by_key(|(_, answer)| answer.extent.first);
+        minions.into_iter().map(|(minion, _)| &**minion).collect()
+    }
+
+    /// What the returns of some of its minions add to it. The caller sees to it that they are no more than a part.
+    pub(super) fn part(&self, store: &StoreView, minions: &[&str]) -> Result<Self, StoreError> {
+        let known = minions.iter().filter_map(|id| self.answers.get(*id));
+        let spans = known.map(|answer| (answer.extent.first, answer.extent.last));
+        let span = spans.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+        let Some((first, last)) = span else {
+            return Ok(Self::default());
+        };
+
+        let wanted: BTreeSet<&str> = minions.iter().copied().collect();
+        let is_wanted = |minion: &str| wanted.contains(minion);
+        let entries = store.returns_between(&self.jid, (first, last.next()), is_wanted)?;
+        // None if retention has dropped them since.
+        Ok(Self::of_part(entries, self.confirmed_only).unwrap_or_default())
     }
 
     /// Assembles a job from its entries.

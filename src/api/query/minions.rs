@@ -11,12 +11,13 @@ use salt_sls::Glob;
 
 use super::answer::Answer;
 use super::change;
+use super::content::Answers;
 use super::counts::StateCounts;
 use super::digest::{DAY_US, DigestView, RunRow};
 use super::job::Job;
 use super::jobs::{ListedJob, newest_jobs};
 use super::others::Others;
-use super::parts::{Answers, Parts};
+use super::parts::Parts;
 use crate::base::clock::Micros;
 use crate::base::limits::{
     LIST_BYTES_MAX, MINION_CHANGE_DAYS, MINION_CHANGES_SHOWN, MINION_RESULT_DAYS,

@@ -6,6 +6,7 @@
 mod answer;
 mod arg_filter;
 mod change;
+mod content;
 mod counts;
 mod diff;
 mod digest;
@@ -22,6 +23,7 @@ mod progress;
 
 pub(crate) use answer::Answer;
 pub(crate) use arg_filter::ArgFilter;
+pub(crate) use content::Answers;
 pub(crate) use counts::StateCounts;
 pub(crate) use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
 pub(crate) use digest::{Cause, DAY_US, Digest, DigestView, Failure, RunFailure, Spread, failures};
@@ -41,7 +43,7 @@ pub(crate) use missing::{
     MissingGroup, MissingMinion, Silence, missing_by_silence, missing_lately,
 };
 pub(crate) use others::Others;
+pub(crate) use parts::Parts;
 #[cfg(test)]
 pub(crate) use parts::held;
-pub(crate) use parts::{Answers, Parts};
 pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};

@@ -27,7 +27,7 @@ use super::super::server::HttpServer;
 use super::super::stream::format::Format;
 use super::super::stream::pieces::{Part, Piece, PieceKey};
 use super::super::stream::rate::{Budget as RateBudget, until_next_second};
-use crate::api::budget::Reserved;
+use crate::api::budget::{Budget, Reserved};
 use crate::api::call::events::{FilterArgs, FollowFrom, follow};
 use crate::api::call::{Archive, ReadCtx, failed, from_json, seq};
 use crate::api::sign_in::tokens::{Token, Tokens};
