@@ -416,14 +416,22 @@ impl SpillDrainer {
                     };
                     let missing = lost.unwrap_or_default();
 
+                    // What is missing behind the last event shows again if its number is known.
+                    let file = if pending_batch.batch.is_empty() {
+                        self.disk.newest()
+                    } else {
+                        Some(piece.file)
+                    };
+
                     // The gap goes before the events that follow it.
                     let mut state = self.shared.state.lock();
                     state.losses.count(missing);
                     self.shared.metrics.bus_events_lost.add(missing);
                     let batch = self.shared.gap_batch(&mut state, &gap);
-                    state
-                        .offered
-                        .push_back(PendingBatch::new(batch, piece.first, at));
+                    state.offered.push_back(PendingBatch {
+                        gap_of: lost.and(file),
+                        ..PendingBatch::new(batch, piece.first, at)
+                    });
                 }
 
                 // Without events only the gap is delivered.
@@ -540,32 +548,33 @@ impl SpillDrainer {
             (state.offered.take_all(), state.memory.take_all())
         };
 
-        // Events from disk are still there: what was offered behind them stays behind them.
-        let of_disk = offered.iter().position(|batch| batch.file.is_some());
-        let (before, behind) = offered.split_at(of_disk.unwrap_or(offered.len()));
-        let behind = behind.iter().filter(|batch| batch.file.is_none());
-        let newer: Vec<&PendingBatch> = behind.chain(&new).collect();
+        // Events from disk are still there, and what is missing between them is found again.
+        let is_on_disk = |batch: &PendingBatch| {
+            let of_gap = batch.gap_of.is_some_and(|file| self.disk.has(file));
+            batch.file.is_some() || of_gap
+        };
+        let old: Vec<&PendingBatch> = offered.iter().filter(|batch| !is_on_disk(batch)).collect();
 
-        let first = before.first().or(newer.first().copied());
+        let first = old.first().copied().or(new.front());
         let first = first.map(|batch| (batch.first, batch.at));
-        let old: Vec<_> = before
-            .iter()
+        let old: Vec<_> = old
+            .into_iter()
             .map(|pending_batch| (pending_batch.batch.clone(), pending_batch.first))
             .collect();
 
         let mut kept = old.iter().map(|(batch, _)| batch.len() as u64).sum::<u64>();
         let mut lost = 0;
 
-        // Older events go before the existing files, newer events behind them. Numbers therefore
-        // stay in order.
-        let prepended = if self.bytes_max == 0 {
+        // What was offered goes between the existing files, newer events behind them. Numbers
+        // therefore stay in order.
+        let inserted = if self.bytes_max == 0 {
             Err(StoreError::Refused("no spill is allowed".to_owned()))
         } else {
-            self.disk.prepend(&old)
+            self.disk.insert(&old)
         };
 
         if let Err(error) =
-            prepended.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) })
+            inserted.or_else(|error| if old.is_empty() { Ok(()) } else { Err(error) })
         {
             self.shared.metrics.spill_writes_failed.add(1);
             self.disk_failed("write", &error);
@@ -573,7 +582,7 @@ impl SpillDrainer {
             kept = 0;
         }
 
-        for pending_batch in newer {
+        for pending_batch in &new {
             let events = pending_batch.batch.len() as u64;
             *(if self.write(pending_batch) {
                 &mut kept

@@ -38,6 +38,8 @@ use crate::store::vfs::Fs;
 
 /// The first file number, with room for files before it.
 const FIRST_FILE: u64 = 1_000_000;
+/// From one new file to the next. The numbers between are for [`DiskQueue::insert`].
+const FILE_STEP: u64 = 2;
 /// File numbers are below this: a thousand a second for ten thousand years.
 const FILES_END: u64 = 1 << 48;
 
@@ -234,7 +236,7 @@ impl DiskQueue {
         scanned.sort_unstable_by_key(|(name, ..)| *name);
         let newest = scanned.last().map(|(name, ..)| *name);
         for (name, read, scan) in scanned {
-            queue.next_file = queue.next_file.max(name.number + 1);
+            queue.next_file = queue.next_file.max(name.number + FILE_STEP);
             queue.adopt((name, read), scan, Some(name) == newest, &mut found)?;
         }
 
@@ -372,6 +374,16 @@ impl DiskQueue {
         self.bytes
     }
 
+    /// The number of the newest file.
+    pub(super) fn newest(&self) -> Option<u64> {
+        self.files.back().map(|file| file.name.number)
+    }
+
+    /// Whether the file of this number is still there.
+    pub(super) fn has(&self, file: u64) -> bool {
+        self.files.iter().any(|known| known.name.number == file)
+    }
+
     /// Undelivered events.
     pub fn waiting(&self) -> u64 {
         self.waiting
@@ -401,7 +413,7 @@ impl DiskQueue {
                 let _ = self.fs.remove_file(&self.path(name, false));
                 return Err(error);
             }
-            self.next_file += 1;
+            self.next_file += FILE_STEP;
             self.files.push_back(File::new(name, 0));
         }
         appended?;
@@ -428,35 +440,44 @@ impl DiskQueue {
         SpillLog::create(&*self.fs, &path, id(self.store_id, first), created)
     }
 
-    /// Inserts batches before everything else, for the next daemon. They may be stored already.
-    pub(crate) fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> Result<(), StoreError> {
-        let Some((batch, first)) = batches.first() else {
-            return Ok(());
-        };
+    /// Inserts batches, each with the number of its first event, between the files with older and
+    /// with newer events, for the next daemon. They may be stored already. After an error none of
+    /// them are inserted.
+    pub(crate) fn insert(&self, batches: &[(Arc<Batch>, u64)]) -> Result<(), StoreError> {
+        let is_one_file =
+            |(_, one): &(_, u64), (_, next): &(_, u64)| self.place_of(*one) == self.place_of(*next);
 
-        // Numbers start high ([`FIRST_FILE`]), so there is room before the first.
-        let number = self
-            .files
-            .front()
-            .map_or(self.next_file, |file| file.name.number)
-            - 1;
-
-        let written = self.create(number, batch, *first).and_then(|mut log| {
-            batches
-                .iter()
+        let written = batches.chunk_by(is_one_file).try_for_each(|run| {
+            let Some((batch, first)) = run.first() else {
+                return Ok(());
+            };
+            let mut log = self.create(self.place_of(*first), batch, *first)?;
+            run.iter()
                 .try_for_each(|(batch, first)| log.append(batch, *first, true))
         });
 
-        // Its events are counted as lost, so none of them may be delivered later.
+        // Their events are counted as lost, so none of them may be delivered later.
         if written.is_err() {
-            let name = FileName {
-                number,
-                first: *first,
-            };
-            let _ = self.fs.remove_file(&self.path(name, false));
+            for &(_, first) in batches.chunk_by(is_one_file).filter_map(<[_]>::first) {
+                let number = self.place_of(first);
+                let path = self.path(FileName { number, first }, false);
+                let _ = self.fs.remove_file(&path);
+            }
         }
-
         written
+    }
+
+    /// The number of an inserted file whose first event has this number.
+    fn place_of(&self, first: u64) -> u64 {
+        let mut newest_first = self.files.iter().rev();
+        if let Some(older) = newest_first.find(|file| file.name.first < first) {
+            // Every second number is free.
+            return older.name.number.saturating_add(1);
+        }
+        // Numbers start high ([`FIRST_FILE`]), so there is room before the first.
+        let oldest = self.files.front();
+        let oldest = oldest.map_or(self.next_file, |file| file.name.number);
+        oldest.saturating_sub(1)
     }
 
     /// The next events; `None` if everything is delivered. After an error the next call retries, until

@@ -18,6 +18,9 @@ pub(super) struct PendingBatch {
     pub(super) since: Instant,
     /// The spill file that it was read from.
     pub(super) file: Option<u64>,
+    /// For a gap: the spill file that lacks the events, as long as it is there. Who reads it again
+    /// finds the same gap.
+    pub(super) gap_of: Option<u64>,
     /// Rejections of this batch alone.
     pub(super) refused: u32,
 }
@@ -30,6 +33,7 @@ impl PendingBatch {
             at,
             since: Instant::now(),
             file: None,
+            gap_of: None,
             refused: 0,
         }
     }

@@ -1,5 +1,6 @@
 //! The spill without a bus: order, rejections, restarts.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -247,10 +248,10 @@ fn events_that_bypassed_the_disk_are_not_missing() {
 }
 
 #[test]
-fn prepended_batches_are_delivered_first() {
-    let (_dir, mut queue) = queue_of(3..=5, 10);
+fn batches_with_older_events_are_inserted_first() {
+    let (_dir, queue) = queue_of(3..=5, 10);
     queue
-        .prepend(&[(Arc::new(event(1, 10)), 1), (Arc::new(event(2, 10)), 2)])
+        .insert(&[(Arc::new(event(1, 10)), 1), (Arc::new(event(2, 10)), 2)])
         .unwrap();
     let dir = queue.dir().to_owned();
     drop(queue);
@@ -263,6 +264,45 @@ fn prepended_batches_are_delivered_first() {
             .count(),
         2
     );
+}
+
+#[test]
+fn batches_are_inserted_between_files_with_older_and_newer_events() {
+    let (_dir, mut queue) = queue_of(3..=4, 10);
+    // A file in delivery takes no more events.
+    queue.next_piece().unwrap().unwrap();
+    queue.append(&event(7, 10), 7).unwrap();
+    queue.next_piece().unwrap().unwrap();
+    queue.append(&event(9, 10), 9).unwrap();
+    let batches = [2, 5, 6, 8, 10].map(|n| (Arc::new(event(n, 10)), n));
+
+    // All of them, or none.
+    let before = files(queue.dir());
+    let largest = crate::base::limits::ENTRY_BYTES_MAX + crate::base::limits::TAG_BYTES_MAX;
+    let too_large = [(Arc::new(event(11, largest)), 11)];
+    let refused = queue.insert(&[&batches[..], &too_large].concat());
+    assert!(matches!(refused, Err(StoreError::Broken(_))), "{refused:?}");
+    assert_eq!(files(queue.dir()), before);
+
+    queue.insert(&batches).unwrap();
+    let dir = queue.dir().to_owned();
+    drop(queue);
+
+    let (mut queue, found) = open(&dir);
+    assert_eq!((found.events, found.last), (9, Some((10, at(10)))));
+    let (mut found, mut numbers) = (Vec::new(), HashSet::new());
+    while let Some(piece) = queue.next_piece().unwrap() {
+        assert_eq!(piece.hole, None);
+        // By its number, a file is told what is stored.
+        assert!(numbers.insert(piece.file), "{found:?}");
+        found.extend(
+            piece
+                .batch
+                .entries()
+                .map(|(entry, _)| String::from_utf8_lossy(entry.tag).into_owned()),
+        );
+    }
+    assert_eq!(found, tags(2..11));
 }
 
 /// A store whose threads a test starts explicitly.
@@ -706,6 +746,35 @@ fn events_that_no_spill_takes_at_shutdown_are_counted_in_the_status_and_the_metr
     assert_eq!(counted, (5, 5));
 }
 
+/// Stops a daemon while all events of a spill file, and `events` behind them, are in flight.
+fn stop_during_a_delivery(harness: &Harness, events: std::ops::RangeInclusive<u64>) {
+    let spill_writer = harness.spill_writer();
+    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    spill_drainer.stop_timeout = Duration::ZERO;
+    let shared = spill_writer.shared();
+    // The store has room, but responds to nothing: once the file is read, events bypass the disk.
+    spill_drainer.deliver();
+    for n in events {
+        spill_writer.push(event(n, 100), at(n));
+    }
+    assert_eq!(shared.waiting().events, 0, "all are in flight");
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+}
+
+/// Starts a daemon that delivers what is on disk; returns all tags of the store.
+fn delivered(harness: &mut Harness) -> Vec<String> {
+    harness.open();
+    let spill_writer = harness.spill_writer();
+    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
+    harness.start();
+    spill_writer.close();
+    drop(spill_writer);
+    spill_drainer.run();
+    harness.stored()
+}
+
 #[test]
 fn what_is_offered_before_and_behind_a_spill_file_at_shutdown_keeps_its_order() {
     let mut harness = Harness::new();
@@ -716,32 +785,28 @@ fn what_is_offered_before_and_behind_a_spill_file_at_shutdown_keeps_its_order() 
     drop(queue);
     // A gap goes before the file, because its first event is not the next one.
     std::fs::write(harness.spill().join("SEEN"), "3000 3\n").unwrap();
-    let spill_writer = harness.spill_writer();
-    let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
-    spill_drainer.stop_timeout = Duration::ZERO;
-    let shared = spill_writer.shared();
-
-    // The store has room, but responds to nothing: once the file is read, events bypass the disk.
-    spill_drainer.deliver();
-    for n in 21..=23 {
-        spill_writer.push(event(n, 100), at(n));
-    }
-    assert_eq!(shared.waiting().events, 0, "all are in flight");
-    spill_writer.close();
-    drop(spill_writer);
-    spill_drainer.run();
+    stop_during_a_delivery(&harness, 21..=23);
     assert_eq!(harness.metrics.bus_events_lost.get(), 0);
     drop(harness.opened.take());
 
-    harness.open();
-    let spill_writer = harness.spill_writer();
-    let (spill_drainer, _) = harness.spill_drainer(&spill_writer, 1 << 30);
-    harness.start();
-    spill_writer.close();
-    drop(spill_writer);
-    spill_drainer.run();
     let gap = vec!["saltcellar/gap/start-up".to_owned()];
-    assert_eq!(harness.stored(), [gap, tags(7..24)].concat());
+    assert_eq!(delivered(&mut harness), [gap, tags(7..24)].concat());
+}
+
+#[test]
+fn events_that_the_store_stores_after_they_were_spilled_at_shutdown_are_not_stored_twice() {
+    let mut harness = Harness::new();
+    let mut queue = harness.queue();
+    for n in 1..=20 {
+        queue.append(&event(n, 100), n).unwrap();
+    }
+    drop(queue);
+    stop_during_a_delivery(&harness, 21..=23);
+    // It was only slow.
+    harness.start();
+    assert_eq!(harness.stored(), tags(1..24));
+
+    assert_eq!(delivered(&mut harness), tags(1..24));
 }
 
 #[test]
@@ -876,7 +941,7 @@ fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     );
     assert!(dir.join("notes.txt").exists() && dir.join("0000000004-1.read.aside").is_dir());
     queue.append(&event(3, 10), 3).unwrap();
-    queue.prepend(&[(Arc::new(event(1, 10)), 1)]).unwrap();
+    queue.insert(&[(Arc::new(event(1, 10)), 1)]).unwrap();
     drop(queue);
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.quarantined), (3, 0));

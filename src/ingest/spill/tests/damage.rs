@@ -304,3 +304,27 @@ fn a_lost_record_becomes_a_gap_in_the_log() {
         (1, 1)
     );
 }
+
+#[test]
+fn a_lost_record_is_one_gap_although_a_stop_interrupts_the_delivery() {
+    // Within the file, and at its end, where no number tells what is missing.
+    for (is_last, lost) in [(false, 2), (true, 20)] {
+        let mut harness = Harness::new();
+        let mut queue = harness.queue();
+        for n in 1..=20 {
+            queue.append(&event(n, 100), n).unwrap();
+        }
+        drop(queue);
+        let file = &files(&harness.spill())[0];
+        let size = std::fs::metadata(file).unwrap().len();
+        // In the last frame, or in the second one.
+        let at = if is_last { size - 20 } else { 1_000 };
+        flip(file, usize::try_from(at).unwrap());
+        stop_during_a_delivery(&harness, 21..=23);
+        drop(harness.opened.take());
+
+        let gap = vec!["saltcellar/gap/spill".to_owned()];
+        let expected = [tags(1..lost), gap, tags(lost + 1..24)].concat();
+        assert_eq!(delivered(&mut harness), expected);
+    }
+}
