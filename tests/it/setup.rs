@@ -362,7 +362,7 @@ fn the_reactor_is_handed_over_beside_other_engines_and_back() {
     let output = setup(&shop, &["--remove", "--yes"]);
     assert_eq!(code(&output), 1);
     let expected = format!(
-        "saltcellar: cannot hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {} keeps Salt's own \
+        "saltcellar: cannot hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {} keeps Salt's reactor \
          off; remove the item that names saltcellar's reactor there\n",
         shop.path("salt/master.d/own.conf").display()
     );
