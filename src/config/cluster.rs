@@ -252,7 +252,7 @@ mod tests {
             ),
             (
                 "cluster.nats: {servers: ['nats://a'], user: u}",
-                "c.yaml:1: cluster.nats.user: give user and password, or token",
+                "c.yaml:1: cluster.nats.user: user and password belong together, and exclude token; give user and password, or token",
             ),
             (
                 "cluster.nats: {servers: ['nats://a'], tls: {key: /k}}",
