@@ -379,6 +379,14 @@ impl Harness {
         .unwrap()
     }
 
+    /// Leaves these events on disk, as a daemon that has stopped.
+    fn spilled(&self, events: std::ops::RangeInclusive<u64>) {
+        let mut queue = self.queue();
+        for n in events {
+            queue.append(&event(n, 100), n).unwrap();
+        }
+    }
+
     /// The queue of the store's spill, as an earlier daemon had it.
     fn queue(&self) -> DiskQueue {
         let store_id = self.opened.as_ref().unwrap().intake.store_id();
@@ -778,11 +786,7 @@ fn delivered(harness: &mut Harness) -> Vec<String> {
 #[test]
 fn what_is_offered_before_and_behind_a_spill_file_at_shutdown_keeps_its_order() {
     let mut harness = Harness::new();
-    let mut queue = harness.queue();
-    for n in 7..=20 {
-        queue.append(&event(n, 100), n).unwrap();
-    }
-    drop(queue);
+    harness.spilled(7..=20);
     // A gap goes before the file, because its first event is not the next one.
     std::fs::write(harness.spill().join("SEEN"), "3000 3\n").unwrap();
     stop_during_a_delivery(&harness, 21..=23);
@@ -796,11 +800,7 @@ fn what_is_offered_before_and_behind_a_spill_file_at_shutdown_keeps_its_order() 
 #[test]
 fn events_that_the_store_stores_after_they_were_spilled_at_shutdown_are_not_stored_twice() {
     let mut harness = Harness::new();
-    let mut queue = harness.queue();
-    for n in 1..=20 {
-        queue.append(&event(n, 100), n).unwrap();
-    }
-    drop(queue);
+    harness.spilled(1..=20);
     stop_during_a_delivery(&harness, 21..=23);
     // It was only slow.
     harness.start();
@@ -814,11 +814,7 @@ fn the_gap_of_events_that_no_spill_takes_at_shutdown_begins_with_the_first() {
     // Alone, and behind a file, whose events are not lost.
     for on_disk in [0, 20] {
         let mut harness = Harness::new();
-        let mut queue = harness.queue();
-        for n in 1..=on_disk {
-            queue.append(&event(n, 100), n).unwrap();
-        }
-        drop(queue);
+        harness.spilled(1..=on_disk);
         let spill_writer = harness.spill_writer();
         let (mut spill_drainer, _) = harness.spill_drainer(&spill_writer, 0);
         spill_drainer.stop_timeout = Duration::ZERO;

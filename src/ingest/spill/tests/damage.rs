@@ -273,11 +273,7 @@ fn a_changed_bit_of_any_byte_costs_at_most_a_batch_and_is_reported() {
 #[test]
 fn a_lost_record_becomes_a_gap_in_the_log() {
     let mut harness = Harness::new();
-    let mut queue = harness.queue();
-    for n in 1..=20 {
-        queue.append(&event(n, 100), n).unwrap();
-    }
-    drop(queue);
+    harness.spilled(1..=20);
     // In its third frame: the first ones take about 300 bytes each.
     flip(&files(&harness.spill())[0], 1_000);
     let spill_writer = harness.spill_writer();
@@ -310,11 +306,7 @@ fn a_lost_record_is_one_gap_although_a_stop_interrupts_the_delivery() {
     // Within the file, and at its end, where no number tells what is missing.
     for (is_last, lost) in [(false, 2), (true, 20)] {
         let mut harness = Harness::new();
-        let mut queue = harness.queue();
-        for n in 1..=20 {
-            queue.append(&event(n, 100), n).unwrap();
-        }
-        drop(queue);
+        harness.spilled(1..=20);
         let file = &files(&harness.spill())[0];
         let size = std::fs::metadata(file).unwrap().len();
         // In the last frame, or in the second one.
