@@ -4,9 +4,12 @@
 //! that was set back to a snapshot uses numbers again: the stream then contains more entries of this master than the store, or another entry
 //! under the same number. The store then begins a new numbering, so no entry has the name of another.
 //!
-//! # Invariant
+//! # Invariants
 //!
 //! A numbering is on disk before an entry is published under it.
+//!
+//! The first number that may have been used twice is where the outbox was when the store was opened, and not where it is when the stream tells of
+//! the later entries: until then it may have passed entries that are not shared, whose numbers the lost entries have.
 
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use parking_lot::Mutex;
@@ -41,6 +44,12 @@ pub(crate) struct Numbering {
     /// When the stream was made that has what was published.
     #[serde(default)]
     pub(crate) stream: Micros,
+    /// Where the outbox was when the store was opened, until the numbering agrees with the stream, also if the daemon is restarted before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    opened_at: Option<u64>,
+    /// The epoch of another state of this store, or of another node with its name, after whose message this numbering was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    begun_after: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<Earlier>,
 }
@@ -57,9 +66,15 @@ pub(crate) struct OwnNumbering {
 }
 
 impl OwnNumbering {
-    /// That of the store; a new one if it has none.
-    pub(crate) fn of(settings: &Settings) -> Result<Self, StoreError> {
-        let current = Mutex::new(Numbering::of(settings)?);
+    /// That of the store; a new one if it has none. Opened before the outbox moves.
+    pub(crate) fn of(store: &Store) -> Result<Self, StoreError> {
+        let settings = store.settings();
+        let mut found = Numbering::of(settings)?;
+        if found.opened_at.is_none() {
+            found.opened_at = Some(cursor(store)?.0);
+            settings.put("", &found, Save::Durable)?;
+        }
+        let current = Mutex::new(found);
         Ok(Self { current })
     }
 
@@ -86,24 +101,7 @@ impl OwnNumbering {
         // Held throughout, because the outbox and the inbox both do this for each connection.
         let mut own = self.current.lock();
 
-        // A message of another numbering, written by an earlier state of this host or by another
-        // node, says nothing about this one.
-        if let Some(newest) = newest.filter(|newest| newest.epoch == own.epoch) {
-            if is_set_back(store, newest.last, newest.last_at)? {
-                // All before it was published before the store was set back.
-                let first = cursor(store)?.max(SeqNo(own.published + 1));
-                own.renew(first, settings)?;
-                tracing::warn!(
-                    last = newest.last,
-                    first = first.0,
-                    "the stream contains later entries of this master than the store, which was restored or copied; starting a new numbering"
-                );
-            } else {
-                // The note is saved some time after the entries are published, so a crash may have
-                // lost it.
-                own.published(newest.last, settings)?;
-            }
-        }
+        own.agree(store, newest)?;
 
         if created == own.stream {
             return Ok(());
@@ -165,6 +163,8 @@ impl Numbering {
             from: 1,
             published: 0,
             stream: Micros::default(),
+            opened_at: None,
+            begun_after: None,
             earlier: Vec::new(),
         };
         settings.put("", &first, Save::Durable)?;
@@ -175,17 +175,65 @@ impl Numbering {
     pub(crate) fn renew(&mut self, next: SeqNo, settings: &Settings) -> Result<(), StoreError> {
         let last = next.0.saturating_sub(1);
         let mut new = self.clone();
-        new.earlier.push(Earlier {
-            epoch: self.epoch.clone(),
-            from: self.from,
-            last,
-        });
+        // Without an entry of it, nothing was published under it.
+        if last >= self.from {
+            new.earlier.push(Earlier {
+                epoch: self.epoch.clone(),
+                from: self.from,
+                last,
+            });
+        }
+        new.opened_at = None;
         new.epoch = random_name()?;
         new.from = next.0;
         new.published = last;
         settings.put("", &new, Save::Durable)?;
         *self = new;
         Ok(())
+    }
+
+    /// Begins a new numbering if the store was set back.
+    fn agree(&mut self, store: &Store, newest: Option<Newest>) -> Result<(), StoreError> {
+        let settings = store.settings();
+        if let Some(newest) = newest {
+            if self.is_behind(store, &newest)? {
+                // All before it was published before the store was set back.
+                let opened_at = self
+                    .opened_at
+                    .map_or_else(|| cursor(store), |at| Ok(SeqNo(at)))?;
+                let first = opened_at.max(SeqNo(self.published + 1));
+                self.begun_after = Some(newest.epoch);
+                self.renew(first, settings)?;
+                tracing::warn!(
+                    last = newest.last,
+                    first = first.0,
+                    "the stream contains later entries of this master than the store, which was restored or copied; starting a new numbering"
+                );
+            } else if newest.epoch == self.epoch {
+                // The note is saved some time after the entries are published, so a crash may have
+                // lost it.
+                self.published(newest.last, settings)?;
+            }
+        }
+        if self.opened_at.take().is_some() {
+            settings.put("", self, Save::Durable)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the store was set back to a state before it published what the newest message says.
+    fn is_behind(&self, store: &Store, newest: &Newest) -> Result<bool, StoreError> {
+        if newest.epoch == self.epoch {
+            return is_set_back(store, newest.last, newest.last_at);
+        }
+        // Such a message was there when this numbering was begun.
+        let is_known = self
+            .earlier
+            .iter()
+            .any(|earlier| earlier.epoch == newest.epoch)
+            || self.begun_after.as_ref() == Some(&newest.epoch);
+        // Otherwise a later state of this store wrote it, and may have used numbers of this numbering before; or another node with this name did.
+        Ok(!is_known)
     }
 
     /// Notes that all entries up to a number are published.
@@ -222,13 +270,14 @@ impl Numbering {
     /// lost with an older state of the store has a number that was left out, or a numbering that
     /// this store does not know.
     pub(crate) fn has(&self, epoch: &str, number: u64, skipped: &[SkippedNumbers]) -> bool {
-        if epoch == self.epoch {
-            let is_left_out =
-                |range: &SkippedNumbers| (range.first.0..range.end.0).contains(&number);
-            return number >= self.from && !skipped.iter().any(is_left_out);
-        }
-        let of_earlier = self.earlier.iter().find(|earlier| earlier.epoch == epoch);
-        of_earlier.is_some_and(|earlier| (earlier.from..=earlier.last).contains(&number))
+        let is_left_out = |range: &SkippedNumbers| (range.first.0..range.end.0).contains(&number);
+        let earlier = || self.earlier.iter().find(|earlier| earlier.epoch == epoch);
+        let is_in = if epoch == self.epoch {
+            number >= self.from
+        } else {
+            earlier().is_some_and(|earlier| (earlier.from..=earlier.last).contains(&number))
+        };
+        is_in && !skipped.iter().any(is_left_out)
     }
 }
 
@@ -272,7 +321,132 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
+
     use super::*;
+    use crate::base::clock::Clock;
+    use crate::model::{Batch, Source};
+    use crate::store::{Classes, FreeSpace, Limits, Options, vfs};
+    use crate::testkit::receive;
+    use crate::wire::filter::EntryFilter;
+    use crate::wire::salt_event::event_entry;
+
+    /// Runs something with the store in a directory, which is closed afterwards.
+    fn with_store<T>(dir: &std::path::Path, work: impl FnOnce(&Store) -> T) -> T {
+        let options = Options {
+            dir: dir.to_owned(),
+            holder: "the test".to_owned(),
+            lock_timeout: Duration::ZERO,
+            clock: Clock::manual(Micros(1_000_000)),
+            metrics: Arc::default(),
+            limits: Limits::DEFAULT,
+            classes: Classes::default(),
+            free: FreeSpace {
+                low: Some(0),
+                min: Some(0),
+            },
+            fs: Arc::new(vfs::Disk),
+        };
+        let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
+        let (sender, stored) = sync_channel(1);
+        let mut batch = Batch::default();
+        for n in 0..5 {
+            batch.push(&event_entry(b"t", b"\x80", Source::Bus, Micros(n)), None);
+        }
+        let done = Box::new(move |result| sender.send(result).unwrap());
+        intake.submit(batch, Some(done)).unwrap();
+        receive(&stored).unwrap();
+
+        let found = work(&store);
+        drop((store, intake));
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        found
+    }
+
+    /// The outbox passes all entries, as ones that are not shared.
+    fn pass_all(store: &Store) {
+        let consumers = store.consumers();
+        let start = || Start::Seq(store.durable());
+        if consumers.seek(OUTBOX, start()).is_err() {
+            consumers
+                .create(OUTBOX, EntryFilter::default(), start())
+                .unwrap();
+        }
+    }
+
+    fn newest(epoch: &str, last: u64) -> Newest {
+        Newest {
+            message: 9,
+            epoch: epoch.to_owned(),
+            last,
+            last_at: Micros(77),
+        }
+    }
+
+    #[test]
+    fn numbers_that_a_store_used_after_it_was_set_back_are_of_a_new_numbering() {
+        // Whether the daemon restarts before it reaches the stream.
+        for is_restarted in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (epoch, first) = with_store(dir.path(), |store| {
+                let own = OwnNumbering::of(store).unwrap();
+                pass_all(store);
+                own.current.lock().agree(store, None).unwrap();
+                (own.get().epoch, store.durable().0)
+            });
+
+            // The state of a snapshot. The lost entries have the same numbers as these, which are not shared.
+            let passed = |store: &Store| {
+                let own = OwnNumbering::of(store).unwrap();
+                pass_all(store);
+                own
+            };
+            if is_restarted {
+                with_store(dir.path(), |store| _ = passed(store));
+            }
+            with_store(dir.path(), |store| {
+                let own = passed(store);
+                own.current
+                    .lock()
+                    .agree(store, Some(newest(&epoch, 99)))
+                    .unwrap();
+                let now = own.get();
+                assert_ne!(now.epoch, epoch);
+                assert!(now.has(&epoch, first - 1, &[]), "{now:?}");
+                let numbers = first..store.durable().0;
+                assert!(numbers.clone().count() >= 5);
+                for number in numbers {
+                    assert!(!now.has(&epoch, number, &[]), "{number} {now:?}");
+                    assert!(now.has(&now.epoch, number, &[]), "{number} {now:?}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_message_of_an_unknown_numbering_is_of_a_later_state_of_the_store() {
+        let dir = tempfile::tempdir().unwrap();
+        with_store(dir.path(), |store| {
+            pass_all(store);
+            let own = OwnNumbering::of(store).unwrap();
+            let agreed = |newest| {
+                let mut own = own.current.lock();
+                own.agree(store, newest).unwrap();
+                own.clone()
+            };
+            let first = agreed(None);
+            let second = agreed(Some(newest("later", 3)));
+            assert_ne!(second.epoch, first.epoch);
+            // Once: it remains the newest until something is published.
+            assert_eq!(agreed(Some(newest("later", 3))), second);
+            assert_eq!(agreed(Some(newest(&first.epoch, 3))), second);
+            assert_eq!(Numbering::of(store.settings()).unwrap(), second);
+        });
+    }
 
     #[test]
     fn a_store_knows_which_entries_it_has_and_which_it_lost() {
@@ -296,6 +470,17 @@ mod tests {
         assert_ne!(numbering.epoch, first);
         assert!(numbering.has(&first, 300, &[]));
         assert!(!numbering.has(&first, 301, &[]), "of the lost state");
+        assert!(
+            !numbering.has(
+                &first,
+                200,
+                &[SkippedNumbers {
+                    first: SeqNo(200),
+                    end: SeqNo(201)
+                }]
+            ),
+            "left out before"
+        );
         let second = numbering.epoch.clone();
         assert_eq!(numbering.of_number(300), (&*first, 1));
         assert_eq!(numbering.of_number(301), (&*second, 301));

@@ -51,7 +51,8 @@ impl History {
         // Retention must wait: other masters may hold jobs of which this store does not know yet.
         store.await_holds(CLUSTER_HOLDS_WAIT);
 
-        let numbering = OwnNumbering::of(store.settings()).context("read the numbering")?;
+        let numbering = OwnNumbering::of(store)
+            .context("read the state of the shared history, run `saltcellar store verify`")?;
         let instance = random_name().context("name this process")?;
 
         let ReactorConfig {
