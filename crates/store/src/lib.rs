@@ -132,7 +132,7 @@ pub use read::consumer::{ReadAhead, Start, is_consumer_name, is_lost_tag};
 pub use read::follow::Followed;
 pub use read::last_seen::{LastSeen, Seen};
 pub use read::returned::{BlockSpan, FoundReturn, ReturnsIn};
-pub use read::{EventPage, JobRows, StoreView, TravellingPart};
+pub use read::{EventPage, JobPage, JobPart, JobRows, StoreView, TravellingPart};
 pub use retain::Retainer;
 pub use retain::age_clock::Step;
 pub use retain::hold::{Held, Hold, HoldChange, Merged};

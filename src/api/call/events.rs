@@ -18,7 +18,7 @@ use crate::base::limits::{
 };
 use crate::base::named::{Named as _, named};
 use crate::model::{EventFilter, Flags, Kind, Limit, SeqNo, Source};
-use crate::store::{EventPage, Start, StoreView, StoredEntry};
+use crate::store::{EventPage, JobPart, Start, StoreView, StoredEntry};
 use crate::wire::call::{CallError, Id};
 use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::{Stored, Time, or_absent};
@@ -332,8 +332,8 @@ pub(crate) struct ListArgs {
     pub(crate) until: Option<Time>,
     /// Only minions that match this glob
     pub(crate) minion: Option<Glob>,
-    /// Only events that this master fired: its id
-    pub(crate) master: Option<String>,
+    /// Only events that a master whose id matches this glob fired
+    pub(crate) master: Option<Glob>,
     /// Only tags that match this glob
     pub(crate) tag: Option<Glob>,
     /// Only events of this job
@@ -363,9 +363,7 @@ impl Run for List {
             tag: args.tag,
             jid: args.jid.map(|Id(jid)| jid),
             minion: args.minion,
-            origins: args
-                .master
-                .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
+            masters: args.master.map(|ids| ctx.master.masters(ids)),
             since: args.since.map(|Time(at)| at),
             until: args.until.map(|Time(at)| at),
             reactions: false,
@@ -746,9 +744,12 @@ impl Run for Entries {
         let until = args.until.map_or(durable, SeqNo).min(durable);
 
         let (found, next) = if let Some(Id(jid)) = args.jid {
-            ctx.store
-                .job_entries_from(&jid, (from, until), LIST_BYTES_MAX)
-                .map_err(failed)?
+            let part = JobPart {
+                bytes_max: LIST_BYTES_MAX,
+                ..JobPart::of((from, until))
+            };
+            let page = ctx.store.job_page(&jid, part).map_err(failed)?;
+            (page.entries, page.next)
         } else {
             // Events fill most of the log, and readers of jobs do not need them.
             let of_jobs = |kind| !matches!(kind, Kind::Event | Kind::Register | Kind::Gap);

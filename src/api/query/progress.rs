@@ -2,9 +2,9 @@
 
 use super::answer::{is_bus_only, names_jobs};
 use super::job::Job;
-use crate::base::limits::LIST_ROWS_MAX;
+use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{Kind, SeqNo};
-use crate::store::{StoreError, StoreView, StoredEntry};
+use crate::store::{JobPart, StoreError, StoreView, StoredEntry};
 use crate::wire::msgpack;
 use crate::wire::salt_event::job_tag;
 
@@ -49,22 +49,19 @@ pub(crate) fn job_changes(
         _ => true,
     };
 
-    let mut entries = store.job_entries_since(jid, from, wanted)?;
-    // A full page may have more behind it, so the next query continues at its end and not at that
-    // of the log.
-    entries.truncate(LIST_ROWS_MAX);
+    let part = JobPart {
+        range: (from, SeqNo(u64::MAX)),
+        entries_max: LIST_ROWS_MAX,
+        bytes_max: LIST_BYTES_MAX,
+    };
+    let page = store.job_page_with(jid, part, wanted)?;
+    let end = page.entries.last().map_or(from, |last| last.seq.next());
 
     let mut found = JobChanges {
-        next: from.max(upto),
+        // With more entries to come, the next query continues at the end of the page and not at that of the log.
+        next: page.next.unwrap_or(end.max(upto)),
         ..JobChanges::default()
     };
-    if let Some(last) = entries.last() {
-        found.next = if entries.len() == LIST_ROWS_MAX {
-            last.seq.next()
-        } else {
-            upto.max(last.seq.next())
-        };
-    }
 
     // Its load may be older than `from`.
     let cached = store
@@ -73,7 +70,7 @@ pub(crate) fn job_changes(
 
     let mut of_job = Vec::new();
     let mut runs = false;
-    for entry in entries {
+    for entry in page.entries {
         let of_master = ["runner.", "wheel."]
             .iter()
             .any(|kind| entry.fun.starts_with(kind));

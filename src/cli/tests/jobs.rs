@@ -1057,6 +1057,29 @@ fn a_job_of_many_minions_is_read_in_pages() {
 }
 
 #[test]
+fn the_progress_of_a_job_is_told_in_parts_of_limited_size() {
+    let cellar = Cellar::start();
+    cellar.publish(JID, "state.apply", &["web1"]);
+    let report = "r".repeat(1024 * 1024);
+    for n in 0..20 {
+        let data = json!({ "id": "web1", "jid": JID, "data": { "ret": format!("{n} {report}") } });
+        cellar.store_event(&format!("salt/job/{JID}/prog/web1/{n}"), &data);
+    }
+
+    let (mut lengths, mut from) = (Vec::new(), 0);
+    while lengths.iter().sum::<usize>() < 20 {
+        let asked = vec![("jid", JID.into()), ("from", from.into())];
+        let part = cellar.ask("job_watch", asked);
+        let steps = part["steps"].as_array().unwrap();
+        let bytes: usize = steps.iter().map(|step| step.to_string().len()).sum();
+        assert!(!steps.is_empty() && bytes < LIST_BYTES_MAX + 2 * report.len());
+        lengths.push(steps.len());
+        from = part["next"].as_u64().unwrap();
+    }
+    assert_eq!(lengths, [16, 4]);
+}
+
+#[test]
 fn waiting_for_a_job_does_not_delay_a_stop() {
     let mut cellar = Cellar::start();
     cellar.publish(JID, "cmd.run", &["web1"]);

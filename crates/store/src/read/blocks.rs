@@ -91,15 +91,16 @@ impl BlockReader {
             .copied())
     }
 
-    /// Whether a block may have entries with numbers in `from..upto`.
-    pub(crate) fn touches(
+    /// The number of a block's first entry; `None` if it has none with a number in `from..upto`.
+    pub(crate) fn first_seq(
         &self,
         segment: &Arc<Segment>,
         number: u32,
         (from, upto): (SeqNo, SeqNo),
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<SeqNo>, StoreError> {
         let meta = self.meta(segment, number)?;
-        Ok(meta.is_some_and(|meta| meta.last_seq >= from && meta.first_seq < upto))
+        let meta = meta.filter(|meta| meta.last_seq >= from && meta.first_seq < upto);
+        Ok(meta.map(|meta| meta.first_seq))
     }
 
     /// As [`BlockReader::block`], but a block that is not cached stays so: blocks that are read

@@ -10,6 +10,7 @@ pub(crate) mod blocks;
 pub mod cache;
 pub mod consumer;
 pub(crate) mod follow;
+mod job;
 pub mod last_seen;
 pub mod pattern;
 pub mod returned;
@@ -18,6 +19,7 @@ mod scan;
 pub(crate) mod stored_entry;
 mod travel;
 mod view;
+pub use job::{JobPage, JobPart};
 pub use scan::ScanStats;
 pub use stored_entry::StoredEntry;
 pub use travel::TravellingPart;
@@ -34,11 +36,9 @@ use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, SegmentMetadata, Totals};
 use super::segment::Segment;
 use crate::index::job_summary::JobSummary;
-use crate::log::block::Rows;
 use crate::read::allowed::AllowedCache;
 use crate::read::blocks::BlockReader;
 use crate::read::scan::{Backwards, Search};
-use crate::read::stored_entry::without_body;
 use crate::segment::catalogue::Catalogue;
 use crate::segment::list::Segments;
 use crate::segment::with_same_numbers;
@@ -46,7 +46,7 @@ use crate::skipped::SkippedNumbers;
 use crate::watermark::Watermark;
 use saltcellar_base::clock::{Clock, Micros};
 use saltcellar_base::limits::SCAN_BYTES_MAX;
-use saltcellar_model::{EventFilter, JidKey, Kind, ReadLimits, SeqNo};
+use saltcellar_model::{EventFilter, JidKey, ReadLimits, SeqNo};
 use saltcellar_wire::filter::{EntryFilter, TooCostly};
 
 /// Events found by a search backwards.
@@ -61,35 +61,6 @@ pub struct EventPage {
     pub too_costly: Option<(SeqNo, TooCostly)>,
     /// Amounts examined; of the events of a job, which have an index, those that the limits needed.
     pub stats: ScanStats,
-}
-
-/// Tells which rows of a block are entries of a job.
-struct OfJob<'a> {
-    jid: &'a str,
-    key: JidKey,
-    /// A jid derived from a time equals its key; keys of other jids may collide.
-    is_plain_key: bool,
-}
-
-impl<'a> OfJob<'a> {
-    fn new(jid: &'a str) -> Self {
-        let key = JidKey::of(jid);
-        let is_plain_key = key.text().as_deref() == Some(jid);
-        Self {
-            jid,
-            key,
-            is_plain_key,
-        }
-    }
-
-    fn has(&self, rows: Rows<'_>, at: usize) -> bool {
-        at < rows.len()
-            && if self.is_plain_key {
-                rows.jid_key(at) == Some(self.key)
-            } else {
-                rows.jid(at) == self.jid
-            }
-    }
 }
 
 /// A segment, and the positions of a job's entries in it.
@@ -139,230 +110,6 @@ impl LogReader {
     /// The durable watermark: all entries below it are on disk and readable.
     pub fn durable(&self) -> SeqNo {
         self.watermark.get()
-    }
-
-    /// All entries of a job, by ascending sequence number.
-    pub fn job_entries(&self, jid: &str) -> Result<Vec<StoredEntry>, StoreError> {
-        self.entries_of(jid, SeqNo::FIRST, |_| true, |_| true)
-    }
-
-    /// All entries of a job, by ascending sequence number. Only entries selected by `wanted` have
-    /// their body, and only entries of kind [`Kind::Event`] have their tag.
-    pub fn job_entries_with(
-        &self,
-        jid: &str,
-        wanted: impl Fn(&StoredEntry) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
-        self.job_entries_since(jid, SeqNo::FIRST, wanted)
-    }
-
-    /// As [`LogReader::job_entries_with`], from sequence number `from` on. Earlier blocks are not read.
-    pub(crate) fn job_entries_since(
-        &self,
-        jid: &str,
-        from: SeqNo,
-        wanted: impl Fn(&StoredEntry) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
-        self.entries_of(jid, from, wanted, |kind| kind == Kind::Event)
-    }
-
-    /// Entries of a job with selected bodies and tags: expanding a tag costs more than reading the
-    /// other fields.
-    fn entries_of(
-        &self,
-        jid: &str,
-        from: SeqNo,
-        wanted: impl Fn(&StoredEntry) -> bool,
-        tags: impl Fn(Kind) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
-        let read = || {
-            let places = self.job_places(jid)?;
-            self.entries_at(places, (jid, from), &wanted, &tags, Some)
-        };
-        with_same_numbers(read)
-    }
-
-    /// As [`LogReader::entries_of`], of the entries at these places, each as `keep` leaves it.
-    fn entries_at(
-        &self,
-        places: Vec<EntriesIn>,
-        (jid, from): (&str, SeqNo),
-        wanted: impl Fn(&StoredEntry) -> bool,
-        tags: impl Fn(Kind) -> bool,
-        keep: impl Fn(StoredEntry) -> Option<StoredEntry>,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
-        let of_job = OfJob::new(jid);
-        let mut found = Vec::new();
-        for (segment, positions) in places {
-            for of_block in positions.chunk_by(|a, b| a.block == b.block) {
-                let Some(position) = of_block.first() else {
-                    continue;
-                };
-                // Known from the index, without reading the block.
-                let range = (from, SeqNo(u64::MAX));
-                if from > SeqNo::FIRST && !self.blocks.touches(&segment, position.block, range)? {
-                    continue;
-                }
-                // Heads first: of most returns only their existence is wanted, and bodies are most of a block. Unreadable blocks are noted
-                // where they are read. The rest of the job is worth having.
-                let Some(head) = self.blocks.head(&segment, position.block)? else {
-                    continue;
-                };
-
-                let rows = head.rows();
-                // Checked although the index named the row: keys may collide, and the index may be
-                // of another version of the log.
-                let ats = of_block.iter().map(|position| usize::from(position.at));
-                let ats = ats.filter(|at| of_job.has(rows, *at) && rows.seq(*at) >= from);
-                let entries: Vec<_> = ats
-                    .map(|at| {
-                        let entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
-                        (at, wanted(&entry), entry)
-                    })
-                    .collect();
-
-                let is_any_wanted = entries.iter().any(|(_, is_wanted, _)| *is_wanted);
-                let whole = if is_any_wanted {
-                    self.blocks.block(&segment, position.block)?
-                } else {
-                    None
-                };
-                for (at, is_wanted, mut entry) in entries {
-                    if is_wanted {
-                        let view = whole.as_ref();
-                        // As an unreadable block: noted, and the rest is worth having.
-                        let body =
-                            view.and_then(|view| self.blocks.body(&segment, view.rows(), at));
-                        let Some(body) = body else {
-                            continue;
-                        };
-                        entry.set_body(body);
-                    }
-                    found.extend(keep(entry));
-                }
-            }
-        }
-
-        // Segments of several classes were read one after the other.
-        found.sort_by_key(|entry| entry.seq);
-        Ok(found)
-    }
-
-    /// The returns of a job by the minions that `wanted` selects, with sequence numbers in `from..upto`. Of blocks with other entries
-    /// only, at most the heads are read: a large job is read in many parts.
-    pub(crate) fn returns_between(
-        &self,
-        jid: &str,
-        range: (SeqNo, SeqNo),
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
-        with_same_numbers(|| self.returns_at(self.job_places(jid)?, (jid, range), &wanted, Some))
-    }
-
-    /// As [`LogReader::returns_between`], of the entries at these places, each as `keep` leaves it.
-    fn returns_at(
-        &self,
-        places: Vec<EntriesIn>,
-        (jid, (from, upto)): (&str, (SeqNo, SeqNo)),
-        wanted: impl Fn(&str) -> bool,
-        keep: impl Fn(StoredEntry) -> Option<StoredEntry>,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
-        let of_job = OfJob::new(jid);
-        let is_meant = |rows: Rows<'_>, at: usize| {
-            of_job.has(rows, at)
-                && rows.kind(at) == Kind::Return
-                && (from..upto).contains(&rows.seq(at))
-                && wanted(rows.minion(at))
-        };
-
-        let mut found = Vec::new();
-        for (segment, positions) in places {
-            for of_block in positions.chunk_by(|a, b| a.block == b.block) {
-                let Some(position) = of_block.first() else {
-                    continue;
-                };
-                if !self
-                    .blocks
-                    .touches(&segment, position.block, (from, upto))?
-                {
-                    continue;
-                }
-                let ats = || of_block.iter().map(|position| usize::from(position.at));
-                let head = self.blocks.head(&segment, position.block)?;
-                if !head.is_some_and(|head| ats().any(|at| is_meant(head.rows(), at))) {
-                    continue;
-                }
-
-                let Some(view) = self.blocks.block(&segment, position.block)? else {
-                    continue;
-                };
-                let rows = view.rows();
-                for at in ats().filter(|at| is_meant(rows, *at)) {
-                    // As an unreadable block: noted, and the rest is worth having.
-                    let Some(body) = self.blocks.body(&segment, rows, at) else {
-                        continue;
-                    };
-                    let mut entry = without_body(rows, at, jid.to_owned(), false);
-                    entry.set_body(body);
-                    found.extend(keep(entry));
-                }
-            }
-        }
-        found.sort_by_key(|entry| entry.seq);
-        Ok(found)
-    }
-
-    /// As [`LogReader::job_entries`], for sequence numbers in `from..upto`, until the bodies reach
-    /// `bytes_max` bytes. Also returns where to continue, if there are more entries.
-    pub fn job_entries_from(
-        &self,
-        jid: &str,
-        (from, upto): (SeqNo, SeqNo),
-        bytes_max: usize,
-    ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
-        with_same_numbers(|| self.page_of_job(jid, (from, upto), bytes_max))
-    }
-
-    fn page_of_job(
-        &self,
-        jid: &str,
-        (from, upto): (SeqNo, SeqNo),
-        bytes_max: usize,
-    ) -> Result<(Vec<StoredEntry>, Option<SeqNo>), StoreError> {
-        // Heads only: positions of all entries are needed for the order, bodies for one page.
-        let mut positions = Vec::new();
-        for (segment, of_segment) in self.job_places(jid)? {
-            for position in of_segment {
-                let Some(view) = self.blocks.head(&segment, position.block)? else {
-                    continue;
-                };
-                let rows = view.rows();
-                let at = usize::from(position.at);
-                if at < rows.len()
-                    && rows.jid(at) == jid
-                    && rows.seq(at) >= from
-                    && rows.seq(at) < upto
-                {
-                    positions.push((rows.seq(at), segment.clone(), position.block, at));
-                }
-            }
-        }
-
-        positions.sort_by_key(|(seq, ..)| *seq);
-        let mut found = Vec::new();
-        let mut bytes = 0;
-        for (seq, segment, block, at) in positions {
-            // The number of the next entry is the position to continue from.
-            if bytes >= bytes_max {
-                return Ok((found, Some(seq)));
-            }
-            let Some(entry) = self.blocks.stored_again(&segment, (block, at), seq)? else {
-                continue;
-            };
-            bytes += entry.tag.len() + entry.body.len();
-            found.push(entry);
-        }
-        Ok((found, None))
     }
 
     /// The positions of a job's entries, by class and segment, ascending. Queries only segments

@@ -8,7 +8,8 @@ use crate::error::StoreError;
 use crate::index::EntryPosition;
 use crate::index::job_summary::{JobSummary, is_of_cached_job};
 use crate::log::block::{BlockView, Rows};
-use crate::read::{LogReader, StoredEntry, without_body};
+use crate::read::stored_entry::without_body;
+use crate::read::{LogReader, StoredEntry};
 use crate::segment::{Segment, with_same_numbers};
 use saltcellar_model::{JidKey, Kind};
 

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use super::allowed::{AllowedBlocks, Role, Roles};
 use super::consumer::Start;
 use super::follow::{Counted, Selected};
+use super::job::{self, JobPage, JobPart};
 use super::last_seen::LastSeen;
 use super::returns::{Asked, JobReturns, Place, PlacesIn};
 use super::scan::Search;
@@ -216,7 +217,7 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.log.job_entries(jid);
         }
-        self.entries_of(jid, SeqNo::FIRST, |_| true)
+        Ok(self.page_of(jid, JobPart::ALL, |_| true)?.entries)
     }
 
     /// As [`LogReader::job_entries_with`].
@@ -228,41 +229,40 @@ impl StoreView {
         if !self.hides_jobs() {
             return self.log.job_entries_with(jid, wanted);
         }
-        self.entries_of(jid, SeqNo::FIRST, wanted)
+        Ok(self.page_of(jid, JobPart::ALL, wanted)?.entries)
     }
 
-    /// As [`LogReader::job_entries_since`].
-    pub fn job_entries_since(
+    /// As [`LogReader::job_page_with`].
+    pub fn job_page_with(
         &self,
         jid: &str,
-        from: SeqNo,
+        part: JobPart,
         wanted: impl Fn(&StoredEntry) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
+    ) -> Result<JobPage, StoreError> {
         if !self.hides_jobs() {
-            return self.log.job_entries_since(jid, from, wanted);
+            return self.log.job_page_with(jid, part, wanted);
         }
-        self.entries_of(jid, from, wanted)
+        self.page_of(jid, part, wanted)
     }
 
-    fn entries_of(
+    fn page_of(
         &self,
         jid: &str,
-        from: SeqNo,
+        part: JobPart,
         wanted: impl Fn(&StoredEntry) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
+    ) -> Result<JobPage, StoreError> {
         with_same_numbers(|| match self.known_places(jid)? {
-            Some(places) => self.entries_at(places, jid, from, &wanted),
-            None => Ok(Vec::new()),
+            Some(places) => self.page_at(&places, (jid, part), &wanted),
+            None => Ok(JobPage::default()),
         })
     }
 
-    fn entries_at(
+    fn page_at(
         &self,
-        places: Vec<EntriesIn>,
-        jid: &str,
-        from: SeqNo,
+        places: &[EntriesIn],
+        (jid, part): (&str, JobPart),
         wanted: impl Fn(&StoredEntry) -> bool,
-    ) -> Result<Vec<StoredEntry>, StoreError> {
+    ) -> Result<JobPage, StoreError> {
         // Loads are always wanted: which minions they name decides whether the job exists.
         let needed = |entry: &StoredEntry| match entry.kind {
             Kind::Load | Kind::ReturnLoad | Kind::JobNew | Kind::Minions => true,
@@ -281,15 +281,14 @@ impl StoreView {
             Some(entry)
         };
 
-        let tags = |kind| kind == Kind::Event;
-        let entries = self
-            .log
-            .entries_at(places, (jid, from), needed, tags, keep)?;
+        let pick = job::entries(jid, needed);
+        let page = self.log.walk_job(places, (jid, part), pick, keep)?;
 
-        // A job of which nothing is left must look like one that was never stored. What follows from entries before `from` was decided by
+        // A job of which nothing is left must look like one that was never stored. That of which this is a part only was decided by
         // [`StoreView::known_places`].
-        let exists = from > SeqNo::FIRST || self.has_subject(&entries);
-        Ok(if exists { entries } else { Vec::new() })
+        let is_part = part.range.0 > SeqNo::FIRST || page.next.is_some();
+        let exists = is_part || self.has_subject(&page.entries);
+        Ok(if exists { page } else { JobPage::default() })
     }
 
     /// Whether only its body tells if the reader may know a return: that of several functions names them.
@@ -313,7 +312,9 @@ impl StoreView {
             };
             let wanted = |minion: &str| self.limits.allow_minion(minion) && wanted(minion);
             let keep = |entry| self.allowed(entry);
-            self.log.returns_at(places, (jid, range), wanted, keep)
+            let (part, pick) = (JobPart::of(range), job::returns(jid, wanted));
+            let page = self.log.walk_job(&places, (jid, part), pick, keep)?;
+            Ok(page.entries)
         })
     }
 
@@ -716,7 +717,8 @@ impl StoreView {
         let is_plain = |jid: &str| JidKey::of(jid).text().as_deref() == Some(jid);
         for (jid, minions) in wanted.iter().filter(|(jid, _)| !is_plain(jid)) {
             let places = self.log.job_places(jid)?;
-            let entries = self.entries_at(places, jid, SeqNo::FIRST, |_| true)?;
+            let page = self.page_at(&places, (jid, JobPart::ALL), |_| true)?;
+            let entries = page.entries;
             if let Some(summary) = summary(&entries) {
                 let is_cached = entries
                     .iter()

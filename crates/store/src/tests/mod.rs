@@ -6,6 +6,7 @@ pub(super) mod damage;
 mod duplicates;
 mod following;
 mod invariants;
+mod job_pages;
 mod last_jobs;
 mod limited;
 pub(super) mod retention;

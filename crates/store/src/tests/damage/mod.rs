@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::log::frame::{self, LogId};
+use crate::read::JobPart;
 use crate::read::consumer::BatchLimits;
 
 #[test]
@@ -285,11 +286,8 @@ fn a_block_that_cannot_be_unpacked_is_noted_once_and_costs_no_other_entry() {
         let minions: Vec<_> = entries.iter().map(|entry| &*entry.minion).collect();
         assert_eq!(minions, ["web7", "web8"]);
         let upto = rig.store.durable();
-        let (entries, next) = rig
-            .store
-            .job_entries_from(&jid(0), (SeqNo::FIRST, upto), usize::MAX)
-            .unwrap();
-        assert_eq!((entries.len(), next), (2, None));
+        let page = rig.store.job_page(&jid(0), JobPart::ALL).unwrap();
+        assert_eq!((page.entries.len(), page.next), (2, None));
 
         let expected = [0, 3, 6, 7, 8, 9].map(|n| event(n).0);
         assert_eq!(rig.tags(), expected);
