@@ -175,7 +175,7 @@ fn jobs_are_listed_as_json_with_times_as_text() {
     let (_, args) = daemon.requests().remove(0);
     assert_eq!(
         args.to_string(),
-        r#"{"limit": 1, "fun": "cmd.*", "find_job": true}"#
+        r#"{"limit": 1, "fun": "cmd.*", "include_polling": true}"#
     );
 
     let output = jobs().run(&["--output=jsonl", "jobs", "list", "--limit=1"]);

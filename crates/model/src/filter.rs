@@ -14,14 +14,34 @@ pub struct EventFilter {
     pub jid: Option<String>,
     /// Pattern for the minion id. There is an index for one without wildcards.
     pub minion: Option<Glob>,
-    /// [`Entry::origin`](crate::Entry::origin), one of these exactly; any if there are none.
-    pub origins: Vec<String>,
+    /// Masters that the event came from.
+    pub masters: Option<Masters>,
     /// Arrival at or after this time.
     pub since: Option<Micros>,
     /// Arrival before this time.
     pub until: Option<Micros>,
     /// Select reactor records instead of events.
     pub reactions: bool,
+}
+
+/// Masters, by their ids.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Masters {
+    /// Pattern for the ids.
+    pub ids: Glob,
+    /// Whether the daemon's own master is one of them, whose entries do not state its id.
+    pub is_own: bool,
+}
+
+impl Masters {
+    /// Whether an entry with this [`Entry::origin`](crate::Entry::origin) came from one of them.
+    pub fn include(&self, origin: &str) -> bool {
+        if origin.is_empty() {
+            self.is_own
+        } else {
+            self.ids.matches(origin)
+        }
+    }
 }
 
 impl EventFilter {
@@ -34,7 +54,10 @@ impl EventFilter {
         }) && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.minion.as_ref().is_none_or(|glob| glob.matches(minion))
-            && (self.origins.is_empty() || self.origins.iter().any(|wanted| wanted == origin))
+            && self
+                .masters
+                .as_ref()
+                .is_none_or(|masters| masters.include(origin))
     }
 
     /// The only minion id that may match, of a pattern without wildcards.
@@ -61,13 +84,16 @@ mod tests {
             minion: Some(Glob::new("web1")),
             ..Default::default()
         };
-        let of_masters = EventFilter {
-            origins: vec![String::new(), "m2".to_owned()],
-            ..filter.clone()
-        };
-        let allowed =
-            ["", "m2", "m3"].map(|m| of_masters.allows(Flags::ON_BUS, Micros(10), "web1", m));
-        assert_eq!(allowed, [true, true, false]);
+        for is_own in [true, false] {
+            let ids = Glob::new("m[12]");
+            let of_masters = EventFilter {
+                masters: Some(Masters { ids, is_own }),
+                ..filter.clone()
+            };
+            let allowed =
+                ["", "m2", "m3"].map(|m| of_masters.allows(Flags::ON_BUS, Micros(10), "web1", m));
+            assert_eq!(allowed, [is_own, true, false]);
+        }
         assert!(filter.allows(Flags::ON_BUS, Micros(10), "web1", ""));
         assert!(!filter.allows(Flags::ON_BUS, Micros(20), "web1", ""));
         assert!(!filter.allows(Flags::ON_BUS, Micros(9), "web1", ""));

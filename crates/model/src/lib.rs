@@ -14,7 +14,7 @@ mod throttle;
 
 pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Source};
 pub use entry::{GAP_TAG, Names, REACTION_TAG, Replaced};
-pub use filter::EventFilter;
+pub use filter::{EventFilter, Masters};
 pub use hashing::{FastMap, chained, secret_seed};
 pub use jid::{Jid, JidKey, JidSpeller, stamped_jid, start_time};
 pub use master_key::REDACTED;

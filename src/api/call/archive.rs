@@ -7,7 +7,9 @@ use super::shared::SharedHistory;
 use crate::api::query::Digest;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
+use crate::model::Masters;
 use crate::store::Store;
+use salt_sls::Glob;
 
 /// What is stored: the store with its place, time and counters. Clones share it.
 #[derive(Clone)]
@@ -44,10 +46,10 @@ impl OwnMaster {
         Some(id.to_owned()).filter(|id| !id.is_empty())
     }
 
-    /// The origins of the entries that are shown with the id of a master.
-    pub(crate) fn origins(&self, shown: &str) -> Vec<String> {
-        let own = (shown == &*self.0).then(String::new);
-        own.into_iter().chain([shown.to_owned()]).collect()
+    /// The masters whose ids, as they are shown, match a pattern.
+    pub(crate) fn masters(&self, ids: Glob) -> Masters {
+        let is_own = ids.matches(&self.0);
+        Masters { ids, is_own }
     }
 
     /// The origin of an entry that another daemon shows with the id of a master.

@@ -237,7 +237,7 @@ impl Call for GetJids {
 impl Run for GetJids {
     fn run(ctx: &In<'_, Self>, _: NoArgs) -> Result<Stored, CallError> {
         let filter = JobFilter {
-            find_job: true,
+            include_polling: true,
             ..JobFilter::default()
         };
 
@@ -344,7 +344,7 @@ impl Run for GetJidsFilter {
         let count = usize::try_from(args.count.unwrap_or(0)).unwrap_or(0);
 
         let filter = JobFilter {
-            find_job: !args.filter_find_job,
+            include_polling: !args.filter_find_job,
             ..JobFilter::default()
         };
 

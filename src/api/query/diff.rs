@@ -181,7 +181,7 @@ pub(crate) fn previous_run(
     let same = |other: &JobSummary| of_run(other) == of_run(row) && other.abridged == row.abridged;
 
     let filter = JobFilter {
-        find_job: true,
+        include_polling: true,
         ..JobFilter::default()
     };
 

@@ -17,7 +17,7 @@ use super::others::Others;
 use crate::base::clock::Micros;
 use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
 use crate::base::named::named;
-use crate::model::JidKey;
+use crate::model::{JidKey, Masters};
 use crate::store::index::job_summary::load_of;
 use crate::store::{JobRows, JobSummary, StoreError, StoreView};
 use crate::wire::call::id_text;
@@ -29,8 +29,8 @@ use crate::wire::outcome::states::{StateRow, may_return_states};
 pub(crate) struct JobFilter {
     /// The user, exactly.
     pub(crate) user: Option<String>,
-    /// [`Job::origin`], one of these exactly.
-    pub(crate) origins: Vec<String>,
+    /// Masters that published the job.
+    pub(crate) masters: Option<Masters>,
     /// Pattern for the function; for any function of a job with several.
     pub(crate) fun: Option<Glob>,
     /// Pattern for the target; for any item of a list.
@@ -51,7 +51,7 @@ pub(crate) struct JobFilter {
     /// Started before this time.
     pub(crate) until: Option<Micros>,
     /// Include `saltutil.find_job`, with which Salt polls running jobs.
-    pub(crate) find_job: bool,
+    pub(crate) include_polling: bool,
     /// The other masters of a shared history.
     pub(crate) others: Others,
 }
@@ -248,7 +248,7 @@ impl JobFilter {
         };
 
         // `salt` asks with it for running jobs, several times for each job that takes long.
-        (self.find_job || as_text(&row.fun) != Some("saltutil.find_job"))
+        (self.include_polling || as_text(&row.fun) != Some("saltutil.find_job"))
             && self
                 .user
                 .as_deref()
@@ -311,7 +311,7 @@ impl JobFilter {
 
     /// True if the filter depends on a job's entries.
     fn needs_entries(&self) -> bool {
-        self.minion.is_some() || self.result.is_some() || !self.origins.is_empty()
+        self.minion.is_some() || self.result.is_some() || self.masters.is_some()
     }
 
     fn allows_result(&self, store: &StoreView, listed: &ListedJob) -> Result<bool, StoreError> {
@@ -339,14 +339,16 @@ impl JobFilter {
     }
 
     fn allows_origin(&self, store: &StoreView, row: &JobSummary) -> Result<bool, StoreError> {
-        if self.origins.is_empty() {
+        let Some(masters) = &self.masters else {
             return Ok(true);
-        }
+        };
         // Retention may have dropped it since its summary was read.
         let job = Job::read_load(store, &row.jid)?;
-        let is_meant = |origin: &String| self.origins.contains(origin);
         Ok(job.is_some_and(|job| {
-            is_meant(&job.origin) || job.conflict().iter().any(|one| is_meant(&one.origin))
+            let published = job.conflict().into_iter().map(|one| one.origin.as_str());
+            published
+                .chain([job.origin.as_str()])
+                .any(|origin| masters.include(origin))
         }))
     }
 }

@@ -41,7 +41,7 @@ answers! {
         next: Option<String>,
         skipped: NotRead,
     }
-    /// Data not examined for an answer.
+    /// Data that was not examined for a response.
     NotRead {
         /// Newest jobs examined for missing returns.
         jobs_checked: u64,

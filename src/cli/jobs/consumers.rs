@@ -88,7 +88,7 @@ pub(in crate::cli) struct Next {
     /// Wait for events: 5s, at most 10s
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = short_wait)]
     wait: Duration,
-    /// The holder of the consumer: another holder is refused until the lease ends
+    /// The holder of the consumer: another holder is rejected until the lease ends
     #[arg(long, value_name = "NAME", default_value = HOLDER)]
     holder: String,
 }

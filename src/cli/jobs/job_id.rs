@@ -23,7 +23,7 @@ pub(super) fn whole(client: &mut Client, jid: &str) -> anyhow::Result<String> {
         // A second one shows that it is not the only one.
         limit: Some(2),
         // Polling jobs have ids as well, and one of them may be meant.
-        find_job: true,
+        include_polling: true,
         ..calls::jobs::ListArgs::default()
     };
     let found = client

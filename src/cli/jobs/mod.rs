@@ -84,8 +84,8 @@ pub(super) struct Filter {
     /// Only jobs that a minion that matches this glob returned or was expected to
     #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
-    /// Only jobs that this master of a cluster published
-    #[arg(long, value_name = "ID")]
+    /// Only jobs that a master that matches this glob published
+    #[arg(long, value_name = "GLOB")]
     master: Option<String>,
     /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state); with --minion, this result of such a minion
     #[arg(long, value_name = "RESULT", value_parser = ask::words::<JobResult>(),
@@ -156,7 +156,7 @@ impl Filter {
             since: self.when.since(),
             until: self.when.until(),
             minion: glob(self.minion),
-            master: self.master,
+            master: glob(self.master),
             fun: glob(self.fun),
             arg: self.arg,
             tgt: glob(self.tgt),
@@ -170,7 +170,7 @@ impl Filter {
             metadata: metadata
                 .map(|(key, text)| (key, Glob::from(text)))
                 .collect(),
-            find_job: self.include_polling,
+            include_polling: self.include_polling,
             before: self.before.map(Id),
             ..calls::jobs::ListArgs::default()
         }

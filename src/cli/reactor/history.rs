@@ -19,8 +19,8 @@ pub(in crate::cli) struct Args {
     /// Only events whose tag matches this glob
     #[arg(long, value_name = "GLOB")]
     tag: Option<String>,
-    /// Only reactions of this master's reactor
-    #[arg(long, value_name = "ID")]
+    /// Only reactions of the reactors of masters that match this glob
+    #[arg(long, value_name = "GLOB")]
     master: Option<String>,
     /// Only events of minions that match this glob
     #[arg(long, value_name = "GLOB")]
@@ -68,7 +68,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         until: args.when.until(),
         minion: args.minion.clone().map(Glob::from),
         tag: args.tag.clone(),
-        master: args.master.clone(),
+        master: args.master.clone().map(Glob::from),
         state: states,
         before: args.before,
         ..HistoryArgs::default()

@@ -36,7 +36,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         global,
         &ReplayArgs {
             seq,
-            all: include_done,
+            include_done,
             render,
             ..ReplayArgs::default()
         },

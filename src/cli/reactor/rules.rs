@@ -13,7 +13,7 @@ use crate::reactor::acting;
 
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Salt's configuration directory, as for Salt's own -c; used if the daemon has no reactor
+    /// Salt's configuration directory, as for Salt's option -c; used if the daemon has no reactor
     #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
     salt_config: PathBuf,
 }

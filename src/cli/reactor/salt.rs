@@ -14,7 +14,7 @@ use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
 
 #[derive(clap::Args)]
 pub(super) struct SaltArgs {
-    /// Salt's configuration directory, as for Salt's own -c [default: the file that reactor.master or reactor.minion
+    /// Salt's configuration directory, as for Salt's option -c [default: the file that reactor.master or reactor.minion
     /// names, or /etc/salt]
     #[arg(long, value_name = "DIR")]
     pub(super) salt_config: Option<PathBuf>,

@@ -102,7 +102,7 @@ fn values(name: &str) -> Option<Vec<String>> {
             json!({ SECRET: "*" }).to_string(),
             json!({ "web": "*" }).to_string(),
         ],
-        "find_job" | "links" | "attention" | "totals" => vec!["true".into(), "false".into()],
+        "include_polling" | "links" | "attention" | "totals" => vec!["true".into(), "false".into()],
         "newest_first" => vec!["false".into()],
         "match" => [
             json!([{ "minion": "db1" }]),

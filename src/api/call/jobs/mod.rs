@@ -56,8 +56,8 @@ pub(crate) struct ListArgs {
     pub(crate) tgt: Option<Glob>,
     /// Only jobs of this user
     pub(crate) user: Option<String>,
-    /// Only jobs that this master published: its id
-    pub(crate) master: Option<String>,
+    /// Only jobs that a master whose id matches this glob published
+    pub(crate) master: Option<Glob>,
     /// Only job ids that begin with this text
     pub(crate) jid: Option<Id>,
     /// Only failed, succeeded, missing, unknown or changed jobs
@@ -67,7 +67,7 @@ pub(crate) struct ListArgs {
     pub(crate) metadata: BTreeMap<String, Glob>,
     /// Also jobs of saltutil.find_job
     #[serde(default)]
-    pub(crate) find_job: bool,
+    pub(crate) include_polling: bool,
     /// Only jobs before this one
     pub(crate) before: Option<Id>,
     /// `next` of the previous page, instead of `before`
@@ -96,9 +96,7 @@ impl Run for List {
 
         let filter = JobFilter {
             user: args.user,
-            origins: args
-                .master
-                .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
+            masters: args.master.map(|ids| ctx.master.masters(ids)),
             fun: args.fun,
             arg: args.arg.as_deref().map(ArgFilter::new),
             tgt: args.tgt,
@@ -109,7 +107,7 @@ impl Run for List {
             changed,
             since,
             until: args.until.map(|Time(at)| at),
-            find_job: args.find_job,
+            include_polling: args.include_polling,
             others: ctx.others.clone(),
         };
 

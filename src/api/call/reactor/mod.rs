@@ -462,8 +462,8 @@ pub(crate) struct HistoryArgs {
     pub(crate) minion: Option<Glob>,
     /// Only events whose tag matches this glob
     pub(crate) tag: Option<String>,
-    /// Only reactions of this master's reactor: its id
-    pub(crate) master: Option<String>,
+    /// Only reactions of the reactors of masters whose id matches this glob
+    pub(crate) master: Option<Glob>,
     /// Only these states, separated by commas: done, failed, partial, dead, skipped
     pub(crate) state: Option<States>,
     /// Only replays
@@ -487,9 +487,7 @@ impl Run for History {
     fn run(ctx: &In<'_, Self>, args: HistoryArgs) -> Result<ReactionsPage, CallError> {
         let filter = EventFilter {
             minion: args.minion,
-            origins: args
-                .master
-                .map_or_else(Vec::new, |id| ctx.master.origins(&id)),
+            masters: args.master.map(|ids| ctx.master.masters(ids)),
             since: args.since.map(|Time(at)| at),
             until: args.until.map(|Time(at)| at),
             ..reactions_to(args.tag.as_deref().unwrap_or("*"))
@@ -809,7 +807,7 @@ pub(crate) struct ReplayArgs {
     pub(crate) seq: u64,
     /// Also the calls that were made
     #[serde(default)]
-    pub(crate) all: bool,
+    pub(crate) include_done: bool,
     /// Rerender the rules
     #[serde(default)]
     pub(crate) render: bool,
@@ -826,7 +824,11 @@ impl Call for ReplayCalls {
 
 impl Run for ReplayCalls {
     fn run(ctx: &In<'_, Self>, args: ReplayArgs) -> Result<Replay, CallError> {
-        let ReplayArgs { seq, all, render } = args;
+        let ReplayArgs {
+            seq,
+            include_done,
+            render,
+        } = args;
         let handle = configured(ctx.handle.as_ref())?;
 
         let refused = |error: ReplayError| CallError::Refused(error.to_string());
@@ -844,7 +846,10 @@ impl Run for ReplayCalls {
         } else {
             let record = found(&ctx.archive.store, seq)?;
             own(&record)?;
-            (handle.replay(&record, all).map_err(refused)?, record.seq.0)
+            (
+                handle.replay(&record, include_done).map_err(refused)?,
+                record.seq.0,
+            )
         };
 
         let (what, count) = match replayed {

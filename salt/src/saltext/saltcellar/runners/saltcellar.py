@@ -138,7 +138,7 @@ def jobs(
     until=None,
     before=None,
     cursor=None,
-    find_job=False,
+    include_polling=False,
 ):
     """
     List jobs, newest first.
@@ -162,7 +162,7 @@ def jobs(
         only jobs before this one
     cursor
         the ``next`` of the page before
-    find_job
+    include_polling
         also jobs of ``saltutil.find_job``
 
     CLI Example:
@@ -185,7 +185,7 @@ def jobs(
         until=calls.micros(until),
         before=_jid(before),
         cursor=cursor,
-        find_job=find_job,
+        include_polling=include_polling,
     )
 
 
@@ -357,13 +357,13 @@ def why(tag):
     return _ask("reactor_why", tag=tag)
 
 
-def replay(seq, all_calls=False, render=False):
+def replay(seq, include_done=False, render=False):
     """
     Repeat the dead-lettered calls of a reaction.
 
     seq
         the number of the reaction, or of the event
-    all_calls
+    include_done
         also repeat calls that were made
     render
         render the rules of the event again
@@ -374,7 +374,7 @@ def replay(seq, all_calls=False, render=False):
 
         salt-run saltcellar.replay 18234
     """
-    return _ask("reactor_replay", seq=seq, all=all_calls, render=render)
+    return _ask("reactor_replay", seq=seq, include_done=include_done, render=render)
 
 
 def hold(jid=None, reason="", release=False):
@@ -408,8 +408,8 @@ def import_from(returner, start=None):
     Copy the jobs of another returner into saltcellar: loads, returns, end times.
 
     Entries that saltcellar has are not stored again. An interrupted import continues where it
-    stopped; ``start``, a jid, overrides that. Jobs get the time of their jid, so retention may drop
-    old ones at once.
+    stopped; ``start``, a jid, overrides that. Jobs get the time of their jid, so retention may delete
+    old ones immediately.
 
     CLI Example:
 

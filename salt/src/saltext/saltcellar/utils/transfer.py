@@ -279,7 +279,7 @@ class Daemon:
         found: set[str] = set()
         cursor = None
         while True:
-            page = self._link.ask("jobs_list", limit=PAGE, cursor=cursor, find_job=True)
+            page = self._link.ask("jobs_list", limit=PAGE, cursor=cursor, include_polling=True)
             found.update(row["jid"] for row in page["jobs"])
             if not page["more"] or not page.get("next"):
                 return sorted(found)
