@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test sinks-libs page-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel publish-check package-files deb rpm dist release release-files release-check sbom docs test-docs test-lint bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test sinks-libs page-libs factories-libs test-packages test-program test-build test-release test-salt test-rust test-python test-http test-integration test-systemd test-sinks test-cluster cluster cluster-faults cluster-hot cluster-bench test-page screenshots test-binary check lint deny matrix wheel publish-check package-files deb rpm dist release release-files release-check sbom docs test-docs test-lint bench bench-build bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http bench-page crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -37,10 +37,10 @@ ONLY ?=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
+run: ## run the demo: saltcellar alongside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ## run all tests: Rust, the site, Python, a real Prometheus, the page in Chromium, real destinations of sinks, a real Salt master, a real systemd (ONLY="rust sls": these stages)
+test: ## run all tests: Rust, the site, Python, a real Prometheus, the web UI in Chromium, real destinations of sinks, a real Salt master, a real systemd (ONLY="rust sls": these stages)
 	@exec $(PYTHON) tests/run.py $(ONLY)
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
@@ -65,7 +65,7 @@ test-release:
 
 test-salt: ## make the Python environments with Salt and the extension, and install what pip has of sinks' destinations
 	@for r in $$($(LAB) releases); do $(LAB) venv --release $$r; done
-	@$(MAKE) --no-print-directory sinks-libs page-libs
+	@$(MAKE) --no-print-directory sinks-libs page-libs factories-libs
 
 # Their many small files are in memory, if there is room; in CI they are on the disk. nextest runs no examples of documentation.
 test-rust: ## run the tests of the crates
@@ -85,10 +85,18 @@ test-binary:
 	  "$(abspath $(TARGET))/release/saltcellar") $(CARGO) build --release --quiet;; \
 	esac
 
-test-python: test-binary ## run the tests of the extension, and of the daemon's program for Salt's Python, that need no master
+# What the extension's own integration tests need in addition to Salt and pytest, whose modules stay those of the environment.
+FACTORIES := $(abspath $(TARGET))/factories-libs
+factories-libs:
+	@test -d "$(FACTORIES)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --target "$(FACTORIES)" pytest-salt-factories==1.0.5 pytest-helpers-namespace pytest-shell-utilities pytest-skip-markers \
+	  pytest-system-statistics attrs psutil virtualenv distlib filelock platformdirs || echo "pytest-salt-factories cannot be installed: the tests with it are skipped"
+
+test-python: test-binary factories-libs ## run the tests of the extension, and of the daemon's program for Salt's Python
 	@releases=$$($(LAB) releases); for r in $$releases; do \
 	  echo "Salt $$r (again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
 	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/unit salt/tests/functional tests/helper tests/lab $(PYTEST_ARGS); \
+	  SALTCELLAR_BIN="$(TEST_BIN)" PYTHONPATH="$(FACTORIES)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/integration; \
 	done
 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
@@ -100,7 +108,7 @@ page-libs:
 	@test -d "$(PAGE_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --target "$(PAGE_LIBS)" axe-playwright-python==0.1.8 || echo "axe-core cannot be installed: the tests with it are skipped"
 
-test-page: test-binary page-libs ## drive the web page in a headless Chromium (Debian: chromium)
+test-page: test-binary page-libs ## drive the web UI in a headless Chromium (Debian: chromium)
 	@SALTCELLAR_BIN="$(TEST_BIN)" PAGE_LIBS="$(PAGE_LIBS)" $(LAB) in-venv --no-extension -- pytest -q -rfEs -p no:cacheprovider tests/page $(PYTEST_ARGS)
 
 screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chromium, pngquant)
@@ -148,11 +156,13 @@ cluster-bench: bench-build sinks-libs ## compare the shared history with a plain
 LINT_VENV := $(abspath $(TARGET))/lint-venv
 test-lint: lint
 
-lint: ## check format and code of the extension with ruff; LINT_FIX=1 mends what it can
-	@test -x "$(LINT_VENV)/bin/ruff" || { $(PYTHON) -m venv --clear "$(LINT_VENV)" && \
-	  "$(LINT_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check ruff==0.17.6; }
+LINTERS := ruff==0.17.6 mypy==2.4.1
+lint: ## check format, code and types of the extension with ruff and mypy; LINT_FIX=1 fixes what it can
+	@[ "$$(cat "$(LINT_VENV)/installed" 2>/dev/null)" = "$(LINTERS)" ] || { $(PYTHON) -m venv --clear "$(LINT_VENV)" && \
+	  "$(LINT_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check $(LINTERS) && echo "$(LINTERS)" > "$(LINT_VENV)/installed"; }
 	@"$(LINT_VENV)/bin/ruff" format $(if $(LINT_FIX),,--check) --quiet salt
 	@"$(LINT_VENV)/bin/ruff" check $(if $(LINT_FIX),--fix) --quiet salt
+	@cd salt && "$(LINT_VENV)/bin/mypy" --no-error-summary --cache-dir "$(LINT_VENV)/types" src/saltext/saltcellar/utils
 
 check: ## check a change: fmt, clippy, cargo-deny, linters of the extension, tests, docs
 	$(CARGO) fmt --all --check
@@ -173,7 +183,7 @@ BENCH := $(abspath $(TARGET))/release/saltcellar-bench
 bench-build:
 	@$(CARGO) build --release -p saltcellar -p saltcellar-bench
 
-bench: bench-build ## measure ingest, query, returner and sources beside the physical baseline (BENCH_ARGS: more flags for ingest)
+bench: bench-build ## measure ingest, query, returner and sources, compared with the physical baseline (BENCH_ARGS: more flags for ingest)
 	@$(BENCH) ingest $(BENCH_ARGS)
 	@$(BENCH) query
 	@$(BENCH) returner
@@ -185,11 +195,11 @@ crash: ## run RUNS random simulations of store and spill on a simulated disk, CR
 	@FLIPS=all $(CARGO) test --release --lib spill::tests::damage
 	@CRASHES=$${CRASHES:-200} $(CARGO) test --release --test crash -- --nocapture --test-threads=1
 
-bench-bus: ## measure the cost of archiving a real master's events: Salt's own EventReturn and saltcellar on one bus
+bench-bus: ## measure the cost of archiving a real master's events: Salt's EventReturn and saltcellar on one bus
 	@$(CARGO) build --release
 	@SALTCELLAR_BIN="$(abspath $(TARGET))/release/saltcellar" $(LAB) in-venv -- python tests/lab/bus_cost.py
 
-bench-reactor: bench-build ## measure the reactor's pipeline: Salt's own and ours on the same rules and files, in one run
+bench-reactor: bench-build ## measure the reactor's pipeline: Salt's reactor and saltcellar's on the same rules and files, in one run
 	@SALTCELLAR_BENCH="$(BENCH)" $(LAB) in-venv -- python tests/lab/bench_reactor.py
 	@$(BENCH) reactor --wire $(BENCH_ARGS)
 
@@ -210,15 +220,15 @@ bench-returners: $(TARGET)/bench-libs ## measure job caches side by side: local_
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
 	  $(LAB) in-venv --no-extension -- python salt/bench/returners.py --sizes $(SIZES) --json $(RETURNERS_JSON) $(BENCH_ARGS)
 
-bench-sinks: $(TARGET)/bench-libs bench-build ## measure sinks beside baselines: file, http, postgres against Salt's pgjsonb, a live consumer, twelve sinks (EVENTS, LIVE, ONLY=file)
+bench-sinks: $(TARGET)/bench-libs bench-build ## measure sinks, compared with baselines: file, http, postgres against Salt's pgjsonb, a live consumer, twelve sinks (EVENTS, LIVE, ONLY=file)
 	@SALTCELLAR_BENCH="$(BENCH)" SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/sinks/measure.py $(PYTEST_ARGS)
 
-bench-http: bench-build ## measure the page and queries of large stores, live viewers beside none, and the start of the command line (JOBS, EVENTS, LIVE, KEEP, ONLY=page)
+bench-http: bench-build ## measure the web UI and queries of large stores, with and without live viewers, and the start of the command line (JOBS, EVENTS, LIVE, KEEP, ONLY=page)
 	@SALTCELLAR_BENCH="$(BENCH)" SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/http/measure.py $(PYTEST_ARGS)
 
-bench-page: ## measure processor time and bytes of the page's views in a store of 14 highstates of 1,000 minions, and of the overview with a million jobs (NIGHTS, JOBS, REPEATS, KEEP, ONLY=fleet)
+bench-page: ## measure processor time and bytes of the web UI's views in a store of 14 highstates of 1,000 minions, and of the overview with a million jobs (NIGHTS, JOBS, REPEATS, KEEP, ONLY=fleet)
 	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/http/measure_page.py $(PYTEST_ARGS)
@@ -235,7 +245,7 @@ BACKLOG_EVENTS ?= 1000000
 backlog-reactor: bench-build ## process a million events while the master is down (BACKLOG_EVENTS): memory, order, no duplicates; fails above 200 MB
 	@$(BENCH) reactor --backlog $(BACKLOG_EVENTS) --check $(BENCH_ARGS)
 
-isolation-reactor: bench-build ## measure the delay of a reaction beside a throttled, slow or failing rule; fails above 50 ms
+isolation-reactor: bench-build ## measure the delay of a reaction while another rule is throttled, slow or failing; fails above 50 ms
 	@$(BENCH) reactor --isolation --seconds 10 --check $(BENCH_ARGS)
 
 FAULTS ?= 50
@@ -263,7 +273,7 @@ PUBLISH_VENV := $(abspath $(TARGET))/publish-venv
 publish-check: ## check that salt-sls and the extension can be published: they are packed, built from the package, and their metadata is checked
 	@$(CARGO) package --quiet -p salt-sls
 	@test -x "$(PUBLISH_VENV)/bin/twine" || { $(PYTHON) -m venv --clear "$(PUBLISH_VENV)" && \
-	  "$(PUBLISH_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check build twine; }
+	  "$(PUBLISH_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0; }
 	@rm -rf "$(PUBLISH_VENV)/dist"; "$(PUBLISH_VENV)/bin/python" -m build --outdir "$(PUBLISH_VENV)/dist" salt >/dev/null
 	@"$(PUBLISH_VENV)/bin/twine" check --strict "$(PUBLISH_VENV)"/dist/*
 
@@ -280,11 +290,12 @@ package-files: $(PACKAGE_READY)
 	"$$bin" completions fish > $(PACKAGE)/saltcellar.fish
 	@$(PACKAGE_PYTHON) salt/tools/package.py --dir $(abspath $(PACKAGE))/dist >/dev/null
 	@mv $(PACKAGE)/dist/*.whl $(PACKAGE)/extension/; rm -r $(PACKAGE)/dist
+	@CARGO="$(CARGO)" $(PYTHON) release/licences.py $(PACKAGE)/THIRD-PARTY.txt
 	@$(PYTHON) salt/tools/package.py --modules $(abspath $(PACKAGE))/extension >/dev/null
 
-# Installs a cargo command below target/ unless it is there: $(call cargo-tool,NAME,VERSION).
-cargo-tool = PATH="$(TOOLS)/bin:$$PATH"; if ! command -v $(1) >/dev/null; then \
-	  echo "$(1) is not installed: building it into $(TOOLS) (once, a few minutes)"; \
+# Installs a cargo command below target/ unless this version is there: $(call cargo-tool,NAME,VERSION).
+cargo-tool = PATH="$(TOOLS)/bin:$$PATH"; if ! $(1) $(subst cargo-,,$(1)) --version 2>/dev/null | grep -qwF $(2); then \
+	  echo "$(1) $(2) is not installed: building it into $(TOOLS) (once, a few minutes)"; \
 	  $(CARGO) install --quiet --locked $(1) --version $(2) --root "$(TOOLS)" --target-dir "$(TOOLS)/build" \
 	    || { echo "$(1) cannot be built; install it: cargo install --locked $(1)"; exit 1; }; \
 	  rm -rf "$(TOOLS)/build"; \
@@ -311,13 +322,13 @@ dist: package-files ## build a tarball of a static binary and all other files, a
 	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
 	objcopy --only-keep-debug --compress-debug-sections $(TARGET)/$(STATIC)/release/saltcellar $$root.debug; \
 	cp -r $(PACKAGE)/man $$root/share/man/man1; cp -r $(PACKAGE)/extension/* $$root/share/saltcellar/; \
-	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE docs/*.md docs/monitoring docs/formula $$root/share/doc/saltcellar/; \
+	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE $(PACKAGE)/THIRD-PARTY.txt docs/*.md docs/monitoring docs/formula $$root/share/doc/saltcellar/; \
 	cp $(PACKAGE)/saltcellar.bash $$root/share/bash-completion/completions/saltcellar; \
 	cp $(PACKAGE)/_saltcellar $$root/share/zsh/site-functions/; cp $(PACKAGE)/saltcellar.fish $$root/share/fish/vendor_completions.d/; \
 	$(PACKED) -C $(DIST) -c $$name | gzip -9n > $$root.tar.gz; rm -rf $$root; echo $$root.tar.gz
 
 # The release: all files in target/dist, with checksums. Each compiler writes the same path for any folder of the checkout and of cargo's
-# downloads, and builds below a directory of its own. `make release-check` shows that the result does not depend on the folder.
+# downloads, and builds below a directory of its own. `make release-check` shows that the result does not depend on these folders.
 CARGO_HOME_DIR := $(or $(CARGO_HOME),$(HOME)/.cargo)
 MAPPED := $(CURDIR)=/saltcellar $(CARGO_HOME_DIR)=/cargo
 release release-files: export CARGO_TARGET_DIR := $(CURDIR)/target/release-build
@@ -328,6 +339,7 @@ release release-files: export TZ := UTC
 release: ## build deb, rpm, static tarball, wheel, manual pages, a software bill of materials and SHA256SUMS, reproducibly, in target/dist
 	@changes=$$(git status --porcelain) || exit 1; \
 	test -z "$$changes" || { echo "a release is built from a commit: commit or remove what git status shows"; exit 1; }
+	@for c in musl-gcc strip objcopy gzip rpm; do command -v $$c >/dev/null || { echo "a release needs $$c (Debian: musl-tools, binutils, gzip, rpm)"; exit 1; }; done
 	@$(CARGO) metadata --locked --format-version 1 >/dev/null
 	@rm -rf $(DIST) target/debian target/generate-rpm; mkdir -p $(DIST)
 	@umask 022; $(MAKE) --no-print-directory TOOLS="$(TOOLS)" PACKAGE_VENV="$(PACKAGE_VENV)" release-files
@@ -345,9 +357,11 @@ sbom: package-files
 	$(CARGO) cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --no-build-deps --target x86_64-unknown-linux-gnu; \
 	$(PYTHON) release/sbom.py "$(CURDIR)" $(DIST)
 
-release-check: ## build the release again in another folder and compare all files, then install each package under a real systemd and run the README's commands
-	@$(PYTHON) release/check.py target/dist
-	@SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/check_release.py $(PYTEST_ARGS)
+release-check: ## build the release again in another folder (below SCRATCH) and compare all files, then install each package under a real systemd and run the README's commands
+	@$(PYTHON) release/check.py target/dist $(SCRATCH)
+	@CI=1 SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/check_release.py $(PYTEST_ARGS)
+	@CI=1 SALTCELLAR_BIN=/bin/false SALTCELLAR_DEB="$$(echo $(DIST)/saltcellar_*.deb)" SALTCELLAR_DIST="$$(echo $(DIST)/saltcellar-*-musl.tar.gz)" \
+	  $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/test_packages.py -k symbols
 
 # The site needs neither Salt nor a binary: test-rust compares the generated pages with the code.
 SITE := $(abspath $(TARGET))/docs

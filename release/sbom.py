@@ -13,15 +13,21 @@ import glob
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 
-def bill(checkout, text):
+#: The property that names the commit.
+COMMIT = "saltcellar:commit"
+
+
+def bill(checkout, commit, text):
     """The bill as a map, the same for every checkout of a commit."""
     found = json.loads(text.replace(f"file://{checkout}", "file:///saltcellar").replace(checkout, "/saltcellar"))
     found.pop("serialNumber", None)
     at = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
+    found["metadata"]["properties"] = [{"name": COMMIT, "value": commit}]
     found["metadata"]["timestamp"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
     version = found["metadata"]["component"]["version"]
     found["components"].append(
@@ -45,7 +51,8 @@ def main():
     # Relative to the checkout, which may itself be below a directory of this name.
     made = [path for path in made if Path(path).relative_to(checkout).parts[0] != "target"]
     (program,) = [path for path in made if re.fullmatch(r"saltcellar(_bin)?\.cdx\.json", os.path.basename(path))]
-    found = bill(checkout, Path(program).read_text(encoding="utf-8"))
+    commit = subprocess.run(["git", "-C", checkout, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    found = bill(checkout, commit, Path(program).read_text(encoding="utf-8"))
     if len(found["components"]) < 2:
         sys.exit(f"sbom: {program} lists no components")
     for path in made:

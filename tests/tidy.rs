@@ -2420,3 +2420,31 @@ fn is_prose(file: &str) -> bool {
         .iter()
         .any(|end| file.ends_with(end))
 }
+
+#[test]
+fn the_changelogs_are_of_this_version_and_of_one_day() {
+    let version = env!("CARGO_PKG_VERSION");
+    let module = read("salt/src/saltext/saltcellar/version.py");
+    assert!(
+        module.contains(&format!("__version__ = \"{version}\"")),
+        "{module}"
+    );
+
+    let newest = ["CHANGELOG.md", "salt/CHANGELOG.md"].map(|file| {
+        let text = read(file);
+        let heading = text.lines().find_map(|line| line.strip_prefix("## "));
+        heading.unwrap_or_default().to_owned()
+    });
+    let [of_daemon, of_extension] = newest;
+    assert_eq!(of_daemon, of_extension);
+    assert!(
+        of_daemon.starts_with(&format!("{version} (20")),
+        "{of_daemon}"
+    );
+    // What is released has no fragments left.
+    let fragments: Vec<_> = files("salt/changelog")
+        .into_iter()
+        .filter(|file| !file.ends_with("README.md") && !file.contains("template"))
+        .collect();
+    assert!(fragments.is_empty(), "{fragments:?}");
+}
