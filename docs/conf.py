@@ -14,6 +14,7 @@ author = copyright = EXTENSION["author"]  # pylint: disable=redefined-builtin
 release = version = EXTENSION["release"]
 
 extensions = EXTENSION["extensions"]
+intersphinx_mapping = EXTENSION["intersphinx_mapping"]
 autodoc_mock_imports = EXTENSION["autodoc_mock_imports"]
 autodoc_typehints = EXTENSION["autodoc_typehints"]
 setup = EXTENSION["setup"]

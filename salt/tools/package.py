@@ -42,6 +42,9 @@ SOURCES = (
     "src",
     "tests",
     "docs",
+    "tools",
+    "bench",
+    "changelog",
 )
 #: Directories of the package that Salt's loader searches.
 LOADED = ("beacons", "engines", "modules", "returners", "runners")

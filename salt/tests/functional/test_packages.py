@@ -181,3 +181,30 @@ def _returner():
     from saltext.saltcellar.returners import saltcellar
 
     return saltcellar
+
+
+def test_the_tests_of_a_source_distribution_find_what_they_import(built, tmp_path):
+    sdist, _ = built
+    with tarfile.open(sdist) as archive:
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(tmp_path, **safe)
+    (unpacked,) = tmp_path.iterdir()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "pytest",
+            "-q",
+            "--collect-only",
+            "tests/unit",
+            "tests/functional",
+        ],
+        cwd=unpacked,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -181,7 +181,7 @@ def test_a_slot_that_cannot_be_kept_counts_in_this_process(run_dir, caplog):
     spool = spool_.Spool(str(run_dir / "file" / "no"), 1000, 1000)
     jids.learn(spool, "2/3")
     assert slot_of(spool, "3/3") == (2, 3)
-    assert "cannot keep the daemon's slot" in caplog.text
+    assert "cannot keep the slot of job ids" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "\n", "9/3\n", "x" * 100, "2/3\n3\n"])
@@ -195,4 +195,4 @@ def test_a_damaged_file_of_the_slot(spool, text):
 @pytest.mark.parametrize("value", [value for value in WRONG if value not in (None, "")])
 def test_an_invalid_configured_slot_is_logged_and_ignored(value, caplog):
     assert settings_.Settings(slot=value).slot is None
-    assert "saltcellar.slot: " in caplog.text
+    assert "saltcellar: invalid " in caplog.text and "saltcellar.slot" in caplog.text

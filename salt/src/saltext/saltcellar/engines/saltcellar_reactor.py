@@ -154,7 +154,10 @@ class Engine:
             self._step(now)
         except OSError as exc:
             if self._show(
-                logging.ERROR, f"no reactor acts, the state of the fallback cannot be stored: {exc}"
+                logging.ERROR,
+                "no reactor acts, because the state of the fallback cannot be stored: free space, or start "
+                "the daemon (`systemctl start saltcellar`): %s",
+                exc,
             ):
                 self._announce("unreachable", {"error": str(exc), "fallback": False})
 
@@ -172,7 +175,10 @@ class Engine:
             # there is no fallback.
             self._show(
                 logging.ERROR,
-                f"the daemon refuses the reports of this engine: {answer.message} ({answer.code})",
+                "the daemon rejects the reports of this engine, so there is no fallback: upgrade the older of "
+                "the two: %s (%s)",
+                answer.message,
+                answer.code,
             )
             return
         if self._unreachable:
@@ -180,9 +186,11 @@ class Engine:
             self._announce("reachable", {})
         blocked = answer.get("blocked")
         if blocked:
-            self._show(logging.WARNING, f"saltcellar {answer['version']} does not act: {blocked}")
+            self._show(
+                logging.WARNING, "saltcellar %s does not act: %s", answer["version"], blocked
+            )
         else:
-            self._show(logging.INFO, f"saltcellar {answer['version']} acts")
+            self._show(logging.INFO, "saltcellar %s acts", answer["version"])
 
     def _report(self):
         """The daemon's response to the latest report. It ends a fallback, and reports that."""
@@ -205,7 +213,7 @@ class Engine:
             if self.enabled:
                 self.fallback.granted()
             if acts:
-                log.warning("saltcellar: the daemon answers again, ending Salt's reactor")
+                log.warning("saltcellar: the daemon responds again, ending Salt's reactor")
                 self.fallback.stop()
             elif had_token is not None:
                 break
@@ -221,17 +229,23 @@ class Engine:
         elif not self.enabled:
             self._show(
                 logging.ERROR,
-                f"no reactor acts, unless the daemon runs and only this engine cannot reach it: {why}",
+                "no reactor acts, unless the daemon runs and only this engine cannot reach it: run "
+                "`saltcellar doctor`: %s",
+                why,
             )
         elif not self.fallback.is_granted():
             self._show(
                 logging.ERROR,
-                f"no reactor acts: the daemon has never granted a lease, so there is no fallback: {why}",
+                "no reactor acts: the daemon has never granted a lease, so there is no fallback: start it "
+                "(`systemctl start saltcellar`): %s",
+                why,
             )
         elif waited < self._lease_s + MARGIN_S:
             self._show(
                 logging.WARNING,
-                f"no response, Salt's reactor may act in {self._lease_s + MARGIN_S:.0f} s: {why}",
+                "no response, Salt's reactor may act in %.0f s: %s",
+                self._lease_s + MARGIN_S,
+                why,
             )
         else:
             self.fallback.start()
@@ -241,16 +255,14 @@ class Engine:
         try:
             self._fire(TAG + what, data)
         except Exception as exc:  # pylint: disable=broad-except
-            log.error("saltcellar: cannot fire %s%s: %s", TAG, what, exc)
+            log.error("saltcellar: cannot fire %s%s, nobody is told: %s", TAG, what, exc)
 
-    def _show(self, level, text):
-        """Log a state when it changes. Returns whether it did."""
-        # The part before the reason, which may differ each time.
-        state = text.split(":", 1)[0]
+    def _show(self, level, state, *about):
+        """Log a state when it changes, whatever it is about. Returns whether it did."""
         if state == self._shown:
             return False
         self._shown = state
-        log.log(level, "saltcellar reactor: %s", text)
+        log.log(level, "saltcellar reactor: " + state, *about)
         return True
 
 
@@ -295,7 +307,11 @@ class Fallback:
         if self._process is not None:
             if self._process.is_alive():
                 return True
-            log.error("saltcellar: Salt's reactor ended with %s", self._process.exitcode)
+            log.error(
+                "saltcellar: the fallback, Salt's reactor, ended with %s; it is started again if the daemon is still "
+                "unreachable",
+                self._process.exitcode,
+            )
             self._ended()
         try:
             fd = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -390,7 +406,7 @@ def _react(opts, lock, engine_alive, engines_end):
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        log.error("saltcellar: another fallback runs already")
+        log.error("saltcellar: another fallback already runs, this one ends")
         return
     threading.Thread(target=_end_with, args=(engine_alive,), daemon=True).start()
     salt.utils.reactor.Reactor(opts).run()

@@ -163,10 +163,18 @@ class Client:
                 jids.learn(self.spool, answer.get("slot"))
             if isinstance(jid, str) and jid:
                 return jids.in_form_of(opts, jid)
-            logs.error("prep_jid", "saltcellar: prep_jid: unexpected answer %r", answer)
+            logs.error(
+                "prep_jid",
+                "saltcellar: the daemon returned no job id but %r, generating job ids locally: "
+                "run `saltcellar doctor`",
+                answer,
+            )
         except (Unreachable, wire.Refusal) as exc:
             logs.error(
-                "prep_jid", "saltcellar: daemon unreachable, generating job ids locally: %s", exc
+                "prep_jid",
+                "saltcellar: daemon unreachable, generating job ids locally: start it with "
+                "`systemctl start saltcellar`: %s",
+                exc,
             )
         return jids.local_jid(opts, self.spool, jids.slot_of(self.settings, self.spool))
 
@@ -190,7 +198,13 @@ class Client:
         except (Unreachable, wire.Refusal) as exc:
             load = self._spooled_load(jid)
             if not load:
-                logs.error("get_load", "saltcellar: cannot look up the job %s: %s", jid, exc)
+                logs.error(
+                    "get_load",
+                    "saltcellar: cannot look up the job %s, Salt shows no results: "
+                    "run `saltcellar doctor`: %s",
+                    jid,
+                    exc,
+                )
                 if opts.get("__role") == "syndic":
                     return {}
                 raise Unavailable(f"saltcellar cannot look up the job {jid}: {exc}") from exc
@@ -219,7 +233,12 @@ class Client:
                 if call in ("save_load", "save_minions"):
                     minions.update(args.get("minions") or ())
         except Exception as exc:  # pylint: disable=broad-except
-            logs.error("spooled_load", "saltcellar: cannot read the spool: %s", exc)
+            logs.error(
+                "spooled_load",
+                "saltcellar: cannot read the spool %s, jobs that wait in it are not found: %s",
+                self.spool.path,
+                exc,
+            )
         return dict(load, Minions=sorted(minions)) if load else {}
 
     def event_return(self, events: Any) -> None:
@@ -253,7 +272,13 @@ class Client:
         try:
             found = self._ask(wire.Call("get_jid", args), self.settings.listing_timeout)
         except (Unreachable, wire.Refusal) as exc:
-            logs.error("get_jid", "saltcellar: cannot read the returns of job %.100s: %s", jid, exc)
+            logs.error(
+                "get_jid",
+                "saltcellar: cannot read the returns of job %.100s, Salt shows none: "
+                "run `saltcellar doctor`: %s",
+                jid,
+                exc,
+            )
             if getattr(exc, "code", None) in FINAL_CODES:
                 # Such as a jid that no job can have.
                 return {}
@@ -335,7 +360,13 @@ class Client:
                     self._rejected(call, args, packed, exc)
                 return
             except Exception as exc:  # pylint: disable=broad-except
-                logs.error(f"failed {call}", "saltcellar: %s failed, spooling", call, exc_info=True)
+                logs.error(
+                    f"failed {call}",
+                    "saltcellar: unexpected error in %s, spooling to %s: please report the traceback",
+                    call,
+                    self.spool.path,
+                    exc_info=True,
+                )
                 self._keep(call, args, packed, exc)
                 return
             self.hand_over()
@@ -343,7 +374,7 @@ class Client:
             about = f"not stored {call}"
             logs.error(
                 about,
-                "saltcellar: %s for job %s was NOT stored",
+                "saltcellar: unexpected error, %s for job %s was NOT stored: please report the traceback",
                 call,
                 args.get("jid"),
                 exc_info=True,
@@ -393,9 +424,19 @@ class Client:
             self.hand_over()
             return answer
         except (Unreachable, wire.Refusal) as exc:
-            logs.error(call, "saltcellar: no response to %s: %s", call, exc)
+            logs.error(
+                call,
+                "saltcellar: no response to %s, Salt gets an empty result: run `saltcellar doctor`: %s",
+                call,
+                exc,
+            )
         except Exception:  # pylint: disable=broad-except
-            logs.error(f"failed {call}", "saltcellar: %s failed", call, exc_info=True)
+            logs.error(
+                f"failed {call}",
+                "saltcellar: unexpected error in %s, Salt gets an empty result: please report the traceback",
+                call,
+                exc_info=True,
+            )
         return otherwise
 
     def maintain(self, opts: settings_.Opts) -> None:
@@ -435,7 +476,8 @@ class Client:
             self.spool.count(exc.reason, spool_.entries(call, args))
             logs.error(
                 f"lost {exc.reason}",
-                "saltcellar: %s for job %s is LOST: %s (%s)",
+                "saltcellar: %s for job %s is LOST: %s (%s): start the daemon, and free space or raise "
+                "saltcellar.spool_bytes_max",
                 call,
                 oversize.jid_of(args),
                 exc,
@@ -452,7 +494,8 @@ class Client:
             elif why is not None:
                 logs.error(
                     "unreachable",
-                    "saltcellar: daemon unreachable, spooling to %s: %s",
+                    "saltcellar: daemon unreachable, spooling to %s: start it with "
+                    "`systemctl start saltcellar`: %s",
                     self.spool.path,
                     why,
                 )
@@ -462,7 +505,7 @@ class Client:
             self.spool.count(refusal.code, spool_.entries(call, args))
             logs.error(
                 f"refusal {refusal.code}",
-                "saltcellar: %s for job %s was not stored: %s",
+                "saltcellar: %s for job %s was not stored, the daemon rejects it: correct its sender: %s",
                 call,
                 oversize.jid_of(args),
                 refusal,
@@ -557,7 +600,12 @@ class Client:
         except (wire.Broken, wire.Refusal, OSError) as exc:
             log.debug("saltcellar: handover stopped: %s", exc)
         except Exception:  # pylint: disable=broad-except
-            logs.error("handover", "saltcellar: handover failed", exc_info=True)
+            logs.error(
+                "handover",
+                "saltcellar: unexpected error, the spool %s is not delivered for now: please report the traceback",
+                self.spool.path,
+                exc_info=True,
+            )
         finally:
             if connection is not None:
                 connection.close()
@@ -645,8 +693,13 @@ class Client:
     def _refused(self, record: spool_.Record, refusal: wire.Refusal) -> None:
         """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
         self.spool.count(refusal.code, record.entries)
+        call, jid = _about(record)
         logs.error(
-            f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal
+            f"refusal {refusal.code}",
+            "saltcellar: spooled %s for job %s was not stored, the daemon rejects it: correct its sender: %s",
+            call,
+            jid,
+            refusal,
         )
         if refusal.code == "too_large" and not self.spool.dead_letter(record):
             self._no_room_for_dead_letters()
@@ -655,7 +708,9 @@ class Client:
         if self.spool.dead_letter(record):
             logs.error(
                 "dead letter",
-                "saltcellar: the daemon keeps failing on a spooled entry, moved to %s.dead-letter",
+                "saltcellar: the daemon keeps failing on %s for job %s, moved to %s.dead-letter: "
+                "see `journalctl -u saltcellar`",
+                *_about(record),
                 self.spool.path,
             )
             self.spool.count("dead_lettered", record.entries)
@@ -676,6 +731,15 @@ class Client:
 _MISSING = object()
 
 
+def _about(record: spool_.Record) -> tuple[str, str]:
+    """Call and job of a spooled record, for a message."""
+    try:
+        call, args = record.call()
+    except ValueError:
+        return "an unreadable call", "?"
+    return call, str(oversize.jid_of(args))
+
+
 def _names(minions: Any) -> list[str] | None:
     """Minion ids as a list; ``None`` (unknown) stays ``None``."""
     if minions is None:
@@ -685,7 +749,12 @@ def _names(minions: Any) -> list[str] | None:
             str(minion) for minion in ([minions] if isinstance(minions, (str, bytes)) else minions)
         ]
     except TypeError:
-        log.error("saltcellar: %.200r is not a list of minions", minions)
+        logs.error(
+            "minions",
+            "saltcellar: a job is stored without its minions, because %.200r is not a list of them: "
+            "correct its sender",
+            minions,
+        )
         return []
 
 

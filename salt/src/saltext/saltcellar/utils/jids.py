@@ -73,7 +73,8 @@ def learn(spool: "spool_.Spool", slot: str | None) -> None:
     except (OSError, ValueError) as exc:
         logs.error(
             "slot",
-            "saltcellar: cannot keep the daemon's slot of job ids in %s: %s",
+            "saltcellar: cannot keep the slot of job ids in %s, ids made while the daemon is unreachable may equal "
+            "those of another master: set saltcellar.slot: %s",
             spool.directory,
             exc,
         )
@@ -93,7 +94,12 @@ def slot_of(settings: "settings_.Settings", spool: "spool_.Spool") -> Slot:
             if text:
                 return Slot.parse(text)
         except ValueError as exc:
-            logs.error("slot", "saltcellar: ignoring a slot of job ids: %s", exc)
+            logs.error(
+                "slot",
+                "saltcellar: the stored slot of job ids is unreadable, ids made while the daemon is unreachable may "
+                "equal those of another master: set saltcellar.slot: %s",
+                exc,
+            )
     return SINGLE
 
 

@@ -44,6 +44,10 @@ class Connection(wire.Connection):
     """A connection to the daemon of this host, if a trusted user serves the socket."""
 
     def __init__(self, settings: "settings_.Settings", deadline: float) -> None:
+        if not hasattr(socket, "SO_PEERCRED"):
+            raise Untrusted(
+                "this system does not show which user serves a socket: set saltcellar.url"
+            )
         super().__init__(settings.socket, deadline)
         try:
             credentials = self._socket.getsockopt(

@@ -102,9 +102,9 @@ class Settings:
         if self.error:
             logs.error(
                 ("settings", self.error),
-                "saltcellar: %s; entries wait in %s",
-                self.error,
+                "saltcellar: invalid setting, entries wait in %s until it is corrected and Salt restarted: %s",
                 self.spool_dir,
+                self.error,
             )
 
     def with_short_listings(self) -> "Settings":
@@ -120,7 +120,12 @@ class Settings:
             if key in DESTINATION:
                 self.error = self.error or str(exc)
             else:
-                logs.error(("settings", key), "%s, using the default %r", exc, default)
+                logs.error(
+                    ("settings", key),
+                    "saltcellar: invalid setting, the default %r applies until it is corrected: %s",
+                    default,
+                    exc,
+                )
             return default
 
     @staticmethod
@@ -129,7 +134,12 @@ class Settings:
             if text is not None:
                 jids.Slot.parse(text)
         except ValueError as exc:
-            logs.error(("settings", "slot"), "%s.slot: %s", NAME, exc)
+            logs.error(
+                ("settings", "slot"),
+                "saltcellar: invalid saltcellar.slot, job ids made while the daemon is unreachable may equal those of "
+                "another master: %s",
+                exc,
+            )
             return None
         return text
 

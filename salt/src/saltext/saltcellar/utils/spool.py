@@ -220,7 +220,12 @@ class Spool:
                     end = record.end
                     number += record.entries
             if end < size:
-                log.error("saltcellar: cut a torn record of %d bytes off %s", size - end, self.path)
+                log.error(
+                    "saltcellar: the last %d bytes of %s are an incomplete entry, which is LOST: a process was "
+                    "killed while it wrote it, or the host lost power",
+                    size - end,
+                    self.path,
+                )
                 os.ftruncate(fd, end)
                 os.fsync(fd)
                 self.count("torn", max(1, state.entries - number))
@@ -293,8 +298,10 @@ class Spool:
             return False
 
         log.error(
-            "saltcellar: %d entries are LOST: daemon unreachable for longer than %s s",
+            "saltcellar: %d entries of %s are LOST: daemon unreachable for longer than %s s: start it, or raise "
+            "saltcellar.spool_age_max",
             lost,
+            self.path,
             self.age_max,
         )
         self.count("spool_expired", lost)
@@ -370,7 +377,11 @@ class Spool:
                 length += _HEADER.size + len(record.payload)
                 number += record.entries
         if start + length < end:
-            log.error("saltcellar: skipped %d damaged bytes of %s", end - start - length, self.path)
+            log.error(
+                "saltcellar: skipped %d damaged bytes of %s, the entries in them are LOST: check the disk",
+                end - start - length,
+                self.path,
+            )
             self.count("damaged", max(1, entries - number))
         return number
 
