@@ -10,4 +10,4 @@ saltcellar:
     http: {listen: "127.0.0.1:4581"}
     store:
       classes:
-        - {name: jobs, keep: {age: 365d}}
+        - {name: jobs, keep: {age: 365d or salt}}

@@ -111,7 +111,7 @@ enum Verb {
     /// Create, list and revoke tokens of the HTTP listener
     #[command(subcommand)]
     Tokens(admin::tokens::Tokens),
-    /// Print a link that signs in to the web page once
+    /// Print a link that signs in to the web UI once
     #[command(after_long_help = admin::page::EXAMPLES)]
     Page,
     /// Show daemon status

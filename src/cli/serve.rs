@@ -23,8 +23,8 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = "\
 Runs until SIGTERM or Ctrl-C, then stores all received events and exits.
-No configuration is required. Run as root, the daemon keeps its state in /var/lib/saltcellar and listens on \
-/run/saltcellar/saltcellar.sock; the daemon of another user uses directories of that user.
+No configuration is required. As root, the daemon stores its state in /var/lib/saltcellar and listens on \
+/run/saltcellar/saltcellar.sock. As any other user, it uses that user's XDG directories.
 
 Examples:
   saltcellar serve

@@ -16,7 +16,7 @@ use crate::model::{MasterName, Slot};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// With several masters, which of them this is: `2/3` is the second of three. The job ids of the daemons, and those that their Salt extensions
+    /// This master's position among several: `2/3` is the second of three. The job ids of the daemons, and those that their Salt extensions
     /// make while a daemon is unreachable, then never equal those of another master with the same `n`. `n` may be larger than the number of masters, so that one
     /// can be added without a change on the others. A job id is a time in microseconds: with `n` masters a daemon has every 2`n`th. Each extension learns the
     /// slot from its daemon. Job ids of runners and of minions' own jobs are made by Salt, and have no slot.
@@ -62,14 +62,14 @@ pub struct ClusterConfig {
     /// - default: `jobs`
     /// - example: `all`
     pub replicate: Replicate,
-    /// How long a new stream keeps messages. A master that was away for longer is missing entries, which another master's store has.
+    /// How long a new stream keeps messages. A master that was offline for longer misses entries; copy them from another master's store.
     ///
     /// - value: a time from 2m to 365d
     /// - default: `7d`
     /// - example: `30d`
     #[serde(with = "word")]
     pub window: Duration,
-    /// The monitoring ports of the NATS servers. `saltcellar doctor` asks them whether a server acknowledges before it syncs, which nothing else tells.
+    /// The monitoring ports of the NATS servers. `saltcellar doctor` asks them whether a server acknowledges before it syncs; nothing else reveals this.
     ///
     /// - value: a list of addresses, such as `http://n1.example.com:8222`
     /// - default: `[]`

@@ -27,12 +27,12 @@ pub struct ReactorConfig {
     /// The master's configuration file; it makes the daemon that master's reactor. `reactor`, `file_roots`, `user`, `cachedir`, `interface`,
     /// `ret_port` and all other options that reactions need come from this file and its includes, which are reread when they change. A change of
     /// this key requires a restart of the daemon. After a change of `interface` or `ret_port`, restart the master soon: reactions are sent to the new
-    /// address at once, and wait until it answers. They also wait while the master's event bus is not connected. The daemon must read the master's
+    /// address immediately, and wait until it responds. They also wait while the master's event bus is not connected. The daemon must read the master's
     /// bus (`bus`) and needs read access to the key in its cache. The reactor sees events as they are stored, after `ingest.filter` and
     /// `ingest.redact`. While the master runs Salt's reactor, this one only watches, as with `reactor.shadow`. One line in the master's
     /// configuration switches over, without a change to the rules: `engines: [saltcellar_reactor]` (or one more item in an existing list), followed
     /// by a restart of the master. It is an engine of the extension; its name keeps the master from adding its own reactor, and lets `salt-run
-    /// reactor.list`, `add`, `delete`, `is_leader` and `set_leader` pass, which this reactor answers. Their changes last until the daemon restarts.
+    /// reactor.list`, `add`, `delete`, `is_leader` and `set_leader` pass, to which this reactor responds. Their changes last until the daemon restarts.
     /// `salt://` files are read from `file_roots` directly. Salt fetches those of other file server backends (`fileserver_backend`, needs
     /// `reactor.python`); fetched files are cached for two seconds.
     ///
@@ -74,7 +74,7 @@ pub struct ReactorConfig {
     #[serde(with = "word")]
     pub shadow_window: Duration,
     /// Options of single rules. `rule` is the pattern exactly as in the list of rules; such a rule is rendered separately from others. The master may
-    /// have carried out a call that it did not answer. A job is then republished under the same jid, which minions run once, unless the log shows
+    /// have carried out a call to which it did not respond. A job is then republished under the same jid, which minions run once, unless the log shows
     /// that it was published. A runner or wheel function is not called again: the log is searched for its start for a minute, and without one the
     /// outcome is `unknown`. `at_most_once`: no call is made a second time, including jobs and `caller` functions. `retry_unanswered`: runners and
     /// wheel functions are called again if their start is not in the log, at the risk of running twice. `tries`: how often a call that the master
@@ -108,7 +108,7 @@ pub struct ReactorConfig {
     #[serde(with = "word")]
     pub age_max: Duration,
     /// The longest chain of reactions to events of reactions. A longer chain is considered a loop and ends. The chain is followed through jobs,
-    /// runners, `event.send` and orchestrations, also across restarts. It is not followed through events that a state, a script, or a job of an
+    /// runners, `event.send` and orchestrations, even across restarts. It is not followed through events that a state, a script, or a job of an
     /// orchestration with `batch` or `subset` sends; there the rule's `budget` is the limit.
     ///
     /// - value: a number from 1 to 1000
@@ -116,8 +116,8 @@ pub struct ReactorConfig {
     /// - example: `3`
     pub depth_max: u32,
     /// For masters whose minions connect to all of them: the reactors of all masters with the same election choose one that acts; the others wait, and
-    /// one of them continues when the leader is away. Without it each master's reactor acts on what its bus brings, so an event that a minion tells
-    /// several masters causes a reaction on each. The reactors need the same rules, and a shared history (`cluster.nats`): it keeps the lease of the
+    /// one of them continues when the leader is away. Without it each master's reactor acts on what its bus brings, so an event that a minion sends
+    /// to several masters causes a reaction on each. The reactors need the same rules, and a shared history (`cluster.nats`): it keeps the lease of the
     /// leader, and tells the others what was done. With `cluster.replicate: all` the leader also reacts to events that only the bus of
     /// another master had, 10 s later; with `jobs`, to returns of other masters' jobs. A Salt cluster (`cluster_id`) needs no election and ignores this
     /// key, as does a reactor in shadow mode. A change requires a restart of the daemon (docs/CLUSTER.md).

@@ -374,7 +374,7 @@ impl Daemon {
             let inbox = history.inbox(&store, intake.clone(), &policy, &drain);
             // It stops with the buses.
             let thread = threads::spawn("sc-inbox", move || inbox.run());
-            buses.push(thread.context("start the inbox")?);
+            buses.push(thread.context("start reading the shared history")?);
         }
 
         // It ends first: another reactor then continues while this daemon stores what it has accepted.
@@ -548,7 +548,7 @@ impl Daemon {
 
         // Everything that writes into the state directory has ended.
         if let Err(error) = self.store.note_stop() {
-            tracing::warn!(%error, "cannot record the clean stop, the next start cannot detect missing entries");
+            tracing::warn!(%error, "cannot record the clean stop, the next start cannot detect missing entries: check the disk, and run `saltcellar store verify`");
         }
 
         tracing::info!("stopped");
@@ -653,7 +653,8 @@ fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtim
         .thread_name(name)
         .enable_all();
 
-    builder.build().context("start a runtime")
+    let runtime = builder.build();
+    runtime.with_context(|| format!("start the threads {name}, {}", threads::TOO_FEW_TASKS))
 }
 
 /// The thresholds of free space of the state directory.

@@ -442,7 +442,7 @@ impl Inbox {
                 metrics.cluster_messages_rejected.add(1);
                 // No peer may fill the journal.
                 if self.log.is_due("rejected", self.parts.clock.monotonic()) {
-                    tracing::warn!(number, subject = %message.subject, why, "stream message rejected: see `saltcellar status`");
+                    tracing::warn!(number, subject = %message.subject, why, "message of a peer rejected, its entries are not stored here: see `saltcellar status`");
                 }
             }
             Err(Bad::Wait(why, begun)) => {

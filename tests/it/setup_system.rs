@@ -337,7 +337,7 @@ fn a_passive_setup_leaves_the_master_alone_and_a_later_one_keeps_the_page() {
     machine.shop.put("c.yaml", "{}");
     let shown = stdout(&machine.setup(&["--passive", "--dry-run"]));
     assert!(
-        shown.contains("and to serve the page at http://127.0.0.1:4581/"),
+        shown.contains("and to serve the web UI at http://127.0.0.1:4581/"),
         "{shown}"
     );
 }

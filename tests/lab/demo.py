@@ -260,7 +260,7 @@ class Demo:
         screen.line(f"  . {self.root}/env")
         screen.line("  salt '*' state.apply broken && saltcellar jobs list   # a job that fails, and its row")
         screen.line("  saltcellar events tail                                # what happens on the bus")
-        screen.line("  saltcellar page                                       # another link to the page")
+        screen.line("  saltcellar page                                       # another link to the web UI")
         screen.line()
         screen.line(screen.paint("1", "Press Ctrl-C to stop everything."))
         while self.daemon.poll() is None:

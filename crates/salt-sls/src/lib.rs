@@ -5,7 +5,7 @@
 //! read: Salt's templates work on Python's values and methods, and its YAML is libyaml's and
 //! PyYAML's, with its own changes. The rules here were written down from the sources of Salt
 //! 3008.3, Jinja2 3.1, PyYAML 6.0 and libyaml 0.2.5, and are compared with what these do
-//! (`tests/data`, about 4,000 recordings).
+//! (about 4,000 recordings, which are in the repository).
 //!
 //! ```text
 //! template, event --jinja--> text --yaml--> Value --compile--> high data of a file --> low chunks of an event
@@ -72,3 +72,8 @@ pub mod yaml;
 pub use glob::{Glob, Literal};
 pub use object::Object;
 pub use value::{Key, Map, PythonDict, Value, with_room};
+
+/// Compiles and runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -41,7 +41,7 @@ answers! {
     #[schemars(rename = "Causes")]
     CausesPage {
         causes: Vec<CauseRow>,
-        /// Number of causes, also of those that are left out.
+        /// Number of causes, including omitted ones.
         total: u64,
         /// Minions with a failed return.
         failed_minions: u64,

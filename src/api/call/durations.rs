@@ -20,7 +20,7 @@ answers! {
     #[schemars(rename = "Durations")]
     DurationsPage {
         states: Vec<StateDurations>,
-        /// Number of states, also of those that are left out.
+        /// Number of states, including omitted ones.
         total: u64,
         /// Runs since this time are counted; absent for a job. It is later than asked for if much is unread: ask again.
         #[serde(serialize_with = "or_absent")]

@@ -1,4 +1,4 @@
-//! The call that makes a link to the page.
+//! The call that makes a link to the web UI.
 
 use super::{Call, Caller, Changing, In, NoArgs, Run};
 use crate::api::sign_in::SignIn;
@@ -45,7 +45,7 @@ impl Run for MakeLink {
         };
 
         let text = ctx.sessions.make_link(signed_in, ctx.clock.monotonic())?;
-        tracing::info!(target: "audit", action = "page_link", uid = ctx.caller.uid, "one-time link to the page created");
+        tracing::info!(target: "audit", action = "page_link", uid = ctx.caller.uid, "one-time link to the web UI created");
 
         let path = format!("{LINK_PATH}{text}");
         let scheme = if ctx.sessions.has_tls {

@@ -61,7 +61,7 @@ answers! {
         disk_bytes: u64,
         oldest: Option<Time>,
         newest: Option<Time>,
-        /// In thousandths, because answers contain no floats.
+        /// In thousandths, because responses contain no floats.
         entries_per_1000_s: u64,
         /// As configured, such as `30d`, `salt` or `forever`.
         keep_age: String,

@@ -1,4 +1,4 @@
-//! `saltcellar page`: prints a link that signs in to the web page once.
+//! `saltcellar page`: prints a link that signs in to the web UI once.
 
 use crate::api::call::NoArgs;
 use crate::api::call::page_link::MakeLink;
@@ -13,6 +13,6 @@ Examples:
   xdg-open \"$(sudo saltcellar page)\"";
 
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
-    let link = ask::answer::<MakeLink>(global, &NoArgs {}, "make a link to the page")?;
+    let link = ask::answer::<MakeLink>(global, &NoArgs {}, "make a link to the web UI")?;
     show(global.output, &link, |out| Ok(out.line(&link.url)?))
 }

@@ -10,7 +10,7 @@ pub(super) enum Cluster {
     /// Print the configuration of NATS servers and daemons that share one history
     #[command(after_long_help = init::EXAMPLES)]
     Init(init::Args),
-    /// Copy the history that another daemon has, from its backup
+    /// Copy another daemon's history from its backup
     #[command(after_long_help = join::EXAMPLES)]
     Join(join::Args),
 }

@@ -12,7 +12,7 @@ use crate::config::Config;
 pub(super) struct Check {
     /// The name of its findings.
     pub(super) name: &'static str,
-    /// What follows "is not `ok` when" in the table.
+    /// What follows "reports a warning or problem if" in the table.
     pub(super) not_ok_when: &'static str,
     pub(super) run: Run,
 }

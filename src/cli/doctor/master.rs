@@ -35,7 +35,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "master_job_cache",
-        not_ok_when: "nothing of this master goes to saltcellar",
+        not_ok_when: "the master sends nothing to saltcellar",
         run: Run::Master(use_of_saltcellar),
     },
     Check {

@@ -58,7 +58,7 @@ pub(super) struct Args {
     /// Also check this spool of the extension (its `spool_dir`); may be repeated
     #[arg(long, value_name = "DIR")]
     spool: Vec<PathBuf>,
-    /// Salt's configuration directory, as for Salt's own -c
+    /// Salt's configuration directory, as for Salt's option -c
     #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
     salt_config: PathBuf,
     /// Do not check the Salt master
@@ -108,7 +108,7 @@ fn checks() -> impl Iterator<Item = &'static Check> {
 
 /// The table of checks in docs/DOCTOR.md.
 pub fn reference() -> String {
-    let mut table = "| name | is not `ok` when |\n|---|---|\n".to_owned();
+    let mut table = "| name | reports a warning or problem if |\n|---|---|\n".to_owned();
 
     for check in checks() {
         // Writing to a String cannot fail.

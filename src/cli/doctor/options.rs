@@ -33,7 +33,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "event_return_queue",
-        not_ok_when: "each event is a call",
+        not_ok_when: "`event_return` makes one call per event",
         run: Run::ByAnother,
     },
     Check {

@@ -43,7 +43,7 @@ pub(in crate::cli) struct Global {
     /// Print no progress and no confirmation, only errors and what was asked for
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(in crate::cli) quiet: bool,
-    /// Show and read times in UTC, not in the local time zone; JSON always has UTC
+    /// Show and read times in UTC, not in the local time zone; JSON output is always in UTC
     #[arg(long, global = true, help_heading = "Global options")]
     pub(in crate::cli) utc: bool,
     /// Print long output without a pager [env: PAGER]

@@ -8,7 +8,7 @@ use crate::cli::{Global, ask, show};
 
 pub(super) const EXAMPLES: &str = "\
 Settings are what cannot be rebuilt from stored events: consumers, holds, tokens, dead letters, the reactor's position. They are kept twice. \
-If changes of both copies are damaged, `saltcellar status` says so, and until you accept the loss the daemon takes the careful side: \
+If changes of both copies are damaged, `saltcellar status` says so, and until you accept the loss the daemon errs on the safe side: \
 new consumers begin with the oldest event, tokens from before are rejected, and every job counts as held.
 
 Check `saltcellar consumers list`, `saltcellar tokens list`, `saltcellar store holds list` and the sink dead letters first: correct what is \

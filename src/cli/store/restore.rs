@@ -35,6 +35,9 @@ Examples:
   saltcellar store verify --state-dir /srv/saltcellar-new
   chown -R root: /srv/saltcellar-new";
 
+const INDEXES: &str =
+    "build the indexes: the backup is restored, and the daemon builds them at its start";
+
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     // Read first: an error in it must not leave a store that a second try would refuse to replace.
     let options = (!args.no_index)
@@ -60,7 +63,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // Everything else is as for the daemon of this configuration.
         options.dir.clone_from(&args.to);
 
-        let segments = layout::segments(&args.to).context("build the indexes")?;
+        let segments = layout::segments(&args.to).context(INDEXES)?;
 
         // The index of the newest segment of a class is in memory.
         let finished = segments.iter().filter(|segment| !segment.is_newest);
@@ -69,7 +72,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             .collect::<Vec<_>>();
 
         // The store is closed again: building was the purpose of opening it.
-        drop(rebuild::open_watched(&options, &indexes, &mut bar).context("build the indexes")?);
+        drop(rebuild::open_watched(&options, &indexes, &mut bar).context(INDEXES)?);
         seconds += bar.seconds();
     }
 

@@ -19,7 +19,7 @@ pub struct IngestConfig {
     /// of which all conditions hold decides; entries without a matching rule are stored. `tag`, `fun` and `minion` are a glob or a list of globs, as in
     /// Salt. `retcode` is an exit code, `!` and an exit code for all other ones, or a list of these; only returns contain one.
     /// That of several functions is the first that is not 0, and a failure without one has 1, so `!0` matches each failure. `where` is an expression
-    /// over `tag` and `data`, same as for consumers (docs/WIRE.md); an event that it is too costly for does not match. There is no `class`, because an entry
+    /// over `tag` and `data`, as in docs/FILTERS.md; an event that is too large to evaluate does not match. There is no `class`, because an entry
     /// gets its class when it is stored. A rule without conditions matches everything, so a list that ends in `{do: drop}` stores only entries that an
     /// earlier rule matches with `do: store`. `do` is `store`, `drop`, or `sample N`, which stores one of N entries. The choice depends on a hash of
     /// the jid, or of tag and data for entries without a jid, so every source makes the same choice and a job is kept as a whole. Loads that Salt

@@ -11,7 +11,7 @@ use crate::model::word;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpsConfig {
-    /// Address for minions alone, for `--return saltcellar` and `ext_job_cache` on other hosts; `http.minions` needs no address of its own. Requires `https.certificate` and
+    /// Address of the minion listener, for `--return saltcellar` and `ext_job_cache` on other hosts; `http.minions` needs no address of its own. Requires `https.certificate` and
     /// `https.key`. A minion signs its calls with its own Salt key, and can store only its own returns (docs/WIRE.md). The daemon must terminate TLS
     /// itself: a signature is valid for this certificate only.
     ///
@@ -20,7 +20,7 @@ pub struct HttpsConfig {
     /// - example: `"0.0.0.0:4580"`
     #[serde(with = "word")]
     pub listen: Option<SocketAddr>,
-    /// The certificate of this address, followed by its intermediates up to an authority that the minions trust. The daemon reads this file and
+    /// The certificate of the minion listener, followed by its intermediates up to an authority that the minions trust. The daemon reads this file and
     /// the key again when they change. If either is invalid, the last valid pair stays in use.
     ///
     /// - value: an absolute path of a PEM file

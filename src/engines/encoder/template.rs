@@ -8,7 +8,7 @@ use crate::engines::event::{Event, Unreadable};
 use crate::engines::kind::{Kind, options};
 use crate::engines::template::Template;
 
-const DOC: &str = r"Text of a Jinja template. An event for which the text is empty yields no item. An expression has at most 100 nested operations, and `namespace` does not exist.
+const DOC: &str = r"The output of a Jinja template. If the output is empty, the event yields no item. An expression has at most 100 nested operations, and `namespace` does not exist.
 
 `text` is the template. Its names are the keys above, `unix`, `unix_ms` and `unix_ns` (the time in seconds, milliseconds, nanoseconds), and `json` (all of it as text). Missing values are empty. `tojson` writes any
 value as JSON, with sorted keys: `{{ data | tojson }}`.";

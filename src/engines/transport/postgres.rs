@@ -54,8 +54,8 @@ const DOC: &str = r"Rows in the tables of Salt's returner pgjsonb.
 | `timeout` | for a connection or a batch | 30s |
 
 The schema is that of [Salt's documentation](https://docs.saltproject.io/en/latest/ref/returners/all/salt.returners.pgjsonb.html); the encoder must be `json`. Each event is a row of `salt_events`, each return also one of
-`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row, even if the daemons of several masters of a cluster deliver it: `salt_events.id` is a negative number made of tag and data (those of Salt's rows are
-positive), of an event without `_stamp` of the store and the sequence number; `salt_returns` gets no second row with the same `jid`, `id` and `full_ret`; an existing row of `jids` stays. `alter_time` is
+`salt_returns`, each published job also one of `jids`. A batch is one transaction. A repeated event adds no row, even if the daemons of several masters of a cluster deliver it: `salt_events.id` is a negative number
+derived from tag and data, or, for an event without `_stamp`, from the store's id and the sequence number. Salt's own rows have positive ids. `salt_returns` gets no second row with the same `jid`, `id` and `full_ret`; an existing row of `jids` stays. `alter_time` is
 the arrival at the daemon that came first. Events that PostgreSQL cannot store, such as ones with a NUL character, become dead letters.";
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

@@ -20,7 +20,8 @@ use super::team::{Change, Share, Team};
 use super::traces::Traces;
 use super::watch::Watch;
 use crate::base::clock::Clock;
-use crate::base::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
+use crate::base::limits::{REACTOR_WAVE_BYTES, SOURCE_LOG_INTERVAL, STOP_CHECK};
+use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::model::{Kind, SeqNo};
@@ -49,21 +50,44 @@ pub(super) struct Follower {
 const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads what the reactor cannot start without, until that succeeds; `None` if the daemon stops.
-/// Each failure is logged, because no event is handled meanwhile.
 fn until_read<T>(
     drain: &Drain,
     failure: &str,
     read: impl Fn() -> Result<T, StoreError>,
 ) -> Option<T> {
+    let unreadable = Unreadable::default();
     loop {
         match read() {
             Ok(found) => return Some(found),
             Err(error) => {
-                tracing::error!(%error, failure, "the reactor cannot read the log, no event is handled meanwhile, retrying: run `saltcellar store verify`");
+                unreadable.log(&error, failure);
                 if drain.wait(READ_RETRY_PAUSE) {
                     return None;
                 }
             }
+        }
+    }
+}
+
+/// Logs that no event is handled, because the log cannot be read: not for each attempt.
+struct Unreadable {
+    begin: Instant,
+    log: LogOnce,
+}
+
+impl Default for Unreadable {
+    fn default() -> Self {
+        Self {
+            begin: Instant::now(),
+            log: LogOnce::every(SOURCE_LOG_INTERVAL),
+        }
+    }
+}
+
+impl Unreadable {
+    fn log(&self, error: &StoreError, failure: &str) {
+        if self.log.is_due((), self.begin.elapsed()) {
+            tracing::error!(%error, failure, "reactor cannot read the log, no event is handled meanwhile, retrying: run `saltcellar store verify`");
         }
     }
 }
@@ -106,6 +130,7 @@ impl Follower {
             return;
         }
 
+        let unreadable = Unreadable::default();
         let mut opened = Opened::default();
         if self.team.acts() && !self.queue_all(&mut opened) {
             return;
@@ -143,9 +168,9 @@ impl Follower {
             match self.read_part(None) {
                 // The end of the log: the next commit wakes this thread.
                 Ok(after) if after == before => self.log.wait_for(before, STOP_CHECK),
-                Ok(_) => {}
+                Ok(_) => unreadable.log.reset(),
                 Err(error) => {
-                    tracing::error!(%error, seq = %before, "reactor cannot read the log, no event is handled meanwhile, retrying: run `saltcellar store verify`");
+                    unreadable.log(&error, "cannot read new events");
                     self.drain.wait(READ_RETRY_PAUSE);
                 }
             }
@@ -175,7 +200,7 @@ impl Follower {
                 return false;
             }
             let part = || self.read_part(fold);
-            if until_read(&self.drain, "the reactor cannot read the log", part).is_none() {
+            if until_read(&self.drain, "cannot read earlier events", part).is_none() {
                 return false;
             }
         }

@@ -262,7 +262,7 @@ impl Tasks {
     pub(super) fn skip_deleted(&self, seq: SeqNo) {
         tracing::warn!(
             event = seq.0,
-            "pending event was deleted from the log, reaction skipped"
+            "retention deleted a pending event, its reaction is skipped: keep its class longer (`store.classes`)"
         );
         self.endings.skip_deleted();
         self.keeper.checkpoint().forget(seq);

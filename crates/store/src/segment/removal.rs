@@ -182,7 +182,7 @@ impl Drops {
         // drops it.
         let synced = sync_dir(fs, dir);
         if let Err(error) = &synced {
-            tracing::warn!(%error, "sync failed, a deleted segment may reappear after a power loss and is then deleted");
+            tracing::warn!(%error, "sync failed, a deleted segment may reappear after a power loss and is then deleted: check the disk for errors");
         }
 
         Ok(Some(Dropped {
@@ -227,7 +227,9 @@ impl Drops {
             // Removed by an administrator: only its rows are left.
             Err(_) if !dropped.dir.exists() => dropped.is_durable = true,
             Ok(()) => dropped.is_durable = true,
-            Err(error) => tracing::warn!(%error, "cannot sync a dropped segment, retrying later"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot sync a dropped segment, retrying later: check the disk for errors");
+            }
         }
     }
 
@@ -289,7 +291,7 @@ impl Drops {
             for one in of_class.iter_mut() {
                 // Only the space of a directory is late.
                 if let Err(error) = self.rename(one) {
-                    tracing::warn!(%error, "cannot rename a dropped segment, retrying later");
+                    tracing::warn!(%error, "cannot rename a dropped segment, retrying later: check the disk for errors");
                 }
             }
 
@@ -297,7 +299,7 @@ impl Drops {
             // which the record of the drop was removed.
             let class_name = of_class.first().map_or("", |first| &first.class_name);
             if let Err(error) = sync_dir(fs, &self.dir.class_dir(class_name)) {
-                tracing::warn!(%error, "cannot sync a class, removing its dropped segments later");
+                tracing::warn!(%error, "cannot sync a class, its dropped segments are removed later: check the disk for errors");
                 continue;
             }
             for one in of_class.iter().filter(|one| one.is_renamed()) {

@@ -23,14 +23,14 @@ answers! {
         returned: u64,
         missing_count: Option<u64>,
         missing: Vec<String>,
-        /// Minions that may have answered a master whose history is not here up to now. They are not `missing`.
+        /// Minions that may have returned to a master whose history is not here up to now. They are not `missing`.
         #[serde(serialize_with = "or_absent")]
         unknown: Vec<UnknownReturn>,
     }
-    /// A minion of which it is unknown whether it answered.
+    /// A minion of which it is unknown whether it has returned.
     UnknownReturn {
         minion: String,
-        /// The master that may have its answer.
+        /// The master that may have its return.
         master: String,
         /// By which that master's history is behind here.
         behind_s: u64,
@@ -53,12 +53,12 @@ answers! {
         failed: u64,
         succeeded: u64,
         missing_count: Option<u64>,
-        /// Number of minions of which it is unknown whether they answered, because a master of the shared history is behind.
+        /// Number of minions of which it is unknown whether they have returned, because a master of the shared history is behind.
         #[serde(serialize_with = "or_absent")]
         unknown_count: u64,
         /// Number of returns that are known from a bus only.
         bus_only: u64,
-        /// Number of those that came from peers of the cluster: they are answers, not verified here.
+        /// Number of those that came from peers of the cluster: they count as returns, but are not verified here.
         unverified: u64,
         /// Number of returns by exit code.
         retcodes: BTreeMap<String, u64>,
@@ -85,7 +85,7 @@ answers! {
         load: Stored,
         minions: BTreeSet<String>,
         missing: Vec<String>,
-        /// Minions that may have answered a master whose history is not here up to now. They are not `missing`.
+        /// Minions that may have returned to a master whose history is not here up to now. They are not `missing`.
         #[serde(serialize_with = "or_absent")]
         unknown: Vec<UnknownReturn>,
         not_confirmed: BTreeSet<String>,

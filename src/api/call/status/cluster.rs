@@ -120,7 +120,7 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
     if let Some(twin) = &row.name_twin {
         // What is not published for this reason waits in this daemon's log.
         let message = format!(
-            "another node publishes as {} (its instance is {twin}), so this one does not: give each a `cluster.name` of its own",
+            "another daemon already publishes as {} (instance {twin}), so this one does not publish: give each a unique `cluster.name`",
             row.name
         );
         found.add(Problem, "cluster", message);
@@ -447,7 +447,7 @@ mod tests {
         rig.check(&[
             (
                 Problem,
-                "another node publishes as a (its instance is two), so this one does not: give each a `cluster.name` of its own",
+                "another daemon already publishes as a (instance two), so this one does not publish: give each a unique `cluster.name`",
             ),
             (
                 Warning,

@@ -20,7 +20,7 @@ pub(in crate::cli) struct Args {
     /// Make the changes without a question
     #[arg(short, long, conflicts_with_all = ["dry_run", "check"])]
     pub(super) yes: bool,
-    /// Only watch: read the bus, serve the page on a loopback address, and leave the master as it is, without a restart
+    /// Only watch: read the bus, serve the web UI on a loopback address, and leave the master as it is, without a restart
     #[arg(long, conflicts_with_all = ["remove", "reactor", "no_reactor", "events", "job_cache", "no_job_cache", "extension", "minion_listener", "master_only"])]
     pub(super) passive: bool,
     /// Also import the jobs of Salt's job cache
@@ -57,7 +57,7 @@ pub(in crate::cli) struct Args {
     /// With --minion-listener: CA certificate of the daemon, in PEM [default: the CAs of the system]
     #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion_listener")]
     pub(super) ca: Option<PathBuf>,
-    /// Salt's configuration directory, as for Salt's own -c
+    /// Salt's configuration directory, as for Salt's option -c
     #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
     pub(super) salt_config: PathBuf,
     /// Salt's Python [default: that of the running salt-master, of its unit, or of the installed one]

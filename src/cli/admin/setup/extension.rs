@@ -81,7 +81,7 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
 
     TrustedPath::check_tree(&dir, own_uid()).with_context(|| {
         format!(
-            "use the extension in {}; copy the directory to a place of root's and name it with --extension-dir",
+            "use the extension in {}; copy the directory to a place that only root can change, and name it with --extension-dir",
             dir.display()
         )
     })?;

@@ -53,7 +53,7 @@ Examples:
   saltcellar setup --dry-run                         only show the plan
   sudo saltcellar setup --yes --reactor --import     take over Salt's reactor, and its job cache, without a question
   saltcellar setup --check --output json             check that everything is in place and in effect
-  sudo saltcellar setup --passive                    only watch: read the bus, serve the page, leave the master as it is
+  sudo saltcellar setup --passive                    only watch: read the bus, serve the web UI, leave the master as it is
   sudo saltcellar setup --remove                     undo it; no data is deleted
   sudo saltcellar setup --master-only --extension manual
                                                      only the file in master.d, without systemd
@@ -202,9 +202,11 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
         plan.remarks
             .push("the master is neither changed nor restarted".to_owned());
         plan.remarks
+            .push(estimate::remark(global, &config, &master));
+        plan.remarks
             .extend(doctor::of_several_masters(&master, &config, false));
         plan.afterwards
-            .push("open the page: `saltcellar page` prints a link that signs in".to_owned());
+            .push("open the web UI: `saltcellar page` prints a link that signs in".to_owned());
 
         return Ok(json!({ "path": settings.path.display().to_string() }));
     }

@@ -99,7 +99,8 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
     };
 
     // systemd will run both as root at each boot.
-    let unsafe_units = "install units that start this program; copy it to a place of root's";
+    let unsafe_units =
+        "install units that start this program; copy it to a place that only root can change";
     TrustedPath::check_tree(&dir, own_uid()).context(unsafe_units)?;
 
     // The program may be anywhere, unlike a package's, so it is checked before a unit of root's

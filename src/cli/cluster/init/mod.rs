@@ -28,8 +28,8 @@ use crate::cli::format::exit::BadUsage;
 use crate::cli::{Global, show};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
-Each master has a user, who may publish that master's entries and heartbeats, read the stream, and nothing else: no user but \
-nats-admin may change, purge or delete the stream. A server acknowledges what it has synced. docs/CLUSTER.md describes the steps.
+Each master gets a NATS user that may publish that master's entries and heartbeats, read the stream, and nothing else: no user but \
+nats-admin may change, purge or delete the stream. A server acknowledges a message only after syncing it. docs/CLUSTER.md describes the steps.
 
 Examples:
   saltcellar cluster init --masters m1,m2,m3 --dir cluster

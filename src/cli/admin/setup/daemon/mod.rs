@@ -271,7 +271,7 @@ fn wishes(wanted: &Keys) -> String {
     }
 
     if let Some(listen) = &wanted.listen {
-        wishes.push(format!("to serve the page at http://{listen}/"));
+        wishes.push(format!("to serve the web UI at http://{listen}/"));
     }
 
     if wishes.is_empty() {
