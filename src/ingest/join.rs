@@ -49,7 +49,9 @@ pub(crate) enum JoinError {
     Own(String),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("entries were not stored: {0}")]
+    #[error(
+        "entries were not stored: {0}; correct this and run the command again, nothing is stored twice"
+    )]
     Refused(String),
 }
 

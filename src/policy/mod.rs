@@ -188,7 +188,7 @@ impl Policy {
                 source = source.name(),
                 bytes = message.len(),
                 reason = %RejectReason::NoTag,
-                "event rejected and not stored: correct the sender"
+                "event rejected and not stored: correct the sender, or raise `store.entry_bytes_max`"
             );
         });
         Err(RejectReason::NoTag)
@@ -225,7 +225,7 @@ impl Policy {
         let max = self.entry_bytes_max;
         let reason = RejectReason::TooLarge { len, max };
         self.log("too large", || {
-            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender");
+            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender, or raise `store.entry_bytes_max`");
         });
         reason
     }
@@ -351,7 +351,7 @@ impl Policy {
         self.metrics.events_dropped_tag_too_long.add(1);
         let reason = RejectReason::TagTooLong(tag.len());
         self.log("tag too long", || {
-            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender");
+            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender, or raise `store.entry_bytes_max`");
         });
         Err(reason)
     }

@@ -224,7 +224,10 @@ impl Feed {
                 continue;
             }
 
-            let Some((call, args)) = item.payload.call(item.at, &item.master).context("store")?
+            let Some((call, args)) = item
+                .payload
+                .call(item.at, &item.master)
+                .with_context(|| format!("store {}", item.origin))?
             else {
                 events.push(item);
                 let bytes: usize = events.iter().map(|event| event.payload.bytes()).sum();

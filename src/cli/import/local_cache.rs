@@ -182,7 +182,12 @@ impl Walk<'_> {
         let mut jobs: BinaryHeap<FoundJob> = BinaryHeap::new();
         let mut all = 0;
 
-        for top in list(self.root).with_context(|| format!("read {}", self.root.display()))? {
+        for top in list(self.root).with_context(|| {
+            format!(
+                "read {}, as root or the user of salt-master",
+                self.root.display()
+            )
+        })? {
             let name = top
                 .file_name()
                 .unwrap_or_default()

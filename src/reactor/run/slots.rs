@@ -118,7 +118,7 @@ impl RunnerSlots {
                 tracing::warn!(
                     jid = &*jid,
                     fun,
-                    "no runner result seen, counting the runner as ended"
+                    "no runner result seen, counting the runner as ended: see `saltcellar jobs show` of its jid, and the log of salt-master"
                 );
             }
 

@@ -80,7 +80,7 @@ pub(super) fn build(
         if !said.is_new(note.to_string()) {
             continue;
         }
-        tracing::warn!(file = %path.display(), %note, "part of the master's configuration ignored by the reactor");
+        tracing::warn!(file = %path.display(), %note, "master's configuration has a fault, which the reactor reads as Salt does: correct the option in this file or its includes");
     }
 
     let python = python::find(config.python.as_deref());

@@ -428,7 +428,7 @@ impl Appender {
         }
 
         if let Err(error) = outcome {
-            tracing::error!(%error, "entries not stored, senders notified: check the disk for errors and free space");
+            tracing::error!(%error, "entries cannot be packed and are not stored, senders notified: please report this message");
             // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
             self.wait_for_idle();
             self.fail(&error.to_string());
@@ -545,7 +545,7 @@ impl Appender {
             if (everything || ripe)
                 && let Err(error) = queue.finish(&mut self.packer, &mut self.spare)
             {
-                tracing::error!(%error, "entries not stored, senders notified: check the disk for errors and free space");
+                tracing::error!(%error, "entries cannot be packed and are not stored, senders notified: please report this message");
                 self.idle = Some(buffers);
                 self.fail(&error.to_string());
                 return;

@@ -22,7 +22,7 @@ pub(super) const PACKED: &str = "$packed";
 
 /// A value cannot be represented in msgpack.
 #[derive(Debug, thiserror::Error)]
-#[error("no msgpack: {0}")]
+#[error("internal error, a value cannot be encoded as msgpack: {0}; please report it")]
 pub struct EncodeError(String);
 
 impl ser::Error for EncodeError {

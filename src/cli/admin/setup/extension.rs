@@ -10,7 +10,7 @@ use std::process::Stdio;
 use anyhow::{Context as _, anyhow, bail};
 use salt_sls::json_form::encode_map;
 
-use super::plan::{Done, Plan};
+use super::plan::{Done, Plan, ensure_undone};
 use crate::base::trusted::TrustedPath;
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::{SaltPython, memory_file};
@@ -285,8 +285,10 @@ impl Salt {
                     .undone_by("uninstall the extension", back)),
                 Err(error) => {
                     // Left there, Salt would find an extension that it cannot load.
-                    back().with_context(|| format!("undo after: {error:#}"))?;
-                    Err(error.context("install the extension, which was uninstalled"))
+                    let what = "uninstall the extension, which Salt cannot load and still finds,";
+                    ensure_undone(&error, what, back())?;
+                    let advice = "install the extension, which was uninstalled; `--extension module-dirs` needs no pip";
+                    Err(error.context(advice))
                 }
             }
         });
@@ -435,7 +437,7 @@ mod tests {
         assert_eq!(calls, ["install", "uninstall"]);
         let (error, calls) = failed_install(None, 3);
         assert!(
-            error.starts_with("install the extension, which was uninstalled: "),
+            error.starts_with("install the extension, which was uninstalled; "),
             "{error}"
         );
         assert_eq!(calls, ["install", "uninstall"]);

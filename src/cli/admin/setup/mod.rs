@@ -477,7 +477,7 @@ fn master_file(
     plan.step("master", does, move || {
         let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
         write_or_remove(&path, text.as_deref())
-            .with_context(|| format!("change {} (run setup as root)", path.display()))?;
+            .with_context(|| format!("change {}", path.display()))?;
 
         let does = format!("restore {}", path.display());
         let done = if text.is_some() { "written" } else { "removed" };
@@ -497,8 +497,7 @@ fn write_or_remove(path: &Path, text: Option<&str>) -> std::io::Result<()> {
 
 fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
     let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
-    managed::write(&path, text.as_bytes())
-        .with_context(|| format!("write {} (run setup as root)", path.display()))?;
+    managed::write(&path, text.as_bytes()).with_context(|| format!("write {}", path.display()))?;
 
     let does = format!("restore {}", path.display());
     Ok(Done::new()

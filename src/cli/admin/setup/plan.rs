@@ -292,6 +292,15 @@ fn undone(did: &str, undo: Option<Undo>) -> String {
 }
 
 /// Asks for permission. A refusal is an error.
+/// What a failed step had changed is undone, or else a person has to undo it: `what` is that, as in "cannot ...".
+pub(super) fn ensure_undone(
+    error: &anyhow::Error,
+    what: &str,
+    undone: anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    undone.with_context(|| format!("{what} after a failed step ({error:#}); do it by hand"))
+}
+
 fn confirm(is_table: bool) -> anyhow::Result<()> {
     let stdin = std::io::stdin();
     // A question would corrupt the JSON document, or nobody would read it.
@@ -304,13 +313,13 @@ fn confirm(is_table: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     write!(out, "Continue? [y/N] ")
         .and_then(|()| out.flush())
-        .context("ask for permission")?;
+        .context("ask for permission (--yes needs none)")?;
 
     let mut answer = String::new();
     stdin
         .lock()
         .read_line(&mut answer)
-        .context("read the response")?;
+        .context("read the response (--yes needs none)")?;
 
     if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
         return Ok(());

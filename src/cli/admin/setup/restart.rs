@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::managed::Before;
-use super::plan::Done;
+use super::plan::{Done, ensure_undone};
 use super::service;
 use crate::cli::salt_python::MASTER_UNIT;
 use crate::config::salt_master::SaltMaster;
@@ -68,7 +68,7 @@ pub(super) fn restarted_around(
 
     // The error is kept, because a stopped master must be started again whatever failed.
     let changed = change(path)
-        .with_context(|| format!("change {} (run setup as root)", path.display()))
+        .with_context(|| format!("change {}", path.display()))
         .and_then(|()| start_master(address));
 
     let path = path.to_owned();
@@ -90,7 +90,8 @@ pub(super) fn restarted_around(
         Err(error) => {
             // A master without a response publishes no job, so the previous file returns before
             // anything else.
-            back().with_context(|| format!("undo after: {error:#}"))?;
+            let what = "restore the master's configuration and restart it";
+            ensure_undone(&error, what, back())?;
             Err(error.context("restart the master; its previous configuration is restored"))
         }
     }

@@ -7,7 +7,7 @@ use std::process::Output;
 use anyhow::{Context as _, anyhow, bail, ensure};
 
 use super::managed;
-use super::plan::{Done, Plan};
+use super::plan::{Done, Plan, ensure_undone};
 use crate::base::trusted::{TrustedPath, TrustedProgram, Untrusted};
 
 pub(super) const UNIT: &str = "saltcellar.service";
@@ -151,7 +151,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             ),
             Err(error) => {
                 // Some of the files may be in place already.
-                remove().with_context(|| format!("undo after: {error:#}"))?;
+                ensure_undone(&error, "remove the unit and its files", remove())?;
                 Err(error)
             }
         }
@@ -161,8 +161,7 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
 
 fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
     for (to, text) in files {
-        managed::write(to, text.as_bytes())
-            .with_context(|| format!("write {} (run setup as root)", to.display()))?;
+        managed::write(to, text.as_bytes()).with_context(|| format!("write {}", to.display()))?;
     }
 
     // The group must exist before a directory is given to it, and both before the unit starts.
@@ -248,7 +247,8 @@ pub(super) fn start(plan: &mut Plan, before: State, changed: bool) {
         match started {
             Ok(()) => Ok(done.undone_by(does, move || systemctl(verb, &[UNIT]))),
             Err(error) => {
-                systemctl(verb, &[UNIT]).with_context(|| format!("undo after: {error:#}"))?;
+                let what = format!("{verb} {UNIT}");
+                ensure_undone(&error, &what, systemctl(verb, &[UNIT]))?;
                 Err(error)
             }
         }

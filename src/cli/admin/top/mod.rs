@@ -73,7 +73,8 @@ pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
     // The library would decide by itself, and not know `--color`.
     ratatui::crossterm::style::force_color_output(colour::is_on(true));
 
-    let mut terminal = ratatui::try_init().context("prepare the terminal")?;
+    let mut terminal =
+        ratatui::try_init().context("prepare the terminal; `saltcellar status` prints once")?;
     let result = live(
         &mut terminal,
         global,

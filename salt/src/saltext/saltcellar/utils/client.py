@@ -389,7 +389,8 @@ class Client:
             self.spool.count("value_too_large")
             logs.error(
                 "value too large",
-                "saltcellar: %s for job %s is stored without its value: %s",
+                "saltcellar: %s for job %s is stored without its value: return less, or raise "
+                "store.entry_bytes_max of the daemon: %s",
                 call,
                 oversize.jid_of(args),
                 refusal,

@@ -96,8 +96,9 @@ def slot_of(settings: "settings_.Settings", spool: "spool_.Spool") -> Slot:
         except ValueError as exc:
             logs.error(
                 "slot",
-                "saltcellar: the stored slot of job ids is unreadable, ids made while the daemon is unreachable may "
-                "equal those of another master: set saltcellar.slot: %s",
+                "saltcellar: no slot of job ids in %s, ids made while the daemon is unreachable may equal those of "
+                "another master: set saltcellar.slot: %s",
+                spool.directory,
                 exc,
             )
     return SINGLE

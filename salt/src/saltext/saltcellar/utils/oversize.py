@@ -46,5 +46,11 @@ def _without_value(load: typing.Any, refusal: Exception) -> Args | None:
 
 def jid_of(args: Args) -> typing.Any:
     """The job of a call, for a log message."""
-    load = args.get("load")
-    return args.get("jid") or (load.get("jid") if isinstance(load, dict) else None)
+    events = args.get("events")
+    of_event = (
+        events[0].get("data")
+        if isinstance(events, list) and len(events) == 1 and isinstance(events[0], dict)
+        else None
+    )
+    found = (args, args.get("load"), of_event)
+    return next((one["jid"] for one in found if isinstance(one, dict) and one.get("jid")), None)

@@ -441,14 +441,22 @@ class Position:
         try:
             self._cache.store(_BANK, self._name, {"at": at})
         except SaltCacheError as exc:
-            log.warning("saltcellar: cannot keep the position of %s: %s", self._name, exc)
+            log.warning(
+                "saltcellar: cannot keep the position of %s, an interrupted copy starts again at an earlier one: %s",
+                self._name,
+                exc,
+            )
 
     def remove(self) -> None:
         """Forget the position: the copy is complete."""
         try:
             self._cache.flush(_BANK, self._name)
         except SaltCacheError as exc:
-            log.warning("saltcellar: cannot remove the position of %s: %s", self._name, exc)
+            log.warning(
+                "saltcellar: cannot remove the position of %s, the next copy does not start at the beginning: %s",
+                self._name,
+                exc,
+            )
 
 
 def _return(jid: str, minion: str, value: Any, load: Mapping[str, Any]) -> dict[str, Any]:

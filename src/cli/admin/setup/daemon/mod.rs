@@ -290,7 +290,7 @@ fn change(
     // Read when the step is made, because a person may have changed the file since the plan was
     // shown.
     let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
-    write(&path).with_context(|| format!("change {} (run setup as root)", path.display()))?;
+    write(&path).with_context(|| format!("change {}", path.display()))?;
 
     let result = format!("{} is {done}", path.display());
     let does = format!("restore {}", path.display());

@@ -57,13 +57,17 @@ pub(super) fn state_of(path: &Path, text: Option<&str>) -> anyhow::Result<FileSt
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(FileState::Absent);
         }
-        Err(error) => return Err(error).with_context(|| format!("inspect {}", path.display())),
+        Err(error) => {
+            let error = advised(error);
+            return Err(error).with_context(|| format!("inspect {}", path.display()));
+        }
         // Setup never creates links, and following one would change a file that is not its own.
         Ok(found) if !found.is_file() => return Ok(FileState::Foreign),
         Ok(_) => {}
     }
 
-    let there = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let there = fs::read(path).map_err(advised);
+    let there = there.with_context(|| format!("read {}", path.display()))?;
     // The whole file counts, because a string of another version must be replaced even if its
     // checksum is right.
     if text.is_some_and(|text| there == text.as_bytes()) {
@@ -112,9 +116,21 @@ fn make_directories(dir: &Path) -> std::io::Result<()> {
         .try_for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(DIRECTORY_MODE)))
 }
 
+/// With what helps if the error is a missing right.
+pub(super) fn advised(error: std::io::Error) -> std::io::Error {
+    if error.kind() != ErrorKind::PermissionDenied {
+        return error;
+    }
+    std::io::Error::new(error.kind(), format!("{error}; run setup as root"))
+}
+
 /// Replaces a file atomically, in a directory that is created if it is missing. The scratch file is
 /// hidden from Salt, whose patterns skip names that start with a dot.
 pub(super) fn write(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    replace(path, text).map_err(advised)
+}
+
+fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_directories(dir)?;
 
@@ -156,7 +172,7 @@ pub(super) fn remove(path: &Path) -> std::io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => {
-            removed?;
+            removed.map_err(advised)?;
             File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
         }
     }
@@ -168,7 +184,7 @@ impl Before {
     pub(super) fn of(path: &Path) -> std::io::Result<Self> {
         match fs::read(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self(None)),
-            read => Ok(Self(Some(read?))),
+            read => Ok(Self(Some(read.map_err(advised)?))),
         }
     }
 
