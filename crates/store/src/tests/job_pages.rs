@@ -3,13 +3,25 @@
 use super::*;
 use crate::read::JobPart;
 use saltcellar_base::work;
-use saltcellar_model::ReadLimits;
+use saltcellar_model::{ClassRule, ClassRules, ReadLimits};
 
 const COUNT: u64 = 84;
 
 /// Returns and progress events of a job in turn, stored seven at a time: blocks of the two classes overlap.
 fn job_in_two_classes() -> (tempfile::TempDir, Rig) {
-    let (dir, rig) = Rig::new(SMALL);
+    let dir = tempfile::tempdir().unwrap();
+    let steps = ClassRules {
+        name: "steps".to_owned(),
+        rules: vec![ClassRule {
+            fun: None,
+            tag: Some(Glob::new("salt/job/*/prog/*")),
+        }],
+        ..ClassRules::events()
+    };
+    let rig = Rig::open_with(&Options {
+        classes: Classes::new(&[steps]),
+        ..options(dir.path(), SMALL)
+    });
     for first in (0..COUNT).step_by(7) {
         let mut batch = Batch::default();
         for n in first..first + 7 {
