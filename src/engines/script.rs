@@ -301,7 +301,7 @@ impl Scripts {
         for name in self.running.stop(SINK_STOP_TIMEOUT) {
             tracing::warn!(
                 script = name,
-                "script did not exit after SIGKILL, abandoning it: look for its process with `ps`"
+                "script did not exit after SIGKILL, abandoning it: look for its process with `ps`, and end it with `kill -9`"
             );
         }
     }

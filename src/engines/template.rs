@@ -28,7 +28,7 @@ const NAME: &str = "template";
 
 /// The reason why a template makes no string of an event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the template of the sink failed: {0}")]
+#[error("the template of the sink failed: {0}; correct it, reload, and retry the dead letter")]
 pub struct RenderError(String);
 
 impl Template {

@@ -243,7 +243,7 @@ impl Inbox {
                 if self.log.is_due("reading", self.parts.clock.monotonic()) {
                     tracing::warn!(
                         error = why,
-                        "cannot read the histories of other masters, retrying: `saltcellar doctor` checks NATS"
+                        "cannot read or store the histories of other masters, retrying: see `saltcellar status`, and run `saltcellar doctor`"
                     );
                 }
                 self.parts.peers.receives(Some(why));

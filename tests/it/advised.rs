@@ -271,6 +271,7 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("setup", Live, "--salt-config {dir} --dry-run", &[1]),
     ("sinks dead-letters list", Live, "hook", &[]),
     ("sinks dead-letters retry", Live, "hook --all", &[]),
+    ("sinks list", Live, "", &[]),
     ("sinks resume", Live, "hook", &[]),
     ("sinks show", Live, "hook", &[]),
     ("sinks test", Live, "file", &[]),

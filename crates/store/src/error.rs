@@ -66,7 +66,7 @@ pub enum StoreError {
         what: String,
     },
     /// A segment does not match its path, because an administrator renamed or copied a directory.
-    #[error("{}: {what}: was a directory renamed or copied?", path.display())]
+    #[error("{}: {what}; its directory was renamed or copied: restore the original name, or move the copy out of the store", path.display())]
     Misplaced {
         /// The log.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum StoreError {
         what: String,
     },
     /// Derived data is damaged, or belongs to another log. It can be rebuilt from the log.
-    #[error("index {}: {what}; a restart rebuilds it from the log", path.display())]
+    #[error("index {}: {what}; it is rebuilt from the log, at the latest by a restart", path.display())]
     Index {
         /// The table, or the directory of the state database.
         path: PathBuf,

@@ -553,7 +553,7 @@ impl Recovery<'_> {
                     tracing::error!(%error, "segment directory renamed or copied, its entries are skipped: run `saltcellar store verify`");
                     let root = self.dir.path();
                     let path = generation.dir.strip_prefix(root).unwrap_or(&generation.dir);
-                    let problem = format!("{error} Its entries are not read");
+                    let problem = format!("{error}; its entries are not read");
                     self.faults.report(path, problem);
                 }
                 // Its directory stays: a later start may read it.

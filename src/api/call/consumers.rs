@@ -154,7 +154,7 @@ impl Run for List {
             consumers.retain(|status| status.record.name == name);
             if consumers.is_empty() {
                 return Err(CallError::Refused(format!(
-                    "consumer {name:?} does not exist"
+                    "consumer {name:?} does not exist; `saltcellar consumers list` lists them"
                 )));
             }
         }

@@ -186,7 +186,7 @@ impl Run for List {
             all.retain(|status| status.settings.name == name);
             if all.is_empty() {
                 return Err(CallError::Refused(format!(
-                    "no sink {name:?} is configured"
+                    "no sink {name:?} is configured; `saltcellar sinks list` lists them"
                 )));
             }
         }

@@ -257,7 +257,7 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
     let SinksPage { sinks } = ask::answer::<calls::sinks::List>(global, &call, "show the sink")?;
 
     let Some(row) = sinks.first() else {
-        bail!("show the sink: {name:?} does not exist")
+        bail!("show the sink: {name:?} is not configured; `saltcellar sinks list` lists them")
     };
 
     show(global.output, row, |out| {

@@ -64,7 +64,13 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     beside.push(".joining");
     let beside = PathBuf::from(beside);
     if beside.exists() {
-        std::fs::remove_dir_all(&beside).context("remove the rest of an earlier attempt")?;
+        let what = || {
+            format!(
+                "remove {}, the rest of an earlier attempt; delete it by hand",
+                beside.display()
+            )
+        };
+        std::fs::remove_dir_all(&beside).with_context(what)?;
     }
     let mut bar = Bar::new("read the backup", Unit::Bytes);
     restore::restore(&args.backup, &beside, clock.now(), &mut bar).context("read the backup")?;
@@ -97,9 +103,9 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     store.note_stop()?;
     // An error of the copying counts more than that of its end.
-    let removed = std::fs::remove_dir_all(&beside).context("remove the copy of the backup");
+    let removed = std::fs::remove_dir_all(&beside);
     let joined = joined?;
-    removed?;
+    removed.with_context(|| format!("remove {}, the copy of the backup: the history is joined; delete the directory by hand", beside.display()))?;
 
     let masters: Vec<_> = joined.masters.iter().cloned().collect();
     let document = json!({

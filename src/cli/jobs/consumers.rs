@@ -242,7 +242,9 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
                 ask::answer::<calls::consumers::Delete>(global, &call, "delete the consumer")?;
 
             if !is_deleted {
-                bail!("delete the consumer: {name:?} does not exist");
+                bail!(
+                    "delete the consumer: {name:?} does not exist; `saltcellar consumers list` lists them"
+                );
             }
 
             // The daemon only says whether there was one.
@@ -374,7 +376,7 @@ fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
         ask::answer::<calls::consumers::List>(global, &call, "show the consumer")?;
 
     let Some(row) = consumers.first() else {
-        bail!("show the consumer: {name:?} does not exist")
+        bail!("show the consumer: {name:?} does not exist; `saltcellar consumers list` lists them")
     };
 
     show(global.output, row, |out| {

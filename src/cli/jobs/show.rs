@@ -325,7 +325,12 @@ fn returns(job: &JobAnswer) -> anyhow::Result<Value> {
     let pair = |answer: &Return| {
         let mut packed = answer.value.packed();
         let value = rmpv::decode::read_value_with_max_depth(&mut packed, RMPV_ANSWER_DEPTH_MAX)
-            .context("read a return")?;
+            .with_context(|| {
+                format!(
+                    "read the return of {}, run `saltcellar store verify`",
+                    answer.minion.as_str()
+                )
+            })?;
         Ok((answer.minion.as_str().into(), value))
     };
 

@@ -1,10 +1,11 @@
 //! `saltcellar store holds`: exempts jobs from retention.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use crate::api::call::store::{self, HeldJob, HoldAnswer, HoldArgs};
 use crate::api::call::{self as calls, NoArgs};
+use crate::api::client::ClientError;
 use crate::cli::{
     Column, Form, Global, Table, ask, ask::confirm, plain, short_at, show, show_rows, title,
 };
@@ -77,7 +78,9 @@ fn add(global: &Global, args: Add) -> anyhow::Result<()> {
 
     match ask::answer::<calls::store::HoldJob>(global, &call, "hold the job")? {
         HoldAnswer::Held(held) => confirm(global, &held, &format!("{} is held", args.jid)),
-        HoldAnswer::Released(_) => bail!("hold the job: the daemon released it"),
+        HoldAnswer::Released(_) => {
+            Err(ClientError::Protocol("it released the job".to_owned())).context("hold the job")
+        }
     }
 }
 
@@ -94,8 +97,12 @@ fn remove(global: &Global, jid: &str) -> anyhow::Result<()> {
             let answer = json!({ "jid": jid, "released": true });
             confirm(global, &answer, &format!("{jid} is released"))
         }
-        HoldAnswer::Released(false) => bail!("release the job: {jid} is not held"),
-        HoldAnswer::Held(_) => bail!("release the job: the daemon held it"),
+        HoldAnswer::Released(false) => bail!(
+            "release the job: {jid} is not held; `saltcellar store holds list` lists the held jobs"
+        ),
+        HoldAnswer::Held(_) => {
+            Err(ClientError::Protocol("it held the job".to_owned())).context("release the job")
+        }
     }
 }
 

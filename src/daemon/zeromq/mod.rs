@@ -37,7 +37,10 @@ use crate::wire::unix_listener::{Listener, ListenerSpec};
 /// Runs the child process, which serves the socket on standard input until it is told to stop.
 /// `daemon` is the local socket of the process `of`, which started it.
 pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Result<()> {
-    let operation = "serve a ZeroMQ socket";
+    let operation = match kind {
+        ZmqKind::Pull => "serve the ZeroMQ socket of zeromq.pull",
+        ZmqKind::Pub => "serve the ZeroMQ socket of zeromq.pub",
+    };
     let daemon = daemon
         .context("find the daemon: --socket is missing")
         .context(operation)?;

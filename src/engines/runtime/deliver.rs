@@ -261,7 +261,7 @@ impl DeliverContext {
             id = event.id,
             tag = event.tag,
             reason,
-            "event dead-lettered: see `saltcellar sinks dead-letters list`"
+            "event dead-lettered: correct the cause, then retry it with `saltcellar sinks dead-letters retry`"
         );
         Ok(())
     }

@@ -288,7 +288,7 @@ impl Process {
             Ok(status) => Some(status),
             Err(error) => {
                 // No wait, because it could take long.
-                tracing::error!(%error, pid = self.child.id(), "cannot kill a Salt Python process, abandoning it: look for the pid with `ps`");
+                tracing::error!(%error, pid = self.child.id(), "cannot kill a Salt Python process, abandoning it: end it with `kill -9`");
                 None
             }
         }

@@ -171,8 +171,8 @@ def test_a_mistyped_key_is_named_once(caplog):
         settings.from_opts({"saltcellar.sokcet": "/a", "saltcellar": {"timeuot": 3}})
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert sorted(warned) == [
-        "saltcellar: there is no setting saltcellar.sokcet, did you mean saltcellar.socket?",
-        "saltcellar: there is no setting saltcellar.timeuot, did you mean saltcellar.timeout?",
+        "saltcellar: unknown setting saltcellar.sokcet is ignored: did you mean saltcellar.socket?",
+        "saltcellar: unknown setting saltcellar.timeuot is ignored: did you mean saltcellar.timeout?",
     ]
 
 

@@ -703,7 +703,7 @@ class Client:
             refusal,
         )
         if refusal.code == "too_large" and not self.spool.dead_letter(record):
-            self._no_room_for_dead_letters()
+            self._no_room_for_dead_letters(record)
 
     def _dead_letter(self, record: spool_.Record) -> None:
         if self.spool.dead_letter(record):
@@ -716,15 +716,16 @@ class Client:
             )
             self.spool.count("dead_lettered", record.entries)
         else:
-            self._no_room_for_dead_letters()
+            self._no_room_for_dead_letters(record)
             self.spool.count("dead_letter_full", record.entries)
         self.spool.advance(record.end)
 
-    def _no_room_for_dead_letters(self) -> None:
+    def _no_room_for_dead_letters(self, record: spool_.Record) -> None:
         logs.error(
             "dead letter full",
-            "saltcellar: an entry that the daemon does not take is LOST: %s.dead-letter is full, "
-            "move it away",
+            "saltcellar: %s for job %s is LOST, the daemon does not take it and %s.dead-letter is full: "
+            "move that file away",
+            *_about(record),
             self.spool.path,
         )
 

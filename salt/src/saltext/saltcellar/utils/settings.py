@@ -221,9 +221,9 @@ def _warn_of_unknown(opts: Opts) -> None:
             _warned.add(name)
             near = difflib.get_close_matches(key, KEYS, 1)
             log.warning(
-                "saltcellar: there is no setting %s%s",
+                "saltcellar: unknown setting %s is ignored: %s",
                 name,
-                f", did you mean {NAME}.{near[0]}?" if near else "",
+                f"did you mean {NAME}.{near[0]}?" if near else "remove it",
             )
 
 
