@@ -202,8 +202,11 @@ impl Numbering {
                     .opened_at
                     .map_or_else(|| cursor(store), |at| Ok(SeqNo(at)))?;
                 let first = opened_at.max(SeqNo(self.published + 1));
-                self.begun_after = Some(newest.epoch);
-                self.renew(first, settings)?;
+                // If it cannot be saved, all of it happens again.
+                let mut new = self.clone();
+                new.begun_after = Some(newest.epoch);
+                new.renew(first, settings)?;
+                *self = new;
                 tracing::warn!(
                     last = newest.last,
                     first = first.0,
