@@ -330,7 +330,9 @@ dist: package-files ## build a tarball of a static binary and all other files, a
 # The release: all files in target/dist, with checksums. Each compiler writes the same path for any folder of the checkout and of cargo's
 # downloads, and builds below a directory of its own. `make release-check` shows that the result does not depend on these folders.
 CARGO_HOME_DIR := $(or $(CARGO_HOME),$(HOME)/.cargo)
-MAPPED := $(CURDIR)=/saltcellar $(CARGO_HOME_DIR)=/cargo
+# A compiler also writes the directory in which it runs, without symbolic links.
+MAPPED := $(foreach dir,$(sort $(CURDIR) $(realpath $(CURDIR))),$(dir)=/saltcellar) \
+  $(foreach dir,$(sort $(CARGO_HOME_DIR) $(realpath $(CARGO_HOME_DIR))),$(dir)=/cargo)
 release release-files: export CARGO_TARGET_DIR := $(CURDIR)/target/release-build
 release release-files: export RUSTFLAGS := $(MAPPED:%=--remap-path-prefix=%)
 release release-files: export CFLAGS := $(MAPPED:%=-ffile-prefix-map=%)
