@@ -24,7 +24,10 @@ COMMIT = "saltcellar:commit"
 
 def bill(checkout, commit, text):
     """The bill as a map, the same for every checkout of a commit."""
-    found = json.loads(text.replace(f"file://{checkout}", "file:///saltcellar").replace(checkout, "/saltcellar"))
+    text = text.replace(f"file://{checkout}", "file:///saltcellar").replace(checkout, "/saltcellar")
+    # cargo leaves the package's name out where the folder has that name.
+    text = re.sub(r"file:///saltcellar#(\d)", r"file:///saltcellar#saltcellar@\1", text)
+    found = json.loads(text)
     found.pop("serialNumber", None)
     at = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
     found["metadata"]["properties"] = [{"name": COMMIT, "value": commit}]
