@@ -361,8 +361,8 @@ sbom: package-files
 
 release-check: ## build the release again in another folder (below SCRATCH) and compare all files, then install each package under a real systemd and run the README's commands
 	@$(PYTHON) release/check.py target/dist $(SCRATCH)
-	@CI=1 SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/check_release.py $(PYTEST_ARGS)
-	@CI=1 SALTCELLAR_BIN=/bin/false SALTCELLAR_DEB="$$(echo $(DIST)/saltcellar_*.deb)" SALTCELLAR_DIST="$$(echo $(DIST)/saltcellar-*-musl.tar.gz)" \
+	@SALTCELLAR_RELEASE="$(DIST)" $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/check_release.py $(PYTEST_ARGS)
+	@SALTCELLAR_BIN=/bin/false SALTCELLAR_DEB="$$(echo $(DIST)/saltcellar_*.deb)" SALTCELLAR_DIST="$$(echo $(DIST)/saltcellar-*-musl.tar.gz)" \
 	  $(LAB) in-venv -- pytest -q -rfEs -p no:cacheprovider tests/systemd/test_packages.py -k symbols
 
 # The site needs neither Salt nor a binary: test-rust compares the generated pages with the code.

@@ -122,7 +122,7 @@ def boot(make):
         return make()
     except AssertionError as exc:
         if any(words in str(exc).lower() for words in ("permission denied", "not permitted")):
-            missing(f"containers are forbidden here: {exc}")
+            pytest.skip(f"no test under a real systemd: containers are forbidden here: {exc}")
         raise
 
 
