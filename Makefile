@@ -89,8 +89,9 @@ test-binary:
 FACTORIES := $(abspath $(TARGET))/factories-libs
 factories-libs:
 	@test -d "$(FACTORIES)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --target "$(FACTORIES)" pytest-salt-factories==1.0.5 pytest-helpers-namespace pytest-shell-utilities pytest-skip-markers \
-	  pytest-system-statistics attrs psutil virtualenv distlib filelock platformdirs || echo "pytest-salt-factories cannot be installed: the tests with it are skipped"
+	  --no-deps --target "$(FACTORIES)" pytest-salt-factories==1.0.5 pytest-helpers-namespace==2021.12.29 pytest-shell-utilities==1.9.7 \
+	  pytest-skip-markers==1.5.2 pytest-system-statistics==1.0.2 attrs==26.1.0 psutil==7.2.2 virtualenv==21.15.11 distlib==0.4.4 filelock==4.3.1 \
+	  platformdirs==4.14.8 || echo "pytest-salt-factories cannot be installed: the tests with it are skipped"
 
 test-python: test-binary factories-libs ## run the tests of the extension, and of the daemon's program for Salt's Python
 	@releases=$$($(LAB) releases); for r in $$releases; do \

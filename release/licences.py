@@ -48,7 +48,7 @@ def is_apache(package):
 
 
 def texts(package, is_meant):
-    """The files of a package with such names, also those of bundled sources, by their content."""
+    """The files of a package with such names, also those of bundled sources."""
     directory = Path(package["manifest_path"]).parent
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and is_meant(path.name) and path.suffix not in (".rs", ".py", ".toml", ".json"))
     return [path.read_text(encoding="utf-8", errors="replace").strip() for path in paths]
@@ -71,7 +71,7 @@ def document(packages):
         if not found:
             without.append(f"{name}, by {', '.join(package['authors']) or 'its authors'}")
     parts = ["The program saltcellar contains these libraries.", "Under the Apache License 2.0, see LICENSE:\n\n" + "\n".join(apache)]
-    parts += ["Whose packages state their licence without its text:\n\n" + "\n".join(without)] if without else []
+    parts += ["Under the licence that their package names without its text:\n\n" + "\n".join(without)] if without else []
     for by_text in (notices, others):
         for text, names in sorted(by_text.items(), key=lambda item: item[1]):
             parts.append("\n".join(dict.fromkeys(names)) + ":\n\n" + text)

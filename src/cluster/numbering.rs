@@ -44,7 +44,7 @@ pub(crate) struct Numbering {
     /// When the stream was made that has what was published.
     #[serde(default)]
     pub(crate) stream: Micros,
-    /// Where the outbox was when the store was opened, until the numbering agrees with the stream, also if the daemon is restarted before.
+    /// Where the outbox was when the store was opened, until the numbering agrees with the stream, even across restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     opened_at: Option<u64>,
     /// The epoch of another state of this store, or of another node with its name, after whose message this numbering was begun.
@@ -324,34 +324,19 @@ impl Cluster {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::mpsc::sync_channel;
-    use std::time::Duration;
 
     use super::*;
     use crate::base::clock::Clock;
     use crate::model::{Batch, Source};
-    use crate::store::{Classes, FreeSpace, Limits, Options, vfs};
+    use crate::store::Options;
     use crate::testkit::receive;
     use crate::wire::filter::EntryFilter;
     use crate::wire::salt_event::event_entry;
 
     /// Runs something with the store in a directory, which is closed afterwards.
     fn with_store<T>(dir: &std::path::Path, work: impl FnOnce(&Store) -> T) -> T {
-        let options = Options {
-            dir: dir.to_owned(),
-            holder: "the test".to_owned(),
-            lock_timeout: Duration::ZERO,
-            clock: Clock::manual(Micros(1_000_000)),
-            metrics: Arc::default(),
-            limits: Limits::DEFAULT,
-            classes: Classes::default(),
-            free: FreeSpace {
-                low: Some(0),
-                min: Some(0),
-            },
-            fs: Arc::new(vfs::Disk),
-        };
+        let options = Options::for_tests(dir, Clock::manual(Micros(1_000_000)));
         let (store, intake, threads) = Store::open(&options).unwrap().on_threads();
         let (sender, stored) = sync_channel(1);
         let mut batch = Batch::default();

@@ -668,8 +668,7 @@ mod tests {
     use crate::bus::BusLink;
     use crate::bus::fire::Firer;
     use crate::config::tests::{in_directory, without};
-    use crate::store::vfs::Disk;
-    use crate::store::{Classes, FreeSpace, Limits, Options, Store};
+    use crate::store::{Options, Store};
     use crate::testkit::wait_for;
     use crate::wire::frame::{FrameSplitter, Framing, body};
     use crate::wire::msgpack::json::to_json;
@@ -721,18 +720,8 @@ mod tests {
 
         let (clock, metrics) = (Clock::real(), Arc::new(Metrics::default()));
         let options = Options {
-            dir: dir.path().join("state"),
-            holder: "the test".to_owned(),
-            lock_timeout: Duration::ZERO,
-            clock: clock.clone(),
             metrics: metrics.clone(),
-            limits: Limits::DEFAULT,
-            fs: Arc::new(Disk),
-            classes: Classes::default(),
-            free: FreeSpace {
-                low: Some(0),
-                min: Some(0),
-            },
+            ..Options::for_tests(&dir.path().join("state"), clock.clone())
         };
         let firing = Firing {
             firer: Arc::new(Firer::new(vec![link], clock.clone())),

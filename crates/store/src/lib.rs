@@ -113,7 +113,7 @@ pub(crate) mod watermark;
 pub mod write;
 
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use class::{Class, Classes};
@@ -183,6 +183,26 @@ pub struct Options {
     pub classes: Classes,
     /// Free space to preserve.
     pub free: FreeSpace,
+}
+
+impl Options {
+    /// Of a store on disk that any free space is enough for, for tests.
+    pub fn for_tests(dir: &Path, clock: Clock) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            holder: "the test".to_owned(),
+            lock_timeout: Duration::ZERO,
+            clock,
+            metrics: Arc::default(),
+            limits: Limits::DEFAULT,
+            fs: Arc::new(vfs::Disk),
+            classes: Classes::default(),
+            free: FreeSpace {
+                low: Some(0),
+                min: Some(0),
+            },
+        }
+    }
 }
 
 /// A handle for reading, and for administration; clones share the store.

@@ -332,7 +332,7 @@ pub(crate) struct ListArgs {
     pub(crate) until: Option<Time>,
     /// Only minions that match this glob
     pub(crate) minion: Option<Glob>,
-    /// Only events that a master whose id matches this glob fired
+    /// Only events fired by a master whose id matches this glob
     pub(crate) master: Option<Glob>,
     /// Only tags that match this glob
     pub(crate) tag: Option<Glob>,

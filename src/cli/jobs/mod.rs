@@ -84,7 +84,7 @@ pub(super) struct Filter {
     /// Only jobs that a minion that matches this glob returned or was expected to
     #[arg(long, value_name = "GLOB")]
     minion: Option<String>,
-    /// Only jobs that a master that matches this glob published
+    /// Only jobs published by a master that matches this glob
     #[arg(long, value_name = "GLOB")]
     master: Option<String>,
     /// Only jobs with this result: failed, succeeded, missing (minions have not returned), unknown (they may have returned to a master that is behind) or changed (by a state); with --minion, this result of such a minion

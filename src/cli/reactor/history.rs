@@ -19,7 +19,7 @@ pub(in crate::cli) struct Args {
     /// Only events whose tag matches this glob
     #[arg(long, value_name = "GLOB")]
     tag: Option<String>,
-    /// Only reactions of the reactors of masters that match this glob
+    /// Only reactions of masters that match this glob
     #[arg(long, value_name = "GLOB")]
     master: Option<String>,
     /// Only events of minions that match this glob

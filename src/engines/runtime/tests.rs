@@ -16,7 +16,7 @@ use crate::engines::transport::{Destination, Rejected, RequestLimits, Transport}
 use crate::model::{Batch, SeqNo};
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
-use crate::store::{Classes, ConsumerStatus, FreeSpace, Intake, Limits, Options};
+use crate::store::{ConsumerStatus, Intake, Options};
 use crate::testkit::{receive, wait_for};
 
 /// Decides about one request: the response, or a panic.
@@ -186,18 +186,8 @@ impl Rig {
             Arc::new(Faults::over(Arc::new(Disk), plan.clone())),
         );
         let options = Options {
-            dir: dir.path().to_owned(),
-            holder: "the test".to_owned(),
-            lock_timeout: Duration::ZERO,
-            clock: clock.clone(),
-            metrics: Arc::default(),
-            limits: Limits::DEFAULT,
-            classes: Classes::default(),
-            free: FreeSpace {
-                low: Some(0),
-                min: Some(0),
-            },
             fs: fs.clone(),
+            ..Options::for_tests(dir.path(), clock.clone())
         };
 
         // Its threads end with the last handle, which a stalled delivery can have.

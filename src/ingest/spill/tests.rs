@@ -16,7 +16,7 @@ use crate::policy::master_keys::MasterKeys;
 use crate::store::log::file::BlockMeta;
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
-use crate::store::{Classes, FreeSpace, Limits, Opened, Options, Store, StoreError};
+use crate::store::{Opened, Options, Store, StoreError};
 use crate::wire::salt_event::{PeerMark, event_entry, read_event};
 
 mod damage;
@@ -342,18 +342,9 @@ impl Harness {
 
     fn open(&mut self) {
         let options = Options {
-            dir: self.dir.path().join("state"),
-            holder: "the test".to_owned(),
-            lock_timeout: std::time::Duration::ZERO,
-            clock: Clock::real(),
             metrics: self.metrics.clone(),
-            limits: Limits::default(),
             fs: self.fs.clone(),
-            classes: Classes::default(),
-            free: FreeSpace {
-                low: Some(0),
-                min: Some(0),
-            },
+            ..Options::for_tests(&self.dir.path().join("state"), Clock::real())
         };
         self.opened = Some(Store::open(&options).unwrap());
     }

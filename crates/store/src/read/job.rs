@@ -101,7 +101,7 @@ impl<F: Fn(Rows<'_>, usize) -> Option<(StoredEntry, bool)>> Pick for F {}
 
 /// Picks all entries of a job, those that `wanted` selects with their bodies, and events with their tags: expanding a tag costs more than
 /// reading the other fields.
-pub(super) fn entries(jid: &str, wanted: impl Fn(&StoredEntry) -> bool) -> impl Pick {
+pub(super) fn pick_entries(jid: &str, wanted: impl Fn(&StoredEntry) -> bool) -> impl Pick {
     move |rows: Rows<'_>, at: usize| {
         let entry = without_body(rows, at, jid.to_owned(), rows.kind(at) == Kind::Event);
         let is_wanted = wanted(&entry);
@@ -110,7 +110,7 @@ pub(super) fn entries(jid: &str, wanted: impl Fn(&StoredEntry) -> bool) -> impl 
 }
 
 /// Picks the returns by the minions that `wanted` selects.
-pub(super) fn returns(jid: &str, wanted: impl Fn(&str) -> bool) -> impl Pick {
+pub(super) fn pick_returns(jid: &str, wanted: impl Fn(&str) -> bool) -> impl Pick {
     move |rows: Rows<'_>, at: usize| {
         let is_wanted = rows.kind(at) == Kind::Return && wanted(rows.minion(at));
         is_wanted.then(|| (without_body(rows, at, jid.to_owned(), false), true))
@@ -146,7 +146,7 @@ impl LogReader {
         part: JobPart,
         wanted: impl Fn(&StoredEntry) -> bool,
     ) -> Result<JobPage, StoreError> {
-        self.picked(jid, part, entries(jid, wanted))
+        self.picked(jid, part, pick_entries(jid, wanted))
     }
 
     /// The returns of a job by the minions that `wanted` selects, with sequence numbers in `from..upto`: a large job is read in many parts.
@@ -156,7 +156,7 @@ impl LogReader {
         range: (SeqNo, SeqNo),
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<StoredEntry>, StoreError> {
-        let page = self.picked(jid, JobPart::of(range), returns(jid, wanted))?;
+        let page = self.picked(jid, JobPart::of(range), pick_returns(jid, wanted))?;
         Ok(page.entries)
     }
 

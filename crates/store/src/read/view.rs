@@ -281,11 +281,11 @@ impl StoreView {
             Some(entry)
         };
 
-        let pick = job::entries(jid, needed);
+        let pick = job::pick_entries(jid, needed);
         let page = self.log.walk_job(places, (jid, part), pick, keep)?;
 
-        // A job of which nothing is left must look like one that was never stored. That of which this is a part only was decided by
-        // [`StoreView::known_places`].
+        // A job of which nothing is left must look like one that was never stored. Whether a job exists of which this is a
+        // part was decided by [`StoreView::known_places`].
         let is_part = part.range.0 > SeqNo::FIRST || page.next.is_some();
         let exists = is_part || self.has_subject(&page.entries);
         Ok(if exists { page } else { JobPage::default() })
@@ -312,7 +312,7 @@ impl StoreView {
             };
             let wanted = |minion: &str| self.limits.allow_minion(minion) && wanted(minion);
             let keep = |entry| self.allowed(entry);
-            let (part, pick) = (JobPart::of(range), job::returns(jid, wanted));
+            let (part, pick) = (JobPart::of(range), job::pick_returns(jid, wanted));
             let page = self.log.walk_job(&places, (jid, part), pick, keep)?;
             Ok(page.entries)
         })

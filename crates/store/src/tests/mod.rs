@@ -58,27 +58,11 @@ impl Drop for Threads {
 }
 
 pub(super) fn options(dir: &Path, limits: Limits) -> Options {
-    let holder = "the test".to_owned();
-    let clock = Clock::manual(Micros(1_000_000));
-    let (metrics, classes, fs) = (Arc::default(), Classes::default(), Arc::new(vfs::Disk));
     Options {
-        dir: dir.to_owned(),
-        holder,
-        lock_timeout: Duration::ZERO,
-        clock,
-        metrics,
         limits,
-        classes,
-        free: NO_GUARD,
-        fs,
+        ..Options::for_tests(dir, Clock::manual(Micros(1_000_000)))
     }
 }
-
-/// Free space limits that fit any disk.
-const NO_GUARD: FreeSpace = FreeSpace {
-    low: Some(0),
-    min: Some(0),
-};
 
 pub(super) const SMALL: Limits = Limits {
     durability: Durability::Durable,

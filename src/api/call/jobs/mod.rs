@@ -56,7 +56,7 @@ pub(crate) struct ListArgs {
     pub(crate) tgt: Option<Glob>,
     /// Only jobs of this user
     pub(crate) user: Option<String>,
-    /// Only jobs that a master whose id matches this glob published
+    /// Only jobs published by a master whose id matches this glob
     pub(crate) master: Option<Glob>,
     /// Only job ids that begin with this text
     pub(crate) jid: Option<Id>,

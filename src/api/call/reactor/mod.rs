@@ -462,7 +462,7 @@ pub(crate) struct HistoryArgs {
     pub(crate) minion: Option<Glob>,
     /// Only events whose tag matches this glob
     pub(crate) tag: Option<String>,
-    /// Only reactions of the reactors of masters whose id matches this glob
+    /// Only reactions of masters whose id matches this glob
     pub(crate) master: Option<Glob>,
     /// Only these states, separated by commas: done, failed, partial, dead, skipped
     pub(crate) state: Option<States>,

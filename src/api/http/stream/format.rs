@@ -9,11 +9,11 @@ use crate::api::call::events::{EventRow, FollowedEvents, Unfiltered};
 use crate::wire::msgpack::Stored;
 
 /// Appends the JSON form of an event, or of its data.
-fn append(event: &EventRow, value: &impl Serialize, out: &mut Vec<u8>) {
+fn append(seq: u64, value: &impl Serialize, out: &mut Vec<u8>) {
     let start = out.len();
     if let Err(error) = serde_json::to_writer(&mut *out, value) {
         // Answers of calls are whole msgpack, so only damaged data leads here. A stream goes on.
-        tracing::error!(seq = event.seq, %error, "event cannot be written as JSON, the stream has null in its place: run `saltcellar store verify`");
+        tracing::error!(seq, %error, "event cannot be written as JSON, the stream has null in its place: run `saltcellar store verify`");
         out.truncate(start);
         out.extend_from_slice(b"null");
     }
@@ -30,7 +30,7 @@ fn append_for_salt(event: &EventRow, out: &mut Vec<u8>) {
 
     out.extend_from_slice(format!("\ntag: {line}\ndata: ").as_bytes());
     append(
-        event,
+        event.seq,
         &ForSalt {
             tag: &event.tag,
             data: &event.data,
@@ -85,9 +85,9 @@ impl Format {
             match self {
                 Self::Sse => {
                     out.extend_from_slice(b"\ndata: ");
-                    append(event, event, out);
+                    append(event.seq, event, out);
                 }
-                Self::Ndjson => append(event, event, out),
+                Self::Ndjson => append(event.seq, event, out),
                 Self::Salt => append_for_salt(event, out),
             }
             out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b"\n\n" });

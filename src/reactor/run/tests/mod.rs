@@ -14,7 +14,7 @@ use crate::base::metrics::Metrics;
 use crate::cluster::election::Election;
 use crate::model::{Batch, EventFilter, Rate, ReactorSettings as Settings, RuleOptions, Source};
 use crate::policy::master_keys::MasterKeys;
-use crate::store::{Intake, Options, Store, StoredEntry, vfs};
+use crate::store::{Intake, Options, Store, StoredEntry};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::salt_event::event_entry;
 
@@ -61,18 +61,8 @@ fn forget_checkpoint(dir: &std::path::Path) {
 
 fn store_options(dir: &std::path::Path, clock: Clock, metrics: Arc<Metrics>) -> Options {
     Options {
-        dir: dir.to_owned(),
-        holder: "the test".to_owned(),
-        lock_timeout: Duration::ZERO,
-        clock,
         metrics,
-        limits: crate::store::Limits::default(),
-        classes: crate::store::Classes::default(),
-        free: crate::store::FreeSpace {
-            low: Some(0),
-            min: Some(0),
-        },
-        fs: Arc::new(vfs::Disk),
+        ..Options::for_tests(dir, clock)
     }
 }
 
