@@ -97,7 +97,7 @@ test-python: test-binary factories-libs ## run the tests of the extension, and o
 	@releases=$$($(LAB) releases); for r in $$releases; do \
 	  echo "Salt $$r (again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
 	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/unit salt/tests/functional tests/helper tests/lab $(PYTEST_ARGS); \
-	  SALTCELLAR_BIN="$(TEST_BIN)" PYTHONPATH="$(FACTORIES)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/integration; \
+	  $(if $(PYTEST_ARGS),,SALTCELLAR_BIN="$(TEST_BIN)" PYTHONPATH="$(FACTORIES)" $(LAB) in-venv --release $$r -- pytest -q -rfEs salt/tests/integration;) \
 	done
 
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
@@ -342,6 +342,7 @@ release release-files: export TZ := UTC
 release: ## build deb, rpm, static tarball, wheel, manual pages, a software bill of materials and SHA256SUMS, reproducibly, in target/dist
 	@changes=$$(git status --porcelain) || exit 1; \
 	test -z "$$changes" || { echo "a release is built from a commit: commit or remove what git status shows"; exit 1; }
+	@# With rpm its own program finds what a package requires: the result must not depend on whether it is there.
 	@for c in musl-gcc strip objcopy gzip rpm; do command -v $$c >/dev/null || { echo "a release needs $$c (Debian: musl-tools, binutils, gzip, rpm)"; exit 1; }; done
 	@$(CARGO) metadata --locked --format-version 1 >/dev/null
 	@rm -rf $(DIST) target/debian target/generate-rpm; mkdir -p $(DIST)
