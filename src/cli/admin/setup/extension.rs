@@ -151,6 +151,8 @@ opts = salt.config.apply_master_config({**given, "conf_file": sys.argv[1]}, salt
 opts["module_dirs"] = [*opts.get("module_dirs", []), *sys.argv[2:]]
 returners = salt.loader.returners(opts, {})
 if "saltcellar.prep_jid" not in returners:
+    if "saltcellar" in opts.get("disable_returners", []):
+        sys.exit("remove saltcellar from disable_returners in the master's configuration")
     sys.exit(returners.missing_fun_string("saltcellar.prep_jid"))
 "#;
 /// After [`LOAD`]: prints Salt's version.
@@ -271,10 +273,7 @@ impl Salt {
             // The replaced wheel is gone. Without any, a master that uses it would publish no jobs.
             if let Some(replaced) = replaced {
                 let version = found.with_context(|| {
-                    format!(
-                        "install the extension, which replaced its version {replaced}; \
-                         `--extension module-dirs` needs no pip"
-                    )
+                    format!("install the extension, which replaced its version {replaced}")
                 })?;
                 return Ok(Done::new().with_result(format!("Salt {version} loads it")));
             }
@@ -287,8 +286,7 @@ impl Salt {
                     // Left there, Salt would find an extension that it cannot load.
                     let what = "uninstall the extension, which Salt cannot load and still finds,";
                     ensure_undone(&error, what, back())?;
-                    let advice = "install the extension, which was uninstalled; `--extension module-dirs` needs no pip";
-                    Err(error.context(advice))
+                    Err(error.context("install the extension, which was uninstalled"))
                 }
             }
         });
@@ -426,7 +424,7 @@ mod tests {
         );
         let (error, calls) = failed_install(Some("0.0.1"), 3);
         assert!(
-            error.starts_with("install the extension, which replaced its version 0.0.1; "),
+            error.starts_with("install the extension, which replaced its version 0.0.1: "),
             "{error}"
         );
         assert_eq!(calls, ["install"]);
@@ -437,7 +435,7 @@ mod tests {
         assert_eq!(calls, ["install", "uninstall"]);
         let (error, calls) = failed_install(None, 3);
         assert!(
-            error.starts_with("install the extension, which was uninstalled; "),
+            error.starts_with("install the extension, which was uninstalled: "),
             "{error}"
         );
         assert_eq!(calls, ["install", "uninstall"]);
