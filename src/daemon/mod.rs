@@ -75,7 +75,7 @@ use crate::policy::master_keys::MasterKeys;
 use crate::reactor::service::ReactorService;
 use crate::store::index::job_summary::rank;
 use crate::store::vfs::{self, Disk};
-use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
+use crate::store::{Classes, FreeSpace, Intake, Limits, Opened, Options, Store, StoreError};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
 struct Daemon {
@@ -663,6 +663,12 @@ pub(crate) fn free_space(config: &Config) -> FreeSpace {
         low: config.store.free_bytes_low.bytes(),
         min: config.store.free_bytes_min.bytes(),
     }
+}
+
+/// Opens the store for a command, with the store's warnings on standard error.
+pub(crate) fn open_for_command(options: &Options) -> Result<Opened, StoreError> {
+    logs::start_for_command();
+    Store::open(options)
 }
 
 /// The options for opening the store of a configuration.

@@ -485,6 +485,33 @@ fn verify_accepts_all_files_of_a_daemon_with_reactor_and_bus() {
     assert_eq!(json(&output)["notes"].as_array().map(Vec::len), Some(1));
 }
 
+#[test]
+fn a_prune_without_a_daemon_shows_the_warnings_of_the_store_and_nothing_else() {
+    let mut cellar = Cellar::start_configured("", &[]);
+    let state = cellar.state_dir();
+    assert!(cellar.terminate(), "{}", cellar.log());
+    let prune = || {
+        let output = store(&["prune", "--dry-run", "--state-dir"], &[&state]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let opening = "saltcellar: daemon unreachable, opening the store in ";
+        let printed = stderr(&output);
+        let lines = printed.lines().filter(|line| !line.starts_with(opening));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(prune(), [""; 0]);
+
+    fs::write(state.join("notes.txt"), "mine").unwrap();
+    let warnings = prune();
+    let [line] = warnings.as_slice() else {
+        panic!("{warnings:?}")
+    };
+    let warning = "unknown file in the state directory, ignored";
+    assert!(
+        line.contains(" WARN ") && line.contains(warning) && line.contains("notes.txt"),
+        "{line}"
+    );
+}
+
 fn jobs_stored(cellar: &Cellar) -> u64 {
     let stats = cellar.ask("store_stats", vec![]);
     let classes = stats["classes"].as_array().unwrap();

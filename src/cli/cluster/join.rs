@@ -10,9 +10,9 @@ use crate::cli::format::exit::BadUsage;
 use crate::cli::store::tool::{config, count, field};
 use crate::cli::{Bar, Global, Unit, show};
 use crate::cluster::Cluster;
+use crate::daemon::open_for_command;
 use crate::ingest::join::Joining;
 use crate::model::MasterName;
-use crate::store::Store;
 use crate::store::tools::backup::restore;
 
 #[derive(clap::Args)]
@@ -55,7 +55,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let options = crate::daemon::store_options(&config, holder, clock.clone());
     let (policy, _) = crate::daemon::policy(&config, &clock, &options.metrics);
     // Opened before the backup is copied: its lock shows that the daemon is stopped.
-    let (store, intake, threads) = Store::open(&options)
+    let (store, intake, threads) = open_for_command(&options)
         .context("open the store")?
         .on_threads();
 
@@ -78,7 +78,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
     let mut of_peer = crate::daemon::store_options(&config, "a copy".to_owned(), clock);
     of_peer.dir.clone_from(&beside);
-    let (from, from_intake, from_threads) = Store::open(&of_peer)
+    let (from, from_intake, from_threads) = open_for_command(&of_peer)
         .context("open the copy of the backup")?
         .on_threads();
 

@@ -65,18 +65,13 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         name: "reactor",
-        not_ok_when: "Salt's reactor and saltcellar's are both on",
+        not_ok_when: "Salt's reactor and saltcellar's are both on, or Salt's was handed over and the daemon has none",
         run: Run::Master(reactor),
     },
     Check {
         name: "reactor.python",
         not_ok_when: "Salt's Python is not found or does not exist; the master's `user` does not exist, or the daemon cannot start Salt's Python as that user: it is neither root nor that user",
         run: Run::Master(helper),
-    },
-    Check {
-        name: "reactor",
-        not_ok_when: "Salt's reactor was handed over and the daemon has none",
-        run: Run::Master(no_active_reactor),
     },
 ];
 
@@ -646,7 +641,7 @@ fn is_our_engine(name: &str) -> bool {
     name.starts_with("saltcellar") && name.contains("reactor")
 }
 
-/// Two active reactors would execute every reaction twice.
+/// One reactor has to act: two would execute every reaction twice, without any there are none.
 fn reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     const CHECK: &str = "reactor";
     let mut found = found.of(CHECK);
@@ -662,6 +657,27 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
             or reactor.shadow: true in the daemon's configuration, to stay in shadow mode",
         );
     }
+
+    let salts = acting::of_master(master);
+
+    // Somebody acts, or there is nothing to act on.
+    if salts.runs || salts.rules.is_empty() || has_reactor_of(config, &master.conf_file) {
+        return;
+    }
+
+    let count = salts.rules.len();
+    found.problem_because(format!(
+            "no reactor acts on the {count} rules of `reactor` ({}): Salt's reactor is disabled ({}), and the daemon has none for this master",
+            option_origin(master, CHECK),
+            option_origin(master, "engines")
+        ),
+        "events that match these rules cause no reaction",
+        format!(
+            "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar_reactor` from the \
+            master's `engines`, then restart the master",
+            yaml::inline_path(&master.conf_file)
+        ),
+    );
 }
 
 /// Salt's Python must exist, and run as the master's user.
@@ -675,18 +691,12 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
         ..
     } = context;
 
-    let reactor = &config.reactor;
-    let is_its_reactor = reactor
-        .master
-        .as_deref()
-        .is_some_and(|path| same_file(path, &master.conf_file));
-
-    if !is_its_reactor {
+    if !has_reactor_of(config, &master.conf_file) {
         // Files of this master are rendered only by its own reactor.
         return;
     }
 
-    let configured = reactor.python.clone();
+    let configured = config.reactor.python.clone();
     let of_daemon = configured.or_else(python::found_by_a_service);
 
     if let Err(message) = ensure_found(of_daemon.as_deref(), python::find(None).as_deref()) {
@@ -734,48 +744,15 @@ fn ensure_found(of_daemon: Option<&Path>, of_shell: Option<&Path>) -> Result<(),
     }
 }
 
-/// Salt's reactor is disabled in favor of saltcellar's, which does not run.
-fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
-    const CHECK: &str = "reactor";
-    let mut found = found.of(CHECK);
-    let MasterContext { master, config, .. } = context;
-
-    let salts = acting::of_master(master);
-    let is_ours = config
-        .reactor
-        .master
-        .as_deref()
-        .is_some_and(|path| same_file(path, &master.conf_file));
-
-    // Somebody acts, or there is nothing to act on.
-    if salts.runs || salts.rules.is_empty() || is_ours {
-        return;
-    }
-
-    let count = salts.rules.len();
-    found.problem_because(format!(
-            "no reactor acts on the {count} rules of `reactor` ({}): Salt's reactor is disabled ({}), and the daemon has none for this master",
-            option_origin(master, CHECK),
-            option_origin(master, "engines")
-        ),
-        "events that match these rules cause no reaction",
-        format!(
-            "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar_reactor` from the \
-            master's `engines`, then restart the master",
-            yaml::inline_path(&master.conf_file)
-        ),
-    );
+/// Whether the daemon has the reactor of the master with that file.
+fn has_reactor_of(config: &Config, conf_file: &Path) -> bool {
+    let master = config.reactor.master.as_deref();
+    master.is_some_and(|path| same_file(path, conf_file))
 }
 
-/// Whether the daemon's reactor acts for the master with that file. With `shadow` it executes
-/// nothing.
+/// Whether that reactor acts. With `shadow` it executes nothing.
 fn reacts(config: &Config, conf_file: &Path) -> bool {
-    let reactor = &config.reactor;
-    reactor
-        .master
-        .as_deref()
-        .is_some_and(|path| same_file(path, conf_file))
-        && !reactor.shadow
+    has_reactor_of(config, conf_file) && !config.reactor.shadow
 }
 
 /// An option of the extension: flat, or in the map `saltcellar`; the flat one takes precedence.

@@ -11,10 +11,9 @@ use crate::base::clock::Clock;
 use crate::base::units::bytes;
 use crate::cli::{Column, Global, NoDaemon, Output, Table, ask, print_error, show_rows};
 use crate::config::{Config, Environment};
-use crate::daemon::store_options;
+use crate::daemon::{open_for_command, store_options};
 use crate::model::word::Word as _;
 use crate::model::{Age, Keep};
-use crate::store::Store;
 use crate::store::retain::PruneOptions;
 
 #[derive(clap::Args)]
@@ -120,7 +119,7 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
     ));
 
     let options = store_options(&config, "saltcellar store prune".to_owned(), Clock::real());
-    let opened = Store::open(&options).context("open the store")?;
+    let opened = open_for_command(&options).context("open the store")?;
 
     let own = args.age.is_some() || args.bytes.is_some() || args.entries.is_some();
 

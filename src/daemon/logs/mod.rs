@@ -13,7 +13,15 @@ use tracing_subscriber::EnvFilter;
 
 use crate::base::metrics::LOG_LINES_LOST;
 use crate::base::visible::{json_plain, plain};
-use crate::config::{LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat, LogLevel};
+
+/// Installs the log of a command that opens the store itself: its warnings, formatted for the output.
+pub(super) fn start_for_command() {
+    start(&LogConfig {
+        level: LogLevel("warn".to_owned()),
+        format: LogFormat::Auto,
+    });
+}
 
 /// Installs the global log subscriber. A second call has no effect.
 pub(super) fn start(config: &LogConfig) {
