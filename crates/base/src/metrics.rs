@@ -313,8 +313,8 @@ counters! {
     spill_bytes_truncated: Harmless,
     /// Damaged ranges in spill files. A gap record describes each loss, and the file is kept.
     spill_ranges_damaged: Loss("spill files were damaged; they are kept as spill/*/*.damaged in the state directory"),
-    /// Unknown files in a spill directory, renamed.
-    spill_files_quarantined: Warning("unknown files in the spill were renamed: see the log for their names"),
+    /// Files in a spill directory that are unknown, of another release, or may not be read; renamed.
+    spill_files_quarantined: Warning("files in the spill that the daemon cannot read were renamed: see the log for their names and the reasons"),
     /// Malformed bus frames: not msgpack, no body, or over the limit without a header that tells the end. All but those without a body end the connection.
     bus_frames_malformed: Warning("frames of a bus were malformed"),
     /// Bus connections whose first bytes match no known framing.

@@ -131,7 +131,7 @@ impl FileFaults {
     pub(crate) fn report_missing_log(&self, class_name: &str, first_seq: SeqNo) {
         // The field is named `offset` as in other damage reports, so one search finds them all.
         let path = segment_dir(self.dir.path(), class_name, first_seq).join("log");
-        tracing::error!(path = %path.display(), offset = 0, "log of a segment missing, its entries are lost: put the file back, or run `saltcellar store rebuild` to remove it from the catalog");
+        tracing::error!(path = %path.display(), offset = 0, "log of a segment missing or unreadable, its entries are missing: repair the disk, or put the file back from a backup; to give the segment up, remove its directory and run `saltcellar store rebuild`");
         self.metrics.segments_missing.add(1);
         let problem = "log of a segment missing: its entries are lost, a backup may have them";
         self.report_log(class_name, first_seq, problem);

@@ -3,6 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
+use crate::log::frame::FRAME_VERSION;
+
 /// The store's error type; each variant calls for a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -65,6 +69,16 @@ pub enum StoreError {
         /// Found and expected values.
         what: String,
     },
+    /// A log has a frame of another release.
+    #[error("{}: the frame at byte {offset} has version {version}, this release reads {FRAME_VERSION}: start the release that wrote it", path.display())]
+    FrameVersion {
+        /// The log.
+        path: PathBuf,
+        /// Offset of the frame.
+        offset: u64,
+        /// Its version.
+        version: u16,
+    },
     /// A segment does not match its path, because an administrator renamed or copied a directory.
     #[error("{}: {what}; its directory was renamed or copied: restore the original name, or move the copy out of the store", path.display())]
     Misplaced {
@@ -93,8 +107,8 @@ pub enum StoreError {
     /// A bug: data to be written is inconsistent or exceeds a format limit. Nothing was written.
     #[error("internal error, nothing was written: {0}; please report it")]
     Broken(&'static str),
-    /// An earlier commit failed and this handle cannot recover from it.
-    #[error("store operation failed: {0}")]
+    /// What no other variant describes; the text names what failed, and what can be done.
+    #[error("{0}")]
     Failed(String),
 }
 
@@ -117,11 +131,21 @@ fn is_no_space(why: &io::Error) -> bool {
     )
 }
 
+fn is_file_limit(why: &io::Error) -> bool {
+    matches!(Errno::from_io_error(why), Some(Errno::MFILE | Errno::NFILE))
+}
+
 fn remedy(why: &io::Error) -> &'static str {
     if is_no_space(why) {
-        ". Nothing is damaged; free space on that file system, for example with `saltcellar store prune`"
+        ". Nothing is damaged; free space on that file system (`saltcellar store prune` frees some in the state directory)"
+    } else if super::vfs::read::is_damage(why) {
+        "; look for disk errors in `dmesg`"
+    } else if why.kind() == io::ErrorKind::PermissionDenied {
+        "; the daemon's user must own it (`chown`), and other users need `sudo`"
+    } else if is_file_limit(why) {
+        "; raise the limit of open files: LimitNOFILE of the unit, or `ulimit -n` in a shell"
     } else if why.kind() == io::ErrorKind::ReadOnlyFilesystem {
-        ". The systemd unit may write below /var/lib/saltcellar only: name another `state_dir` in a line `ReadWritePaths=DIR` below [Service] \
+        ". If `dmesg` shows errors of this disk, repair the disk. Otherwise the systemd unit may write below /var/lib/saltcellar only: name another `state_dir` in a line `ReadWritePaths=DIR` below [Service] \
          (`systemctl edit saltcellar`)"
     } else {
         ""

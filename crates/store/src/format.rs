@@ -235,7 +235,10 @@ pub(crate) fn next_generation(class_dir: &Path, first_seq: SeqNo) -> Result<Path
     let highest = found.iter().rfind(|found| found.first_seq == first_seq);
     let number = match highest {
         Some(highest) => highest.number.checked_add(1).ok_or_else(|| {
-            StoreError::Failed(format!("{}: no generation follows", highest.dir.display()))
+            StoreError::Failed(format!(
+                "{}: no higher number exists for the next form of this segment; please report it",
+                highest.dir.display()
+            ))
         })?,
         None => 0,
     };
@@ -384,7 +387,7 @@ fn note_holder(file: &File, state_dir: &Path, holder: &str) {
         last_modification: now,
     };
     if let Err(error) = rustix::fs::futimens(file, &times) {
-        tracing::warn!(dir = %state_dir.display(), %error, "cannot set the time of FORMAT, `saltcellar store verify` may not notice that a daemon started");
+        tracing::warn!(dir = %state_dir.display(), %error, "cannot set the time of FORMAT, `saltcellar store verify` may not notice that a daemon started: check that the daemon's user owns the file");
     }
 
     // Overwriting needs no free block on a full disk.
@@ -400,7 +403,7 @@ fn note_holder(file: &File, state_dir: &Path, holder: &str) {
             file.set_len(text.len() as u64)
         });
     if let Err(error) = written {
-        tracing::warn!(path = %path.display(), %error, "cannot write the holder of the lock, messages about the lock do not name it");
+        tracing::warn!(path = %path.display(), %error, "cannot write the holder of the lock, messages about the lock do not name it: check the owner of the file and the space on the disk");
         // A wrong holder is worse than none.
         let _ = fs::remove_file(&path);
     }

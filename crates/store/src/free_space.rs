@@ -148,7 +148,7 @@ impl FreeSpaceGuard {
             }
             // Keep the level: if the file system fails, writes also fail.
             Err(error) => {
-                tracing::warn!(dir = %self.dir.display(), %error, "cannot query free space, using the last known value: check the file system");
+                tracing::warn!(dir = %self.dir.display(), %error, "cannot query free space, using the last known value: check with `df` that the file system is mounted");
                 return self.last();
             }
         }

@@ -487,7 +487,7 @@ impl Recovery<'_> {
         }
 
         for path in layout::foreign(self.dir.path())? {
-            tracing::warn!(path = %path.display(), "unknown file in the state directory, ignored");
+            tracing::warn!(path = %path.display(), "unknown file in the state directory, ignored: move it elsewhere, unless another release made it");
         }
 
         for class in self.log.classes.all() {
@@ -550,7 +550,7 @@ impl Recovery<'_> {
                 // Left alone: only an administrator knows where it belongs. Entries of this
                 // store that it has are missing, and reported below.
                 Err(error @ StoreError::Misplaced { .. }) => {
-                    tracing::error!(%error, "segment directory renamed or copied, its entries are skipped: run `saltcellar store verify`");
+                    tracing::error!(%error, "segment directory renamed or copied, its entries are skipped: correct it as the error says, and restart the daemon");
                     let root = self.dir.path();
                     let path = generation.dir.strip_prefix(root).unwrap_or(&generation.dir);
                     let problem = format!("{error}; its entries are not read");
@@ -558,7 +558,7 @@ impl Recovery<'_> {
                 }
                 // Its directory stays: a later start may read it.
                 Err(error) if error.is_damage() => {
-                    tracing::error!(%error, "cannot open a segment's log, its entries cannot be read: run `saltcellar store verify`");
+                    tracing::error!(%error, "cannot open a segment's log, its entries cannot be read: repair the disk or put the file back from a backup, and restart the daemon");
                     self.next_seq = self.next_seq.max(generation.first_seq);
                     self.report_without_log(&name, generation.first_seq);
                 }
@@ -608,9 +608,7 @@ impl Recovery<'_> {
 
         let (index, mut walked) = segment.walk(reserved_at_start)?;
         if let Some((offset, version)) = walked.unknown_version {
-            let what =
-                format!("frame of version {version} from another release: start that release");
-            return Err(segment.log().corrupt(offset, what));
+            return Err(segment.log().of_version(offset, version));
         }
 
         // An old index would lack the entries appended from here on.
@@ -724,8 +722,10 @@ fn all_classes(dir: &Path, configured: &Classes) -> Result<Classes, StoreError> 
         }
         tracing::warn!(class = name, dir = %format::class_dir(dir, &name).display(), "class not in the configuration, keeping it read-only: add it to `store.classes` to write to it");
         if !classes.add_found(&name) {
-            return Err(StoreError::Failed(format!(
-                "cannot read class {name}: too many classes"
+            return Err(StoreError::Refused(format!(
+                "cannot read class {name}: the store has more than {} classes; move {} out of the state directory if its entries are not needed",
+                u8::MAX,
+                format::class_dir(dir, &name).display()
             )));
         }
     }

@@ -202,7 +202,7 @@ pub(super) fn take(
     for (name, what) in &changed {
         tracing::error!(
             path = %state_dir.join(name).display(), what,
-            "file changed while the daemon was stopped, it cannot be rebuilt: run `saltcellar store verify` and look for the file in a backup"
+            "file changed while the daemon was stopped, it cannot be rebuilt: if nobody changed it on purpose, look for it in a backup"
         );
     }
 

@@ -40,7 +40,7 @@ pub enum CallError {
     #[error("{0}")]
     Protocol(String),
     /// The call does not exist.
-    #[error("unknown call `{0}`: is this daemon older than its client?")]
+    #[error("unknown call `{0}`: upgrade this daemon, if its client is newer")]
     UnknownCall(String),
     /// An argument is missing or of the wrong type.
     #[error("argument `{key}`: expected {expected}")]
@@ -63,7 +63,9 @@ pub enum CallError {
     #[error("{0}")]
     OtherStore(String),
     /// The entry exceeds the size limit.
-    #[error("an entry of {len} bytes exceeds the limit of {max}")]
+    #[error(
+        "an entry of {len} bytes exceeds the limit of {max}: send less, or raise `store.entry_bytes_max` if it has this value"
+    )]
     TooLarge {
         /// Size of the entry in bytes.
         len: usize,

@@ -51,7 +51,7 @@ pub enum SocketError {
     #[error("{} exists and is not a socket: move it away, or set a different {key}", path.display())]
     NotASocket { path: PathBuf, key: &'static str },
     /// The operating system rejected a step.
-    #[error("{action} {}: {why}", path.display())]
+    #[error("{action} {}: {why}{}", path.display(), remedy(why))]
     Io {
         action: &'static str,
         path: PathBuf,
@@ -70,6 +70,18 @@ pub enum SocketError {
         "{key}: there is no group `{name}` on this host: create it with `groupadd {name}`, or change {key}"
     )]
     NoGroup { name: String, key: &'static str },
+}
+
+fn remedy(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; the daemon's user must own the directory and the socket (`chown`)"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; name the directory in a line `ReadWritePaths=DIR` below [Service] (`systemctl edit saltcellar`)"
+        }
+        _ => "",
+    }
 }
 
 /// A bound and listening socket, whose file is removed on drop unless the service manager keeps the socket open.

@@ -37,7 +37,7 @@ const COMMAND: u8 = 4;
 pub enum ZmtpError {
     /// Not ZMTP.
     #[error(
-        "not a ZeroMQ peer (a greeting begins with ff, and its tenth byte is 7f): does another program use this socket?"
+        "not a ZeroMQ peer (a greeting begins with ff, and its tenth byte is 7f): use ZeroMQ to connect to this socket"
     )]
     NoGreeting,
     /// ZMTP 1 or 2: libzmq before version 4.
@@ -62,7 +62,7 @@ pub enum ZmtpError {
         theirs: String,
     },
     /// A message is too large.
-    #[error("a message of {len} bytes exceeds the limit of {max}")]
+    #[error("a message of {len} bytes exceeds the limit of {max}: send smaller messages")]
     TooLarge {
         /// Announced bytes, including earlier frames.
         len: u64,

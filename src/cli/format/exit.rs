@@ -128,6 +128,7 @@ impl Exit {
         match error {
             StoreError::Version { .. }
             | StoreError::FormatLost { .. }
+            | StoreError::FrameVersion { .. }
             | StoreError::Corrupt { .. } => Self::Corrupt,
             StoreError::Locked { .. } => Self::TempFail,
             _ => Self::Failed,

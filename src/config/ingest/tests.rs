@@ -95,7 +95,7 @@ fn an_error_names_line_key_and_accepted_values() {
         ),
         (
             "ingest.redact:\n- patterns: 'x*'",
-            "c.yaml:2: ingest.redact[0].patterns: \"x*\" matches the empty string",
+            "c.yaml:2: ingest.redact[0].patterns: \"x*\" matches the empty string; give a pattern that needs at least one character",
         ),
     ]);
 }

@@ -230,7 +230,9 @@ impl Pattern {
 
         match built {
             // A pattern that matches the empty string matches everywhere.
-            Ok(regex) if regex.is_match(b"") => Err(format!("{text:?} matches the empty string")),
+            Ok(regex) if regex.is_match(b"") => Err(format!(
+                "{text:?} matches the empty string; give a pattern that needs at least one character"
+            )),
             Ok(regex) => Ok(Self(regex)),
             Err(error) => {
                 // The last line is the reason; the lines above draw the pattern.

@@ -359,7 +359,11 @@ impl BlockBuilder {
     pub fn finish<'a>(&'a self, packer: &'a mut Packer) -> Result<Packed<'a>, StoreError> {
         self.check()?;
 
-        let failed = |what: String| StoreError::Failed(format!("cannot pack a block: {what}"));
+        let failed = |what: String| {
+            StoreError::Failed(format!(
+                "internal error, a block cannot be packed: {what}; please report it"
+            ))
+        };
         let (codec, bodies) = packer
             .pack(&self.buffers.bodies)
             .map_err(|error| failed(error.to_string()))?;

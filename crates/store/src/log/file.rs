@@ -395,6 +395,15 @@ impl LogFile {
         }
     }
 
+    /// The error that reports a frame of another release at an offset of this log.
+    pub(crate) fn of_version(&self, offset: u64, version: u16) -> StoreError {
+        StoreError::FrameVersion {
+            path: self.path.clone(),
+            offset,
+            version,
+        }
+    }
+
     /// The header of the frame at `offset`; `None` if there is no valid one.
     fn header_at(&self, offset: u64) -> Result<Option<FrameHeader>, StoreError> {
         let mut bytes = [0_u8; FRAME_HEADER_LEN];

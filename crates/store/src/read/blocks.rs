@@ -169,10 +169,10 @@ impl BlockReader {
             }
             // Its place cannot be told. The body is as unreadable.
             Ok(None) => {
-                tracing::error!(%seq, what, "unreadable entry skipped: run `saltcellar store verify`");
+                tracing::error!(path = %segment.log().path().display(), %seq, what, "unreadable entry skipped: run `saltcellar store verify`");
             }
             Err(error) => {
-                tracing::error!(%seq, what, %error, "unreadable entry skipped: run `saltcellar store verify`");
+                tracing::error!(path = %segment.log().path().display(), %seq, what, %error, "unreadable entry skipped: run `saltcellar store verify`");
             }
         }
         None

@@ -85,7 +85,11 @@ impl<W: Fn(&str) -> bool> Packing<'_, W> {
         let packer = match &mut self.packer {
             Some(packer) => packer,
             none => {
-                let failed = |error| StoreError::Failed(format!("cannot pack a block: {error}"));
+                let failed = |error| {
+                    StoreError::Failed(format!(
+                        "cannot pack a block: {error}; check the free memory of this host"
+                    ))
+                };
                 none.insert(TravelPacker::new().map_err(failed)?)
             }
         };

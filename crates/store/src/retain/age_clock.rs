@@ -176,7 +176,7 @@ impl AgeClock {
                 tracing::warn!(
                     ahead_s = ahead / SECOND,
                     wait_s = left.as_secs(),
-                    "wall clock stepped again"
+                    "wall clock stepped again: see `saltcellar doctor`"
                 );
             }
             (Some(_), None) => {

@@ -200,7 +200,7 @@ impl Retention {
             match self.plan(class, self.limits.keep_of(class), now) {
                 Ok(plan) => all.extend(self.carry_out(plan)),
                 Err(error) => {
-                    tracing::error!(%error, "cannot plan retention of a class, nothing is deleted, retrying: check the disk for errors and run `saltcellar store verify`");
+                    tracing::error!(class = %self.classes.name(class), %error, "cannot plan retention of a class, nothing of it is deleted, retrying");
                 }
             }
         }
@@ -368,7 +368,7 @@ impl Retention {
                         self.carry_out(vec![(segment, planned)])
                     }
                     Err(error) => {
-                        tracing::error!(%error, "cannot check whether a segment is held, keeping it, retrying: check the disk for errors and run `saltcellar store verify`");
+                        tracing::error!(class = %segment.class_name, segment = segment.first_seq.0, %error, "cannot check whether a segment is held, keeping it, retrying");
                         continue;
                     }
                 };
@@ -439,7 +439,7 @@ impl Retention {
                 }
                 DropOutcome::Failed(error) => {
                     metrics.segment_drops_failed.add(1);
-                    tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot delete an expired segment, retrying: check the disk for errors and the permissions of the state directory");
+                    tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot delete an expired segment, it takes up space, retrying");
                 }
                 DropOutcome::Planned
                 | DropOutcome::Held(_)

@@ -207,7 +207,7 @@ impl SaltKeeps {
         if let Err(error) = saved {
             tracing::warn!(
                 %error,
-                "cannot save `keep_jobs_seconds` of Salt, a restart forgets it, retrying: check the disk for errors and free space"
+                "cannot save `keep_jobs_seconds` of Salt, a restart forgets it, retrying"
             );
         }
     }

@@ -83,11 +83,11 @@ fn keep_and_count(segment: &Segment, from: u64, to: u64, metrics: &Metrics) {
     let bytes = to - from;
     match segment.log().copy_range(segment.fs(), from, to) {
         Ok(copy) => tracing::warn!(
-                        path = %path.display(), offset = from, bytes, copy = %copy.display(), "unfinished write removed"
+                        path = %path.display(), offset = from, bytes, copy = %copy.display(), "unfinished write removed, kept as a copy: nothing is lost with `store.durability: durable`, which never acknowledged it"
         ),
         // A full disk must not prevent the start.
         Err(error) => tracing::warn!(
-                        path = %path.display(), offset = from, bytes, %error, "unfinished write removed without a copy"
+                        path = %path.display(), offset = from, bytes, %error, "unfinished write removed without a copy: nothing is lost with `store.durability: durable`, which never acknowledged it"
         ),
     }
 

@@ -182,7 +182,7 @@ impl Drops {
         // drops it.
         let synced = sync_dir(fs, dir);
         if let Err(error) = &synced {
-            tracing::warn!(%error, "sync failed, a deleted segment may reappear after a power loss and is then deleted: check the disk for errors");
+            tracing::warn!(%error, "sync failed, a deleted segment may reappear after a power loss and is then deleted");
         }
 
         Ok(Some(Dropped {
@@ -209,7 +209,7 @@ impl Drops {
             match self.forget_all(&dropped) {
                 Ok(()) => self.remove_all(&mut dropped),
                 Err(error) => {
-                    tracing::warn!(segments = dropped.len(), %error, "cannot delete dropped segments from the state database, keeping their files, retrying later: check the disk for errors and free space");
+                    tracing::warn!(segments = dropped.len(), %error, "cannot delete dropped segments from the state database, keeping their files, retrying later");
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Drops {
             Err(_) if !dropped.dir.exists() => dropped.is_durable = true,
             Ok(()) => dropped.is_durable = true,
             Err(error) => {
-                tracing::warn!(%error, "cannot sync a dropped segment, retrying later: check the disk for errors");
+                tracing::warn!(%error, "cannot sync a dropped segment, its space is freed later, retrying");
             }
         }
     }
@@ -250,7 +250,7 @@ impl Drops {
                 if let Err(error) = self.free(&path) {
                     // Not returned: the state database is tried next, and the following round
                     // repeats all of it.
-                    tracing::error!(%error, "cannot free the space of a deleted segment, retrying later: check the disk for errors and the permissions of the state directory");
+                    tracing::error!(%error, "cannot free the space of a deleted segment, retrying later");
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Drops {
             for one in of_class.iter_mut() {
                 // Only the space of a directory is late.
                 if let Err(error) = self.rename(one) {
-                    tracing::warn!(%error, "cannot rename a dropped segment, retrying later: check the disk for errors");
+                    tracing::warn!(%error, "cannot rename a dropped segment, its space is freed later, retrying");
                 }
             }
 
@@ -299,7 +299,7 @@ impl Drops {
             // which the record of the drop was removed.
             let class_name = of_class.first().map_or("", |first| &first.class_name);
             if let Err(error) = sync_dir(fs, &self.dir.class_dir(class_name)) {
-                tracing::warn!(%error, "cannot sync a class, its dropped segments are removed later: check the disk for errors");
+                tracing::warn!(%error, "cannot sync a class, its dropped segments are removed later");
                 continue;
             }
             for one in of_class.iter().filter(|one| one.is_renamed()) {
@@ -334,7 +334,7 @@ impl Drops {
         }
         // Only the space is late.
         if let Err(error) = remove_dir(&**self.dir.fs(), dir) {
-            tracing::error!(%error, "cannot remove a deleted segment, retrying later: check the disk for errors and the permissions of the state directory");
+            tracing::error!(%error, "cannot remove a deleted segment, it takes up space, retrying later");
         }
     }
 

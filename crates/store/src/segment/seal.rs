@@ -99,7 +99,7 @@ impl Sealing {
     pub(crate) fn try_seal(&self, segment: &Arc<Segment>) -> bool {
         let sealed = self.seal(segment);
         if let Err(error) = &sealed {
-            tracing::error!(dir = %segment.dir().display(), %error, "cannot seal a segment, retrying: check the disk for errors and free space");
+            tracing::error!(dir = %segment.dir().display(), %error, "cannot seal a segment, its index stays in memory, retrying");
             self.metrics.seals_failed.add(1);
         }
         sealed.is_ok()

@@ -250,9 +250,7 @@ impl Found {
             },
         )?;
         if let Some((offset, version)) = walked.unknown_version {
-            let what =
-                format!("frame of version {version} from another release: start that release");
-            return Err(log.corrupt(offset, what));
+            return Err(log.of_version(offset, version));
         }
 
         let mut bad = |range: &DamagedRange| {

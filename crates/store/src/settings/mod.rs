@@ -283,7 +283,7 @@ impl Settings {
             let values = self.view.read().clone();
             // The changes are saved in any case; the next one retries.
             if let Err(error) = journal.begin_segment(&values, now) {
-                tracing::warn!(dir = %journal.class_dir().display(), %error, "cannot start a settings segment, retrying: check the disk for errors and free space");
+                tracing::warn!(dir = %journal.class_dir().display(), %error, "cannot start a settings segment, nothing is lost, retrying with the next change");
             }
         }
         Ok(())

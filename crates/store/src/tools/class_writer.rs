@@ -100,9 +100,12 @@ impl ClassWriter {
     ) -> Result<(), StoreError> {
         let rows = view.rows();
         let (tag, jid) = (rows.tag(at), rows.jid(at));
-        let body = rows
-            .body(at)
-            .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", seq.0)))?;
+        let body = rows.body(at).map_err(|what| {
+            StoreError::Failed(format!(
+                "cannot read entry {} again: {what}; look for disk errors in `dmesg` and retry",
+                seq.0
+            ))
+        })?;
         self.push(seq, &rows.entry(at, &tag, &jid, body))
     }
 

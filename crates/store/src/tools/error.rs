@@ -65,7 +65,7 @@ pub enum ToolError {
         what: String,
     },
     /// The requested segment does not exist.
-    #[error("no segment {name} in {}", path.display())]
+    #[error("no segment {name} in {}: `saltcellar store rebuild` without --segment rebuilds all, `ls {}/log/*` lists them", path.display(), path.display())]
     NoSegment {
         /// As requested.
         name: String,

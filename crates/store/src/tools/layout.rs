@@ -214,9 +214,9 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
     // From the plainest mistake to the damage that needs another tool.
     if !dir.is_dir() {
         return Err(not(if dir.exists() {
-            "not a directory"
+            "not a directory; name the store with --state-dir"
         } else {
-            "no such directory"
+            "no such directory; name the store with --state-dir"
         }));
     }
 
@@ -229,7 +229,7 @@ pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
                 "the file FORMAT is missing; `saltcellar store salvage` copies the readable entries to a new store",
             );
         }
-        not("the file FORMAT is missing")
+        not("the file FORMAT is missing; name the store with --state-dir")
     };
 
     match format::find_store_id(&Disk, dir) {

@@ -11,6 +11,7 @@ use crate::error::io_at;
 use crate::segment::{INDEX_ASIDE, remove_file};
 use crate::vfs::{Disk, Fs as _};
 use crate::{Opened, Options, Store, StoreError, format};
+use saltcellar_base::threads;
 
 /// A segment that a user names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +141,12 @@ fn open_locked(
         let opening = std::thread::Builder::new()
             .name("sc-rebuild".to_owned())
             .spawn_scoped(scope, move || Store::open_locked(options, lock))
-            .map_err(io_at("start a thread for", &options.dir))?;
+            .map_err(|why| {
+                StoreError::Failed(format!(
+                    "the thread sc-rebuild cannot be started, {}: {why}",
+                    threads::TOO_FEW_TASKS
+                ))
+            })?;
 
         // The progress is what can be seen from outside: opening a store does not report any.
         while !opening.is_finished() {
@@ -156,9 +162,11 @@ fn open_locked(
 
         watch.step(total, total, "");
         // A panic ends the thread only. The old indexes are put back by the caller.
-        let opened = opening
-            .join()
-            .unwrap_or_else(|_| Err(StoreError::Failed("opening the store panicked".to_owned())));
+        let opened = opening.join().unwrap_or_else(|_| {
+            Err(StoreError::Failed(
+                "opening the store panicked; please report the backtrace above".to_owned(),
+            ))
+        });
         // Also after a failure: what was written until then belongs to the daemon.
         super::files::inherit_owner(&options.dir)?;
         opened

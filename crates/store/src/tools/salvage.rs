@@ -716,7 +716,10 @@ impl Salvager {
             if count == 1 && first.known.is_empty() {
                 let frame = self.log(first)?.frame(&first.meta)?;
                 let frame = frame.ok_or_else(|| {
-                    StoreError::Failed("a frame changed during the salvage".to_owned())
+                    StoreError::Failed(format!(
+                        "the block of class {} from sequence number {} changed during the salvage: end what writes to the directory, look for disk errors in `dmesg`, and retry",
+                        writer.class_name, first.meta.first_seq.0
+                    ))
                 })?;
                 writer.put(frame, first.meta.first_seq, u64::from(first.meta.count))?;
             } else {

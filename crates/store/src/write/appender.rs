@@ -146,6 +146,10 @@ struct ClassQueue {
 }
 
 impl ClassQueue {
+    fn has_entries(&self) -> bool {
+        !self.builder.is_empty() || !self.blocks.is_empty()
+    }
+
     fn push(&mut self, seq: SeqNo, entry: &Entry<'_>) -> Result<(), StoreError> {
         assert!(
             seq > self.last_seq,
@@ -345,8 +349,7 @@ impl Appender {
     }
 
     fn has_work(&self) -> bool {
-        let has = |queue: &ClassQueue| !queue.builder.is_empty() || !queue.blocks.is_empty();
-        !self.waiting.is_empty() || self.queues.iter().any(has)
+        !self.waiting.is_empty() || self.queues.iter().any(ClassQueue::has_entries)
     }
 
     fn packed_bytes(&self) -> usize {
@@ -380,8 +383,23 @@ impl Appender {
         }
     }
 
-    /// Fails everything that is not committed.
-    fn fail(&mut self, reason: &str) {
+    /// Fails everything that is not committed, because a block cannot be packed; and logs it, with
+    /// the number of entries of a batch that are in no queue.
+    fn fail_to_pack(&mut self, error: &StoreError, unqueued: usize) {
+        let queues = self.classes.configured().zip(&self.queues);
+        let classes: Vec<_> = queues
+            .filter(|(_, queue)| queue.has_entries())
+            .map(|(class, _)| self.classes.name(class))
+            .collect();
+        let classes = classes.join(", ");
+
+        self.metrics.entries_failed.add(unqueued as u64);
+        let entries = unqueued + self.fail(&error.to_string());
+        tracing::error!(%error, entries, classes, "entries cannot be packed and are not stored, senders notified");
+    }
+
+    /// Fails everything that is not committed; returns the number of entries.
+    fn fail(&mut self, reason: &str) -> usize {
         // In the order of the pipeline: what is packed, then the memory of it, then the senders.
         let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
         self.metrics.entries_failed.add(lost as u64);
@@ -390,6 +408,7 @@ impl Appender {
         for waiting in self.waiting.drain(..) {
             (waiting.done)(Err(reason.to_owned()));
         }
+        lost
     }
 
     /// Checks, numbers and packs the entries of a batch.
@@ -401,7 +420,7 @@ impl Appender {
             Some(reason) => Some((reason, &self.metrics.entries_rejected_disk_full)),
             // Reserve before deduplication: a failure then leaves nothing to undo and concerns this batch alone.
             None => self.seqnos.reserve(batch.len()).err().map(|error| {
-                tracing::error!(%error, "cannot reserve sequence numbers, batch rejected: check the disk for errors and free space");
+                tracing::error!(%error, entries = batch.len(), "cannot reserve sequence numbers, the entries of a batch are not stored, sender notified");
                 (error.to_string(), &self.metrics.entries_failed)
             }),
         };
@@ -427,11 +446,10 @@ impl Appender {
             });
         }
 
-        if let Err(error) = outcome {
-            tracing::error!(%error, "entries cannot be packed and are not stored, senders notified: please report this message");
+        if let Err((error, unqueued)) = outcome {
             // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
             self.wait_for_idle();
-            self.fail(&error.to_string());
+            self.fail_to_pack(&error, unqueued);
         }
     }
 
@@ -442,20 +460,16 @@ impl Appender {
             .map_or(SeqNo::default(), |queue| queue.last_seq)
     }
 
-    fn pack(&mut self, batch: &Batch) -> Result<(), StoreError> {
+    /// Packs the entries of a batch. An error has the number of entries that are in no queue.
+    fn pack(&mut self, batch: &Batch) -> Result<(), (StoreError, usize)> {
         // Read once per batch: a reactor may be configured while the daemon runs.
         self.dedupe.note_seen_on_bus(self.status.has_reactor());
 
         self.dedupe.look_ahead(batch.fingerprints());
 
         for (at, (entry, fingerprints)) in batch.entries().enumerate() {
-            let packed = self.pack_entry(entry, fingerprints);
-            // `fail` counts what is in the queues.
-            if packed.is_err() {
-                let left = batch.len().saturating_sub(at) as u64;
-                self.metrics.entries_failed.add(left);
-                return packed;
-            }
+            self.pack_entry(entry, fingerprints)
+                .map_err(|error| (error, batch.len().saturating_sub(at)))?;
         }
         Ok(())
     }
@@ -512,7 +526,7 @@ impl Appender {
         }
         let class = class.index();
         let Some(queue) = self.queues.get_mut(class) else {
-            return Err(StoreError::Failed(format!("class {class} does not exist")));
+            return Err(StoreError::Broken("a class does not exist"));
         };
 
         let seq = self.seqnos.take();
@@ -545,9 +559,8 @@ impl Appender {
             if (everything || ripe)
                 && let Err(error) = queue.finish(&mut self.packer, &mut self.spare)
             {
-                tracing::error!(%error, "entries cannot be packed and are not stored, senders notified: please report this message");
                 self.idle = Some(buffers);
-                self.fail(&error.to_string());
+                self.fail_to_pack(&error, 0);
                 return;
             }
         }

@@ -400,7 +400,10 @@ impl SegmentWriter {
             .sum();
         if let Err(error) = &outcome {
             self.metrics.entries_failed.add(entries as u64);
-            tracing::error!(%error, entries, "entries not stored, senders notified: check the disk for errors and free space");
+            let parts = commit.parts.iter();
+            let classes: Vec<_> = parts.map(|part| self.classes.name(part.class)).collect();
+            let classes = classes.join(", ");
+            tracing::error!(%error, entries, classes, "entries not stored, senders notified");
         }
 
         let outcome = outcome.map_err(|error| error.to_string());
@@ -586,10 +589,7 @@ impl SegmentWriter {
         first_seq: SeqNo,
     ) -> Result<&mut Active, StoreError> {
         let Some(slot) = self.active.get_mut(class.index()) else {
-            return Err(StoreError::Failed(format!(
-                "class {} does not exist",
-                class.index()
-            )));
+            return Err(StoreError::Broken("a class does not exist"));
         };
         if slot.is_none() {
             // Created with its first entry, because a class without entries needs no directory.
@@ -607,7 +607,7 @@ impl SegmentWriter {
         }
 
         slot.as_mut()
-            .ok_or_else(|| StoreError::Failed("no active segment".to_owned()))
+            .ok_or(StoreError::Broken("a class has no active segment"))
     }
 
     /// Runs the delayed sync of durability `written`.
@@ -618,7 +618,7 @@ impl SegmentWriter {
             // The entries were acknowledged. All that is left is to write them again below.
             if let Err(error) = active.sync() {
                 self.metrics.delayed_syncs_failed.add(1);
-                tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power loss: check the disk for errors");
+                tracing::error!(%error, "delayed sync failed, acknowledged entries may be lost at a power loss");
             }
         }
 

@@ -133,7 +133,7 @@ impl SeqNos {
                 );
                 tracing::error!(
                     path = %path.display(), next = next.0,
-                    "file missing, malformed or unreadable, skipping sequence numbers that may be in use: run `saltcellar store verify` and check the disk"
+                    "file missing, malformed or unreadable, skipping sequence numbers that may be in use, nothing is lost by that: if nobody changed the file, check the disk and run `saltcellar store verify`"
                 );
                 next
             }

@@ -146,7 +146,7 @@ impl Consumers {
                 consumer = name,
                 entries,
                 last = noted.last.0,
-                "retention deleted entries that a consumer had not processed: run `saltcellar consumers show NAME`, and keep the class longer"
+                "retention deleted entries that a consumer had not processed: `saltcellar consumers show NAME` shows how far it is behind; raise `keep` in `store.classes`, or enlarge the disk"
             );
             if !is_saved {
                 Self::save_lost(&mut state, &name);
@@ -156,7 +156,7 @@ impl Consumers {
 
     fn save_lost(state: &mut State, name: &str) {
         if let Err(error) = state.change(name, Save::Durable, |_| ()) {
-            tracing::error!(consumer = name, %error, "cannot save a consumer's gap, a restart may not report it: check the disk for errors and free space");
+            tracing::error!(consumer = name, %error, "cannot save a consumer's gap, a restart may not report it");
         }
     }
 

@@ -88,7 +88,7 @@ impl Consumers {
                 // It stays as it is: another release may read it.
                 tracing::error!(
                     consumer = found.name,
-                    "consumer settings unreadable, the consumer is not served: use the release that wrote them, or restore a backup"
+                    "consumer settings unreadable, the consumer is not served: use the release that wrote them, or run `saltcellar consumers delete NAME`"
                 );
                 unread.insert(found.name);
                 continue;
@@ -97,7 +97,7 @@ impl Consumers {
                 tracing::warn!(
                     consumer = found.name,
                     cursor = record.cursor.0,
-                    "the latest changes of a consumer may be lost, continuing at an earlier position: events may be redelivered"
+                    "the latest changes of a consumer may be lost, continuing at an earlier position: events may be redelivered; `saltcellar consumers seek` moves it"
                 );
             }
             list.insert(found.name, Consumer::new(record));
@@ -134,12 +134,12 @@ impl Consumers {
                 consumer = name,
                 cursor = cursor.0,
                 end = durable.0,
-                "consumer cursor past the end of the log, moved back"
+                "consumer cursor past the end of the log, as after a restore, moved back to the end; no new event is skipped"
             );
             // Saved, because the log may have grown past the old cursor before the next start.
             let moved = state.change(&name, Save::Durable, |record| record.cursor = durable);
             if let Err(error) = moved {
-                tracing::error!(consumer = name, %error, "cannot save the cursor of a consumer: check the disk, and restart the daemon before it is used");
+                tracing::error!(consumer = name, %error, "cannot save the cursor of a consumer, it may skip events after a later restart: once the disk accepts writes, restart the daemon");
                 if let Some(consumer) = state.list.get_mut(&name) {
                     consumer.record.cursor = durable;
                 }

@@ -142,7 +142,7 @@ impl Manifest {
         if !text.starts_with(&format!("{TITLE}\n")) {
             let found = text.lines().next().unwrap_or_default();
             return Err(format!(
-                "the manifest has `{found}`, this release reads `{TITLE}`"
+                "the manifest has `{found}`, this release reads `{TITLE}`; use the release that made the backup"
             ));
         }
 
@@ -152,7 +152,11 @@ impl Manifest {
             xxh3_128(body.as_bytes())
         );
         if end != expected {
-            return Err("checksum mismatch: the manifest is damaged".to_owned());
+            return Err(
+                "checksum mismatch: the manifest is damaged. `saltcellar store salvage` copies the readable entries of the backup's \
+                 directory to a new store; make the next backup in another directory"
+                    .to_owned(),
+            );
         }
 
         let mut manifest = Manifest::default();

@@ -116,7 +116,7 @@ pub fn backup(
 
     files::check_disjoint(from, to)?;
     if to.exists() && !to.is_dir() {
-        let why = "it is a file".to_owned();
+        let why = "it is a file; choose a directory".to_owned();
         return Err(ToolError::NotOne {
             path: to.to_owned(),
             wanted: "directory for a backup",

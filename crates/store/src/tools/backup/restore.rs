@@ -87,7 +87,9 @@ pub fn restore(
             .map_err(io_at("read the metadata of", &path))?
             .len();
         if found < bytes {
-            let what = format!("{found} bytes, expected {bytes} by the manifest");
+            let what = format!(
+                "{found} bytes, expected {bytes} by the manifest: the file is damaged. {SALVAGE}"
+            );
             return Err(ToolError::Damaged { path, what });
         }
     }
@@ -190,14 +192,15 @@ fn checked(from: &Path, small: &SmallFile) -> Result<Vec<u8>, ToolError> {
     Ok(bytes)
 }
 
+/// The way onward with a damaged backup.
+const SALVAGE: &str = "`saltcellar store salvage` copies the readable entries of the backup's directory to a new store";
+
 fn check(path: &Path, found: files::Hash, expected: files::Hash) -> Result<(), ToolError> {
     if found == expected {
         return Ok(());
     }
-    let what = "checksum mismatch: the file is damaged. \
-                `saltcellar store salvage` copies the readable entries of the backup's directory to a new store";
     Err(ToolError::Damaged {
         path: path.to_owned(),
-        what: what.to_owned(),
+        what: format!("checksum mismatch: the file is damaged. {SALVAGE}"),
     })
 }

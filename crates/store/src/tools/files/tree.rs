@@ -89,7 +89,7 @@ impl Tree {
         if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_symlink()) {
             let link = self.path.join(name);
             return io::Error::other(format!(
-                "{} is a symbolic link, which is not followed",
+                "{} is a symbolic link, which is not followed: put the file or directory itself in its place",
                 link.display()
             ));
         }
