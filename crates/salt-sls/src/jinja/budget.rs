@@ -59,7 +59,7 @@ pub(crate) fn spend(steps: usize) -> Res<()> {
 pub(crate) fn steps_spent(limit: u64) -> Error {
     Error::new(
         ErrorKind::OutOfFuel,
-        format!("the template needs more than {limit} steps"),
+        format!("the template needs more than {limit} steps, simplify it"),
     )
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn charge(bytes: usize) -> Res<()> {
     BYTES.set(taken);
     let limit = LIMITS.get().bytes;
     if taken > limit {
-        let what = format!("the template's values need more than {limit} bytes");
+        let what = format!("the template's values need more than {limit} bytes, simplify it");
         return Err(Error::new(ErrorKind::OutOfFuel, what));
     }
     Ok(())

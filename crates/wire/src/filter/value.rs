@@ -13,7 +13,7 @@ use saltcellar_base::limits::FILTER_BYTES_MAX;
 
 /// An evaluation over the limit; the event counts as not matching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the condition goes through more than {FILTER_BYTES_MAX} bytes of one event")]
+#[error("the condition goes through more than {FILTER_BYTES_MAX} bytes of one event: simplify it")]
 pub struct TooCostly;
 
 /// A value.

@@ -249,7 +249,7 @@ impl Holds {
         // A held job may change its reason at the limit.
         if known.is_none() && self.settings.all::<Hold>("").len() >= HOLDS_MAX {
             return Err(refused(format!(
-                "the limit of {HOLDS_MAX} holds is reached; use a class with longer retention"
+                "the limit of {HOLDS_MAX} holds is reached; remove one with `saltcellar store holds remove`, or use a class with longer retention"
             )));
         }
 
