@@ -495,7 +495,7 @@ impl Verifier {
 }
 
 /// The consequence of damage that may have cost entries, if no number is known.
-const UNKNOWN_END: &str = "an unknown number of entries is lost: the file SEQUENCE cannot be read";
+const UNKNOWN_END: &str = "an unknown number of entries is lost, because the file SEQUENCE cannot be read: a backup may have them";
 
 /// What is wrong with the header of a log; `None` for one that is damaged.
 fn header_problem(
@@ -510,7 +510,7 @@ fn header_problem(
     };
     // Not fatal: class and number follow from the path, and frames have their own checksums.
     let Some(header) = header else {
-        let means = "frames are read without the header";
+        let means = "no entry is lost, its frames are read without it: check the disk";
         return Some(at_0("log header damaged", means));
     };
 
@@ -642,20 +642,25 @@ fn consequence(loss: &Loss) -> String {
         (Basis::Nothing, ..) if loss.cause == Cause::UnknownEnd => UNKNOWN_END.to_owned(),
         (Basis::Nothing, ..) => {
             let after = range.after.0;
-            format!("entries from sequence number {} on may be lost", after + 1)
+            format!(
+                "entries from sequence number {} on may be lost: a backup may have them",
+                after + 1
+            )
         }
         _ if lost == 0 => "no entry is lost".to_owned(),
         // A readable header names the numbers.
         (Basis::Header, Some((first, last, _)), _) => {
             let (first, last) = (first.0, last.0);
-            format!("{lost} entries are lost, sequence numbers {first} to {last}")
+            format!(
+                "{lost} entries are lost, sequence numbers {first} to {last}: a backup may have them"
+            )
         }
         (Basis::Numbers, _, Some(before)) => format!(
-            "at most {lost} entries are lost, sequence numbers {} to {}",
+            "at most {lost} entries are lost, sequence numbers {} to {}: a backup may have them",
             range.after.0 + 1,
             before.0.saturating_sub(1)
         ),
-        _ => format!("{lost} entries are lost"),
+        _ => format!("{lost} entries are lost: a backup may have them"),
     }
 }
 
