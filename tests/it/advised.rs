@@ -251,6 +251,7 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("jobs states", Live, "{jid}", &[]),
     ("jobs watch", Live, "{jid}", &[]),
     ("man", Live, "{dir}", &[]),
+    ("minions list", Live, "", &[]),
     ("page", Live, "", &[]),
     ("reactor diff", Live, "", &[]),
     ("reactor history", Live, "", &[]),

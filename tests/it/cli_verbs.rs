@@ -254,7 +254,7 @@ fn an_unknown_job_is_a_one_line_error() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "saltcellar: cannot show the job: unknown job 7\n"
+        "saltcellar: cannot show the job: unknown job 7; `saltcellar jobs list` lists the known jobs\n"
     );
 }
 

@@ -179,6 +179,6 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "saltcellar: cannot watch the job: unknown job 7\n"
+        "saltcellar: cannot watch the job: unknown job 7; `saltcellar jobs list` lists the known jobs\n"
     );
 }

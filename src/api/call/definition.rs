@@ -427,9 +427,9 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
         // A stored value that is not msgpack has no end, so nothing behind it can be repaired
         // either.
         Err(error) => {
-            tracing::error!(%error, "response dropped, it contains a stored value that is not msgpack: run `saltcellar store verify`");
+            tracing::error!(%error, "response contains a stored value that is not msgpack, the call fails: report this message");
             Err(CallError::Internal(format!(
-                "the response contains a stored value that is not msgpack: {error}"
+                "the response contains a stored value that is not msgpack, the call fails: report this message: {error}"
             )))
         }
     }

@@ -21,6 +21,7 @@ use crate::base::metrics::{BUCKETS_US, CounterDefinition, Histogram, Metrics};
 use crate::ingest::bus::BusMonitor;
 use crate::model::{Flags, SeqNo};
 use crate::store::{HIGHSTATE, StoreError};
+use crate::wire::call::CallError;
 
 /// The content type of metrics.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -368,7 +369,25 @@ fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
 }
 
 /// The page. `highstates` is set with `http.minion_metrics`.
-pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, StoreError> {
+pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, CallError> {
+    let snapshot = read(ctx, highstates).map_err(|error| CallError::Internal(error.to_string()))?;
+
+    // A registry per scrape, because a collector is owned by its registry and this one has the
+    // values of one moment.
+    let mut registry = Registry::with_prefix("saltcellar");
+    registry.register_collector(Box::new(snapshot));
+    let mut page = String::new();
+    text::encode(&mut page, &registry).map_err(|error| {
+        CallError::Internal(format!(
+            "the metrics cannot be written: report this message: {error}"
+        ))
+    })?;
+
+    Ok(page)
+}
+
+/// The values of this moment.
+fn read(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Snapshot, StoreError> {
     let mut snapshot = Snapshot {
         counters: ctx.archive.metrics.all(),
         ..Snapshot::default()
@@ -448,15 +467,7 @@ pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<Strin
         highstates.read(ctx, of)?;
     }
 
-    // A registry per scrape, because a collector is owned by its registry and this one has the
-    // values of one moment.
-    let mut registry = Registry::with_prefix("saltcellar");
-    registry.register_collector(Box::new(snapshot));
-    let mut page = String::new();
-    let encoded = text::encode(&mut page, &registry);
-    encoded.map_err(|error| StoreError::Failed(format!("cannot write metrics: {error}")))?;
-
-    Ok(page)
+    Ok(snapshot)
 }
 
 fn flag(value: bool) -> f64 {

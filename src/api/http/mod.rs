@@ -84,7 +84,8 @@ pub async fn serve(
         // do, which hardly anyone wants.
         if !listen.ip().is_loopback() && ctx.sign_in.tokens.is_empty() {
             tracing::warn!(
-                "HTTP listener has no token, all requests are rejected: create a token with `saltcellar tokens create`"
+                address = %listen,
+                "HTTP listener has no token, programs cannot use its API: create one with `saltcellar tokens create`, or sign in with `saltcellar page`"
             );
         }
 

@@ -22,7 +22,6 @@ use super::server::{HttpServer, Rejected, Server, rejected};
 use super::v1;
 use crate::api::budget::Client;
 use crate::base::limits::{HEALTH_STUCK, HTTP_ANSWER_RESERVE, HTTP_PEERS_OF_ONE};
-use crate::wire::call::CallError;
 
 /// A request that passed the checks.
 enum Checked {
@@ -281,7 +280,7 @@ async fn scrape(State(server): Server, Extension(access): Extension<Option<Acces
         Ok(Ok(page)) => page,
         Ok(Err(error)) => {
             tracing::error!(%error, "cannot read the metrics, the scrape fails: run `saltcellar status`");
-            return rejected(CallError::Internal(error.to_string()).into());
+            return rejected(error.into());
         }
         Err(error) => return rejected(error),
     };

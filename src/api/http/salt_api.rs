@@ -934,12 +934,12 @@ impl JobInstance {
     }
 }
 
-/// The JSON form of a stored value. Only damaged data has none.
+/// The JSON form of a stored value. Only a bug leads to one without it.
 fn json_of(value: &Stored) -> Result<Json, HttpError> {
     let form = value.json();
     form.map_err(|error| {
         CallError::Internal(format!(
-            "a stored value cannot be written as JSON, the request fails: run `saltcellar store verify`: {error}"
+            "a stored value cannot be written as JSON, the request fails: report this message: {error}"
         ))
         .into()
     })

@@ -386,7 +386,9 @@ fn show_letter(global: &Global, name: &str, id: &str) -> anyhow::Result<()> {
     let page = ask::answer::<calls::sinks::DeadLetters>(global, &call, "show the dead letter")?;
 
     let Some(row) = page.dead_letters.first() else {
-        bail!("show the dead letter: sink {name:?} has none of the event {id:?}")
+        bail!(
+            "show the dead letter: sink {name:?} has none of the event {id:?}; `saltcellar sinks dead-letters list {name}` lists them"
+        )
     };
     show(global.output, row, |out: &mut Output| {
         // A line for each field, under its name.

@@ -72,7 +72,8 @@ pub(super) fn run(global: &Global, file: &Path, events: bool) -> anyhow::Result<
     }
 
     let mut out = BufWriter::with_capacity(256 * 1024, out);
-    let entries = entries(&mut client, events, from.unwrap_or(1), &mut out, &mut bar)?;
+    let entries = entries(&mut client, events, from.unwrap_or(1), &mut out, &mut bar)
+        .with_context(|| format!("complete {}; the same command resumes it", part.display()))?;
 
     let out = out
         .into_inner()

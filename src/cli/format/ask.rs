@@ -175,7 +175,10 @@ pub(in crate::cli) fn change<C: Call>(
 
 /// A flag with one of the names of an enumeration in calls.
 pub(in crate::cli) fn words<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
-    let read = |text: String| T::named(&text).ok_or_else(|| format!("unknown name {text}"));
+    let read = |text: String| {
+        T::named(&text)
+            .ok_or_else(|| format!("unknown name {text}; the names are {}", T::NAMES.join(", ")))
+    };
     PossibleValuesParser::new(T::NAMES).try_map(read)
 }
 

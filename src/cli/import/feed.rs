@@ -31,6 +31,9 @@ use crate::model::{JOBS, Kind};
 use crate::wire::call::Id;
 use crate::wire::msgpack::{PackedArray, Writer};
 
+/// The context of whatever interrupts an import.
+const AGAIN: &str = "complete the import; run it again, nothing is stored twice";
+
 #[derive(Debug, Default)]
 pub(super) struct ImportStats {
     /// Stored and known items by kind.
@@ -179,7 +182,9 @@ impl Feed {
         let chunk = std::mem::take(&mut self.chunk);
         self.chunk_bytes = 0;
 
-        self.look_up(&chunk).context("look up stored jobs")?;
+        self.look_up(&chunk)
+            .context("look up stored jobs")
+            .context(AGAIN)?;
 
         let times = chunk
             .iter()
@@ -189,7 +194,8 @@ impl Feed {
         if let (Some(first), Some(last)) = (times.clone().min(), times.max()) {
             self.window
                 .cover(&mut self.reads, first, last)
-                .context("look up stored events")?;
+                .context("look up stored events")
+                .context(AGAIN)?;
         }
 
         if self.recent.len() > IMPORT_CHUNK_ITEMS {
@@ -303,7 +309,7 @@ impl Feed {
             origin: item::origin(None, ""),
             ..EventReturnArgs::default()
         })
-        .context("store")?;
+        .context(AGAIN)?;
 
         let pending = PendingCall {
             origin,
@@ -383,7 +389,7 @@ impl Feed {
     }
 
     fn send(&mut self, call: &str, args: &[u8], pending: PendingCall) -> anyhow::Result<()> {
-        let id = self.writes.post(call, args).context("store")?;
+        let id = self.writes.post(call, args).context(AGAIN)?;
         self.pending_bytes += pending.bytes;
         self.pending.insert(id, pending);
         Ok(())
@@ -392,12 +398,12 @@ impl Feed {
     /// Waits until at most `calls` calls and `bytes` bytes are pending.
     fn take_answers(&mut self, calls: usize, bytes: usize) -> anyhow::Result<()> {
         while self.pending.len() > calls || self.pending_bytes > bytes {
-            let (id, answer) = self.writes.next_answer().context("store")?;
+            let (id, answer) = self.writes.next_answer().context(AGAIN)?;
             let Some(mut pending) = self.pending.remove(&id) else {
                 return Err(ClientError::Protocol(format!(
                     "a response to unknown call {id}"
                 )))
-                .context("store");
+                .context(AGAIN);
             };
 
             self.pending_bytes -= pending.bytes;
@@ -443,7 +449,9 @@ impl Feed {
                 Err(error) => {
                     // The daemon is gone or cannot store: a repeated import continues from what is
                     // stored.
-                    return Err(error).with_context(|| format!("store {}", pending.origin));
+                    return Err(error)
+                        .with_context(|| format!("store {}", pending.origin))
+                        .context(AGAIN);
                 }
             }
         }

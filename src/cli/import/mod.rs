@@ -19,6 +19,7 @@ use serde_json::{Map, json};
 use self::feed::{Feed, ImportStats};
 pub(super) use self::jsonl::VERSION as JSONL_VERSION;
 use crate::base::clock::Clock;
+use crate::base::limits::IMPORT_BAD_NAMED;
 use crate::cli::store::tool::count;
 use crate::cli::{Bar, Exit, Finding, Global, Unit, When, ask, show};
 use crate::model::Kind;
@@ -69,9 +70,15 @@ Examples:
 
 /// The error of an import that skipped items.
 fn skipped(items: u64) -> anyhow::Error {
+    let listed = if items > IMPORT_BAD_NAMED {
+        format!("the first {IMPORT_BAD_NAMED} are listed above")
+    } else {
+        "see above".to_owned()
+    };
+    let items = count(items, "item", "items");
     Finding {
         exit: Exit::Corrupt,
-        message: format!("{} skipped, see above", count(items, "item", "items")),
+        message: format!("{items} skipped, {listed}; the rest is stored"),
     }
     .into()
 }

@@ -50,5 +50,5 @@ pub(super) fn unknown(jid: &str) -> anyhow::Error {
         String::new()
     };
 
-    anyhow::anyhow!("unknown job {shown}{rest}")
+    anyhow::anyhow!("unknown job {shown}{rest}; `saltcellar jobs list` lists the known jobs")
 }

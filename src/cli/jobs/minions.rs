@@ -217,9 +217,10 @@ fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let Some(minion) = ask::answer::<calls::minions::Show>(global, &call, operation)? else {
         // An id from the command line may have any length.
         let shown: String = id.chars().take(64).collect();
-        return Err(
-            anyhow::anyhow!("no entry of the archive names the minion {shown}").context(operation),
-        );
+        return Err(anyhow::anyhow!(
+            "no entry of the archive names the minion {shown}; `saltcellar minions list` lists the known minions"
+        )
+        .context(operation));
     };
 
     show(global.output, &minion, |out| details(out, &minion))

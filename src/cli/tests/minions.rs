@@ -296,7 +296,7 @@ fn one_minion_is_shown_with_its_history() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "saltcellar: cannot show the minion: no entry of the archive names the minion web\\x1b9\n"
+        "saltcellar: cannot show the minion: no entry of the archive names the minion web\\x1b9; `saltcellar minions list` lists the known minions\n"
     );
 }
 

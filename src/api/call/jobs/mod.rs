@@ -811,7 +811,11 @@ fn compare(ctx: &ReadCtx<'_>, args: DiffArgs) -> Result<JobDiff, CallError> {
         totals,
     } = args;
 
-    let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
+    let unknown = |jid: &str| {
+        CallError::Refused(format!(
+            "unknown job {jid}; `saltcellar jobs list` lists the known jobs"
+        ))
+    };
     // The job that is named is the later run; without `with` the previous run is looked up.
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match with {

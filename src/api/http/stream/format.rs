@@ -12,8 +12,8 @@ use crate::wire::msgpack::Stored;
 fn append(seq: u64, value: &impl Serialize, out: &mut Vec<u8>) {
     let start = out.len();
     if let Err(error) = serde_json::to_writer(&mut *out, value) {
-        // Answers of calls are whole msgpack, so only damaged data leads here. A stream goes on.
-        tracing::error!(seq, %error, "event cannot be written as JSON, the stream has null in its place: run `saltcellar store verify`");
+        // Answers of calls are whole msgpack, so only a bug leads here. A stream goes on.
+        tracing::error!(seq, %error, "event cannot be written as JSON, the stream has null in its place: report this message");
         out.truncate(start);
         out.extend_from_slice(b"null");
     }

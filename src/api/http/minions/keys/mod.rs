@@ -19,7 +19,7 @@ use crate::wire::signed::der::rsa_public_key;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoKey {
     /// The master has not accepted the key: it is unknown, pending, rejected or denied.
-    #[error("the key of minion {id} is {state} at this master: accept it with `salt-key -a {id}`")]
+    #[error("the key of minion {id} is {state} at this master: {}", remedy(.id, .state))]
     NotAccepted {
         id: String,
         /// The state in `salt-key`.
@@ -32,9 +32,21 @@ pub(super) enum NoKey {
     Unreadable { id: String, why: String },
 }
 
+/// What helps against a state in `salt-key`, which accepts by default pending keys only.
+fn remedy(id: &str, state: &str) -> String {
+    match state {
+        UNKNOWN => "check that the minion's option `master` names this master".to_owned(),
+        "pending" => format!("accept it with `salt-key -a {id}`"),
+        _ => format!("accept it with `salt-key -a {id} --include-{state}`"),
+    }
+}
+
 /// The store of Salt's driver `mmap_key`, which replaces the files of `localfs_key`
 /// (`keys.cache_driver`, from 3008 on).
 const OTHER_STORE: &str = ".mmap_keys.idx";
+
+/// The state of a key that the master does not have.
+const UNKNOWN: &str = "unknown";
 
 /// Directories of other keys, and their states in `salt-key`.
 const NOT_ACCEPTED: [(&str, &str); 3] = [
@@ -135,7 +147,7 @@ impl Keys {
         let found = NOT_ACCEPTED
             .iter()
             .find(|(dir, _)| self.dir.join(dir).join(id).exists());
-        found.map_or("unknown", |(_, state)| state)
+        found.map_or(UNKNOWN, |(_, state)| state)
     }
 }
 
