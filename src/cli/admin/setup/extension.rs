@@ -120,7 +120,12 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     match found.as_slice() {
         [one] => {
             // Salt will run what is in it.
-            TrustedPath::check(one, own_uid()).with_context(|| format!("use {}", one.display()))?;
+            TrustedPath::check(one, own_uid()).with_context(|| {
+                format!(
+                    "use {}; copy it to a directory that only root can change, and name that with --extension-dir",
+                    one.display()
+                )
+            })?;
             Ok(one.clone())
         }
         [] => bail!(
@@ -273,7 +278,10 @@ impl Salt {
             // The replaced wheel is gone. Without any, a master that uses it would publish no jobs.
             if let Some(replaced) = replaced {
                 let version = found.with_context(|| {
-                    format!("install the extension, which replaced its version {replaced}")
+                    format!(
+                        "install the extension, which replaced its version {replaced}; correct the cause, or reinstall {replaced}, before \
+                         the master restarts"
+                    )
                 })?;
                 return Ok(Done::new().with_result(format!("Salt {version} loads it")));
             }
@@ -424,7 +432,7 @@ mod tests {
         );
         let (error, calls) = failed_install(Some("0.0.1"), 3);
         assert!(
-            error.starts_with("install the extension, which replaced its version 0.0.1: "),
+            error.starts_with("install the extension, which replaced its version 0.0.1; "),
             "{error}"
         );
         assert_eq!(calls, ["install"]);

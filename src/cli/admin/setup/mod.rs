@@ -122,7 +122,11 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     let main = args.salt_config.join("master");
     let master = SaltMaster::read(&main);
 
-    if !main.exists() && master.files.is_empty() {
+    let exists = main
+        .try_exists()
+        .map_err(managed::advised)
+        .with_context(|| format!("inspect {}", main.display()))?;
+    if !exists && master.files.is_empty() {
         bail!(
             "find a Salt master: {} does not exist (--salt-config sets its directory)",
             main.display()

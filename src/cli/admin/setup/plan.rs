@@ -287,7 +287,7 @@ fn undone(did: &str, undo: Option<Undo>) -> String {
     };
     match act() {
         Ok(()) => format!("undone    {does}"),
-        Err(error) => format!("NOT undone: {does}: {error:#}"),
+        Err(error) => format!("NOT undone: {does}, do it by hand: {error:#}"),
     }
 }
 
@@ -385,7 +385,7 @@ mod tests {
         let stopped = Done::new().undone_by("stop it", || Ok(()));
         assert_eq!(line(stopped), "undone    stop it");
         let failed = Done::new().undone_by("stop it", || anyhow::bail!("no"));
-        assert_eq!(line(failed), "NOT undone: stop it: no");
+        assert_eq!(line(failed), "NOT undone: stop it, do it by hand: no");
     }
 
     /// A writer that fails with this error after some bytes.

@@ -93,7 +93,8 @@ pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::
             .map(|dir| dir.join("systemd").display().to_string())
             .collect();
         bail!(
-            "install {UNIT}: systemd knows no such unit, and {} does not contain it; install the package",
+            "install {UNIT}: systemd knows no such unit, and {} does not contain it; install the package, or use --master-only where \
+             systemd does not run",
             dirs.join(" or ")
         );
     };
@@ -261,7 +262,7 @@ pub(super) fn is_member(user: &str) -> anyhow::Result<bool> {
 
     ensure!(
         groups.status.success(),
-        "find user {user}, which is `user` in the master's configuration: {}",
+        "find user {user}, which is `user` in the master's configuration: {}; create it, or correct the option",
         String::from_utf8_lossy(&groups.stderr).trim()
     );
 

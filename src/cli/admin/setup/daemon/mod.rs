@@ -60,7 +60,9 @@ impl Settings {
         // the recorded choices would be lost.
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| format!("read {}", path.display()))?,
+            read => read
+                .map_err(managed::advised)
+                .with_context(|| format!("read {}", path.display()))?,
         };
 
         // Without this file, because its settings from an earlier run would look like a person's,
@@ -247,7 +249,7 @@ pub(super) fn remove(plan: &mut Plan, config_file: &Path) -> anyhow::Result<()> 
         // Not an error, because the master can be given back to Salt without the loss of a person's
         // settings.
         FileState::Changed | FileState::Foreign => plan.afterwards.push(format!(
-            "{} stays, because it is {}",
+            "{} stays, because it is {}; remove it if nothing in it is needed",
             path.display(),
             found.name()
         )),

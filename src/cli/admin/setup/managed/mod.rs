@@ -116,12 +116,17 @@ fn make_directories(dir: &Path) -> std::io::Result<()> {
         .try_for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(DIRECTORY_MODE)))
 }
 
-/// With what helps if the error is a missing right.
+/// With what helps if the error is a missing right, or a file system without writes.
 pub(super) fn advised(error: std::io::Error) -> std::io::Error {
-    if error.kind() != ErrorKind::PermissionDenied {
-        return error;
-    }
-    std::io::Error::new(error.kind(), format!("{error}; run setup as root"))
+    let remedy = match error.kind() {
+        ErrorKind::PermissionDenied if !rustix::process::geteuid().is_root() => "run setup as root",
+        ErrorKind::PermissionDenied => {
+            "check its attributes (`lsattr`), and the rules of SELinux or AppArmor"
+        }
+        ErrorKind::ReadOnlyFilesystem => "mount its file system for writing",
+        _ => return error,
+    };
+    std::io::Error::new(error.kind(), format!("{error}; {remedy}"))
 }
 
 /// Replaces a file atomically, in a directory that is created if it is missing. The scratch file is
