@@ -236,6 +236,7 @@ const RUNS: &[(&str, Place, &str, &[i32])] = &[
     ("consumers delete", Live, "{consumer}", &[]),
     ("consumers list", Live, "", &[]),
     ("consumers pin", Live, "audit", &[]),
+    ("consumers show", Live, "audit", &[]),
     // Findings are expected.
     ("doctor", Live, "", &[1]),
     ("events list", Live, "", &[]),

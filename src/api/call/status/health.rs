@@ -184,7 +184,9 @@ pub(crate) fn health(status: &Status, now: Micros) -> Health {
         found.add(
             Warning,
             "master keys",
-            format!("cannot read {files}: the keys in them are not redacted"),
+            format!(
+                "cannot read {files}: the keys in them are not redacted; give the daemon's user access, or correct `ingest.masters`"
+            ),
         );
     }
 
@@ -294,7 +296,7 @@ fn first_report(found: &mut Reasons, row: &ClassRow) {
     };
 
     let message = format!(
-        "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, {drops} now with Salt's default of 24h"
+        "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, {drops} now with Salt's default of 24h; `age: 90d or salt` keeps them"
     );
     found.add(Warning, format!("class {}", row.class), message);
 }
@@ -310,7 +312,7 @@ fn bus(found: &mut Reasons, row: &BusRow) {
 
     if row.spilled_events > 0 {
         let message = format!(
-            "{} events are in the spill and not stored yet",
+            "{} events are in the spill and not stored yet; if the number does not fall, the disk is full or too slow",
             row.spilled_events
         );
         found.add(Warning, part, message);
@@ -323,7 +325,9 @@ fn spool(found: &mut Reasons, row: &SpoolRow, now: Micros) {
         found.add(
             Warning,
             part.clone(),
-            format!("cannot read the spool: {problem}"),
+            format!(
+                "cannot read the spool: {problem}; give the daemon's user access, or correct `spools`"
+            ),
         );
     }
 
@@ -382,9 +386,9 @@ fn listener(found: &mut Reasons, kind: &str, row: &ListenerRow, now: Micros) {
     if let Some(left) = left.filter(|left| *left < CERTIFICATE_LEFT_US) {
         // Negative too: the daemon may have started with a certificate that is expired.
         let message = match left {
-            ..=0 => "the certificate has expired".to_owned(),
+            ..=0 => "the certificate has expired, clients reject it: renew the files and run `systemctl reload saltcellar`".to_owned(),
             _ => format!(
-                "the certificate expires in {} days",
+                "the certificate expires in {} days: renew the files and run `systemctl reload saltcellar`",
                 left / 86_400 / 1_000_000
             ),
         };
@@ -448,7 +452,10 @@ fn reactor(found: &mut Reasons, row: &ReactorRow) {
         found.add(
             Warning,
             "reactor",
-            format!("{} log entries behind", row.behind),
+            format!(
+                "{} log entries behind; if the number does not fall, `saltcellar reactor history` shows slow rules",
+                row.behind
+            ),
         );
     }
 }
@@ -468,9 +475,10 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
 
     if row.failures > 0 {
         let message = format!(
-            "{} failed attempts, {} behind: {error}",
+            "{} failed attempts, {} behind: {error}; `saltcellar sinks test {}` shows the request and the response",
             row.failures,
-            span(row.lag_s)
+            span(row.lag_s),
+            row.name
         );
         found.add(
             // Failing while it is hardly behind may end by itself; beyond the limit data is
@@ -484,7 +492,11 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
             message,
         );
     } else if row.lag_s > LAG_S_MAX && row.state != Phase::Paused {
-        let message = format!("{} behind, {} entries", span(row.lag_s), row.lag_entries);
+        let message = format!(
+            "{} behind, {} entries; if they do not fall, raise `batch` or `concurrency` of the sink",
+            span(row.lag_s),
+            row.lag_entries
+        );
         found.add(Warning, part.clone(), message);
     }
 
@@ -507,7 +519,10 @@ fn script(found: &mut Reasons, row: &ScriptRow) {
         );
         found.add(Problem, part, message);
     } else if row.failures > 0 {
-        let message = format!("the script failed {} times in a row: {error}", row.failures);
+        let message = format!(
+            "the script failed {} times in a row: {error}; its messages are in the daemon's log",
+            row.failures
+        );
         found.add(Warning, part, message);
     }
 }
@@ -520,7 +535,10 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow, is_of_sink: bool) {
         found.add(
             Problem,
             part.clone(),
-            format!("{} entries expired before the consumer read them", row.lost),
+            format!(
+                "{} entries expired before the consumer read them; `saltcellar consumers pin {}` keeps unread entries longer",
+                row.lost, row.name
+            ),
         );
     }
 
@@ -534,9 +552,10 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow, is_of_sink: bool) {
             Warning,
             part,
             format!(
-                "{} behind, {} entries{error}",
+                "{} behind, {} entries{error}; `saltcellar consumers show {}` shows who reads it",
                 span(row.lag_s),
-                row.lag_entries
+                row.lag_entries,
+                row.name
             ),
         );
     }
@@ -647,7 +666,7 @@ mod tests {
                 (
                     Warning,
                     "bus /b",
-                    "3 events are in the spill and not stored yet",
+                    "3 events are in the spill and not stored yet; if the number does not fall, the disk is full or too slow",
                 ),
                 (
                     Warning,
@@ -709,7 +728,7 @@ mod tests {
             }
         };
         check(&with("running", 0), &[]);
-        let message = "the script failed 2 times in a row: exit status: 3";
+        let message = "the script failed 2 times in a row: exit status: 3; its messages are in the daemon's log";
         check(&with("waiting", 2), &[(Warning, "script s", message)]);
         let message =
             "the script cannot be started; correct the cause and reload the daemon: exit status: 3";
@@ -734,16 +753,28 @@ mod tests {
         };
         check(
             &with(row("retrying", 2, 9)),
-            &[(Warning, "sink s", "2 failed attempts, 9s behind: refused")],
+            &[(
+                Warning,
+                "sink s",
+                "2 failed attempts, 9s behind: refused; `saltcellar sinks test s` shows the request and the response",
+            )],
         );
         check(
             &with(row("retrying", 2, 601)),
-            &[(Problem, "sink s", "2 failed attempts, 10m behind: refused")],
+            &[(
+                Problem,
+                "sink s",
+                "2 failed attempts, 10m behind: refused; `saltcellar sinks test s` shows the request and the response",
+            )],
         );
         check(&with(row("paused", 0, 6_000)), &[]);
         check(
             &with(row("idle", 0, 6_000)),
-            &[(Warning, "sink s", "100m behind, 5 entries")],
+            &[(
+                Warning,
+                "sink s",
+                "100m behind, 5 entries; if they do not fall, raise `batch` or `concurrency` of the sink",
+            )],
         );
         check(
             &with(row("failed", 0, 0)),
@@ -774,21 +805,20 @@ mod tests {
         check(&https(15), &[]);
         check(
             &https(13),
-            &[(Warning, "https a:1", "the certificate expires in 13 days")],
+            &[(
+                Warning,
+                "https a:1",
+                "the certificate expires in 13 days: renew the files and run `systemctl reload saltcellar`",
+            )],
         );
-        check(
-            &https(0),
-            &[(Problem, "https a:1", "the certificate has expired")],
-        );
+        let expired = "the certificate has expired, clients reject it: renew the files and run `systemctl reload saltcellar`";
+        check(&https(0), &[(Problem, "https a:1", expired)]);
         // Same as for the HTTP listener.
         let http = Status {
             http: https(0).https,
             ..https(15)
         };
-        check(
-            &http,
-            &[(Problem, "http a:1", "the certificate has expired")],
-        );
+        check(&http, &[(Problem, "http a:1", expired)]);
     }
 
     #[test]
@@ -805,7 +835,6 @@ mod tests {
             lost,
             ..ConsumerRow::default()
         };
-        let behind = "10m behind, 0 entries";
         check(
             &Status {
                 disk: ample(),
@@ -817,10 +846,18 @@ mod tests {
                 (
                     Problem,
                     "consumer s",
-                    "4 entries expired before the consumer read them",
+                    "4 entries expired before the consumer read them; `saltcellar consumers pin s` keeps unread entries longer",
                 ),
-                (Warning, "sink s", behind),
-                (Warning, "consumer other", behind),
+                (
+                    Warning,
+                    "sink s",
+                    "10m behind, 0 entries; if they do not fall, raise `batch` or `concurrency` of the sink",
+                ),
+                (
+                    Warning,
+                    "consumer other",
+                    "10m behind, 0 entries; `saltcellar consumers show other` shows who reads it",
+                ),
             ],
         );
     }
@@ -861,9 +898,13 @@ mod tests {
                 (
                     Problem,
                     "consumer c",
-                    "4 entries expired before the consumer read them",
+                    "4 entries expired before the consumer read them; `saltcellar consumers pin c` keeps unread entries longer",
                 ),
-                (Warning, "consumer c", "10m behind, 0 entries"),
+                (
+                    Warning,
+                    "consumer c",
+                    "10m behind, 0 entries; `saltcellar consumers show c` shows who reads it",
+                ),
             ],
         );
         let row = ReactorRow {
@@ -883,7 +924,11 @@ mod tests {
                     "reactor",
                     "the master is unreachable and reactions wait: is salt-master running?",
                 ),
-                (Warning, "reactor", "10001 log entries behind"),
+                (
+                    Warning,
+                    "reactor",
+                    "10001 log entries behind; if the number does not fall, `saltcellar reactor history` shows slow rules",
+                ),
             ],
         );
     }
@@ -982,7 +1027,7 @@ mod tests {
         };
         check(&with(None), &[]);
         check(&with(Some(0)), &[]);
-        let message = "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, 7 now with Salt's default of 24h";
+        let message = "it has `age: salt` and no master has reported keep_jobs_seconds: until then all entries are kept, and the first report deletes older ones, 7 now with Salt's default of 24h; `age: 90d or salt` keeps them";
         check(&with(Some(7)), &[(Warning, "class jobs", message)]);
     }
 
