@@ -17,7 +17,7 @@ use crate::wire::{call, msgpack};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon is listening, or access is denied: start the daemon, or name another socket.
-    #[error("no daemon responds at {}: {source}; start it with `systemctl start saltcellar`", path.display())]
+    #[error("no daemon responds at {}: {source}; {}", path.display(), remedy(source))]
     Unreachable {
         /// The path of the socket.
         path: PathBuf,
@@ -48,6 +48,14 @@ pub enum ClientError {
     /// No response in time; retry later.
     #[error("the daemon did not respond within {} seconds: look for disk errors in `dmesg` and run `saltcellar doctor`", .0.as_secs())]
     TimedOut(Duration),
+}
+
+/// What helps if no connection to the daemon comes about.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "use sudo, or join the group of the socket",
+        _ => "start it with `systemctl start saltcellar`",
+    }
 }
 
 /// A connection to the daemon.

@@ -579,8 +579,8 @@ fn directories_and_keys_accessible_to_others_are_problems() {
     shop.assert_finding(
         "pki_dir",
         "problem",
-        "cannot read DIR/etc/salt/pki/master/minions",
-        "run the daemon as root",
+        "there is no directory DIR/etc/salt/pki/master/minions",
+        "start the master",
     );
 }
 

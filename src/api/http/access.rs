@@ -132,7 +132,7 @@ impl Access {
 
 /// A token that was revoked after its request had begun.
 pub(super) fn token_revoked() -> HttpError {
-    let why = "the token was revoked";
+    let why = "the token was revoked; `saltcellar tokens create NAME --scope read` makes another";
     HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why)
 }
 

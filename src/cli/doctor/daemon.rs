@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use super::check::{Check, Daemon, Run};
-use super::finding::{CheckResult, Findings};
+use super::finding::{CheckResult, Findings, is_denied};
 use crate::api::call::status::{
     BusRow, ClockStep, Level, LossCounter, Reason, Status, loss_counters,
 };
@@ -69,6 +69,7 @@ pub(super) fn check_socket(found: &mut Findings, socket: &Path, config: &Config)
                 "{at} is not a socket; remove it or configure another path"
             ));
         }
+        Err(error) if is_denied(&error) => return found.needs_root(at),
         Err(error) => return found.problem(format!("{at}: {error}")),
     };
 
@@ -87,6 +88,9 @@ pub(super) fn check_socket(found: &mut Findings, socket: &Path, config: &Config)
 
     let concerns = match looked {
         Ok(concerns) => concerns,
+        Err(error) if is_denied(&error) => {
+            return found.needs_root(format!("the directory of {at}"));
+        }
         Err(error) => {
             return found.problem(format!("cannot inspect the directory of {at}: {error}"));
         }

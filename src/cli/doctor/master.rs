@@ -6,6 +6,7 @@
 //! missing.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use super::finding::{CheckResult, Findings, Reporter};
 use super::master_use::{MasterContext, Uses, option_origin};
 use super::python::{Installed, extras_with_extension, is_in_extras, module_file};
 
+use crate::base::users;
 use crate::cli::yaml;
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
@@ -347,25 +349,41 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
 
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
 
-    if user.allows(&file, READ | WRITE) && dir.is_none_or(|dir| user.allows(&dir, ENTER)) {
+    // What denies the access: a closed directory, or else the socket.
+    let closed = dir
+        .filter(|dir| !user.allows(dir, ENTER))
+        .or_else(|| Some(file).filter(|file| !user.allows(file, READ | WRITE)));
+
+    let Some(closed) = closed else {
         found.ok(format!(
             "{}, accessible to the master's user",
             socket.display()
         ));
-    } else {
-        found.problem_because(
+        return;
+    };
+
+    // No group helps if the daemon runs as root without `socket_group`.
+    let group = users::group_name(closed.gid()).filter(|_| closed.gid() != 0);
+    let name = &user.name;
+    let remedy = match group {
+        Some(group) => {
             format!(
-                "the master's user {} has no access to {}",
-                user.name,
-                socket.display()
-            ),
-            "the master's entries go to the spool, and are lost once it is full",
-            format!(
-                "`usermod -aG saltcellar {}`, or run the daemon as that user",
-                user.name
-            ),
-        );
-    }
+                "`usermod -aG {group} {name}` and restart the master, or run the daemon as that user"
+            )
+        }
+        None => format!(
+            "set `socket_group` in the daemon's configuration and restart it, add {name} to that group, and restart the master; \
+             or run the daemon as that user"
+        ),
+    };
+    found.problem_because(
+        format!(
+            "the master's user {name} has no access to {}",
+            socket.display()
+        ),
+        "the master's entries go to the spool, and are lost once it is full",
+        remedy,
+    );
 }
 
 /// Whether the extension trusts the daemon's user if the master runs as `master_uid`, by the rules
@@ -530,6 +548,15 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>, _: &Uses) {
     }
 
     let accepted = config.https.pki_dir.join("minions");
+    // The master makes it when it first starts.
+    if fs::metadata(&accepted).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return found.problem_because(
+            format!("there is no directory {}", accepted.display()),
+            "the minion listener needs the keys in it to verify minions, and rejects all without them",
+            "start the master, which makes it, or correct https.pki_dir in the daemon's configuration",
+        );
+    }
+
     let readable = [config.https.pki_dir.as_path(), accepted.as_path()]
         .iter()
         .all(|dir| fs::metadata(dir).is_ok_and(|dir| daemon.allows(&dir, READ | ENTER)));

@@ -110,7 +110,11 @@ fn nats(found: &mut Findings, machine: &Machine<'_>) {
             "the stream {} does not exist; a daemon makes it when it connects",
             cluster.subjects.stream()
         )),
-        Err(error) => found.of(STREAM).problem(error),
+        Err(error) => found.of(STREAM).problem_because(
+            error,
+            "without the stream, masters learn nothing of each other",
+            "the findings of cluster.user and the server's log show the cause",
+        ),
     }
 
     report_user(&mut found.of(USER), &thread, &cluster, &connection);
@@ -136,6 +140,7 @@ fn connect(
     thread: &ClientThread,
     cluster: &Cluster,
 ) -> Option<Connection> {
+    const FIX: &str = "start the server, or correct `cluster.nats` and restart the daemon";
     const WHY: &str = "while no server is reachable, the master's entries wait in its own log, and entries of the others are missing here";
 
     let revealed = Revealed::default();
@@ -168,13 +173,9 @@ fn connect(
     // One reachable server is enough.
     for failure in failures {
         if connected.is_some() {
-            found.warn(failure);
+            found.warn_because(failure, "the daemon uses the other servers meanwhile", FIX);
         } else {
-            found.problem_because(
-                failure,
-                WHY,
-                "start the server, or correct `cluster.nats` and restart the daemon",
-            );
+            found.problem_because(failure, WHY, FIX);
         }
     }
     connected
@@ -201,7 +202,11 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
             }
             _ => {
                 is_ok = false;
-                found.warn(message);
+                found.warn_because(
+                    message,
+                    "a message may be gone before every master has read it",
+                    format!("`nats stream edit {name}`, or change `cluster` in each daemon's configuration"),
+                );
             }
         }
     }
@@ -217,10 +222,14 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
     }
     if !stream.servers_behind.is_empty() {
         is_ok = false;
-        found.warn(format!(
-            "the stream {name}: {} away or behind",
-            stream.servers_behind.join(", ")
-        ));
+        found.warn_because(
+            format!(
+                "the stream {name}: {} away or behind",
+                stream.servers_behind.join(", ")
+            ),
+            "if another server is lost, messages may be lost with it",
+            "start these servers; if they run, their logs show the cause",
+        );
     }
 
     if is_ok {
@@ -341,7 +350,11 @@ fn sync(found: &mut Reporter<'_>, config: &Config, nats: &Nats) {
         let varz = match ask(monitor, nats) {
             Ok(varz) => varz,
             Err(error) => {
-                found.warn(format!("{monitor} does not respond: {error}"));
+                found.warn_because(
+                    format!("{monitor} does not respond: {error}"),
+                    "it is unknown whether the server acknowledges messages before they are on disk",
+                    "start the server, or correct `cluster.monitor` or the option `http` of the server",
+                );
                 continue;
             }
         };

@@ -66,7 +66,11 @@ fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
                 "{name}: {} failed attempts since the last delivery: {error}",
                 sink.failures
             );
-            found.problem(message);
+            found.problem_because(
+                message,
+                "deliveries are retried, and the events wait in the store",
+                format!("`saltcellar sinks test {name}` shows the request and the response"),
+            );
         }
 
         let (lag, entries) = (sink.lag_s.unwrap_or(0), sink.lag_entries.unwrap_or(0));
@@ -74,7 +78,11 @@ fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
         // A paused sink is behind on purpose.
         if lag > LAG_S && sink.state != Phase::Paused && !is_said(name) {
             let message = format!("{name}: {entries} entries behind, the oldest is {lag} s old");
-            found.warn(message);
+            found.warn_because(
+                message,
+                "events arrive late, and retention may delete them before",
+                "correct what fails; if nothing does, raise `batch` or `concurrency` of the sink",
+            );
         }
 
         if sink.dead_letters > 0 {

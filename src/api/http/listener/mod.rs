@@ -155,11 +155,12 @@ impl NetworkListener {
             match bind().await {
                 Ok(bound) => return bound,
                 Err(error) => {
+                    let error = advised(&error);
                     // One log line per reason, not one per attempt.
                     let state = ListenerState::Refusing(format!("cannot listen: {error}"));
                     if self.monitor.status().state != state {
                         let name = self.server.kind.name;
-                        tracing::error!(listener = name, address = %self.listen, %error, "cannot listen on the address, retrying: does another program use it (`ss -ltnp`)?");
+                        tracing::error!(listener = name, address = %self.listen, error, "cannot listen on the address, nobody can connect to it, retrying");
                     }
                     self.monitor.set(state);
                 }
@@ -285,4 +286,17 @@ impl CertificateState {
             );
         }
     }
+}
+
+/// Why an address cannot be listened on, with what helps.
+fn advised(error: &std::io::Error) -> String {
+    use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+
+    let remedy = match error.kind() {
+        AddrInUse => "`ss -ltnp` shows the program that uses it",
+        AddrNotAvailable => "no interface of this host has it, correct it in the configuration",
+        PermissionDenied => "choose a port from 1024 on, or give the unit CAP_NET_BIND_SERVICE",
+        _ => return error.to_string(),
+    };
+    format!("{error}; {remedy}")
 }

@@ -313,7 +313,7 @@ impl SignedRequest<'_> {
         let ours = ctx.archive.clock.now();
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
             let message = format!(
-                "the clock of minion {id} shows {}, the daemon's {}: the limit is {} s",
+                "the clock of minion {id} shows {}, the daemon's {}: the limit is {} s, synchronise the clocks",
                 theirs.iso(),
                 ours.iso(),
                 HTTPS_CLOCK_OFF_MAX.as_secs()
@@ -339,7 +339,8 @@ impl SignedRequest<'_> {
             .is_err()
         {
             let message = format!(
-                "the signature does not match the accepted key of minion {id}, or not this certificate"
+                "the signature does not match the accepted key of minion {id}, or not this certificate: compare `salt-key -f {id}` with \
+                 `salt-call --local key.finger` on the minion; no proxy may end its TLS"
             );
             return Err(self.unproven("signature", &metrics.https_rejected_bad_signature, message));
         }

@@ -19,7 +19,10 @@ use crate::wire::signed::der::rsa_public_key;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoKey {
     /// The master has not accepted the key: it is unknown, pending, rejected or denied.
-    #[error("the key of minion {id} is {state} at this master: {}", remedy(.id, .state))]
+    #[error(
+        "the key of minion {id} is {state} at this master: {}",
+        remedy(id, state)
+    )]
     NotAccepted {
         id: String,
         /// The state in `salt-key`.
