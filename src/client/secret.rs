@@ -22,47 +22,52 @@ use crate::model::REDACTED;
 use crate::model::word::Word as _;
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the secret {}: {why}; check the path and the permissions of the file", secret.show().unwrap_or_default())]
+#[error("cannot read the secret {}: {why}", secret.show().unwrap_or_default())]
 pub(crate) struct SecretError {
     secret: Secret,
-    why: io::Error,
+    /// With the remedy.
+    why: String,
 }
 
 /// Reads the value. systemd's credentials directory is the directory of this process.
 fn read(secret: &Secret) -> Result<String, SecretError> {
-    let failed = |why: io::Error| SecretError {
+    let failed = |why: String| SecretError {
         secret: secret.clone(),
         why,
     };
 
-    let path = match secret {
-        Secret::File(path) => path.clone(),
+    let (path, remedy) = match secret {
+        Secret::File(path) => (
+            path.clone(),
+            "check the path and the permissions of the file".to_owned(),
+        ),
         Secret::Credential(name) => {
-            let dir = std::env::var_os("CREDENTIALS_DIRECTORY");
-            let dir =
-                dir.ok_or_else(|| failed(io::Error::other("CREDENTIALS_DIRECTORY is not set")))?;
-            Path::new(&dir).join(name)
+            let remedy = format!("set `LoadCredential={name}:PATH` in the daemon's unit");
+            let dir = std::env::var_os("CREDENTIALS_DIRECTORY")
+                .ok_or_else(|| failed(format!("CREDENTIALS_DIRECTORY is not set; {remedy}")))?;
+            (Path::new(&dir).join(name), remedy)
         }
     };
+    let unread = |error: io::Error| failed(format!("{error}; {remedy}"));
 
     let mut text = String::new();
     // One byte more than allowed shows that the file is longer.
-    let file = File::open(path).map_err(failed)?;
+    let file = File::open(path).map_err(unread)?;
     file.take(SINK_SECRET_BYTES_MAX + 1)
         .read_to_string(&mut text)
-        .map_err(failed)?;
+        .map_err(unread)?;
 
     // An editor ends a file with a line break, which is no part of the secret.
     text.truncate(text.trim_end().len());
     if text.is_empty() {
-        return Err(failed(io::Error::other("it is empty")));
+        return Err(failed("it is empty; write the secret into it".to_owned()));
     }
 
     // Rejected instead of cut, because no peer would accept a part of the value.
     if text.len() as u64 > SINK_SECRET_BYTES_MAX {
-        return Err(failed(io::Error::other(format!(
-            "longer than {SINK_SECRET_BYTES_MAX} bytes"
-        ))));
+        return Err(failed(format!(
+            "longer than {SINK_SECRET_BYTES_MAX} bytes; it must contain the secret only"
+        )));
     }
 
     Ok(text)

@@ -53,7 +53,7 @@ pub(crate) fn client(tls: &ClientTls) -> Result<ClientConfig, String> {
     let (accepted, ignored) = roots.add_parsable_certificates(authorities(tls)?);
     if accepted == 0 {
         return Err(format!(
-            "none of {ignored} certificates of authorities is acceptable"
+            "none of {ignored} certificates of authorities is acceptable; give others with tls.ca"
         ));
     }
 
@@ -77,7 +77,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     if found.is_empty() {
-        Err(format!("{} contains no certificate", path.display()))
+        Err(format!(
+            "{} contains no certificate in PEM (BEGIN CERTIFICATE)",
+            path.display()
+        ))
     } else {
         Ok(found)
     }

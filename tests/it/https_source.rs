@@ -328,18 +328,32 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         now(),
         "not_accepted",
         unknown,
-        &["unlisted", "unknown", "salt-key"],
+        &["unlisted", "unknown", "names this master"],
     );
-    check("waits", &a, now(), "not_accepted", unknown, &["pending"]);
+    check(
+        "waits",
+        &a,
+        now(),
+        "not_accepted",
+        unknown,
+        &["pending", "`salt-key -a waits`"],
+    );
     check(
         "turned-down",
         &a,
         now(),
         "not_accepted",
         unknown,
-        &["rejected"],
+        &["rejected", "`salt-key -a turned-down --include-rejected`"],
     );
-    check("another", &a, now(), "not_accepted", unknown, &["denied"]);
+    check(
+        "another",
+        &a,
+        now(),
+        "not_accepted",
+        unknown,
+        &["denied", "--include-denied"],
+    );
     check(
         "broken",
         &a,

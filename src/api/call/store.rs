@@ -363,7 +363,7 @@ impl Run for HoldJob {
         // A hold on a job that is not stored would protect nothing, and hide a typing mistake.
         if count_entries(&ctx.store, &jid)? == 0 {
             return Err(CallError::Refused(format!(
-                "job {jid} is not stored and cannot be held"
+                "job {jid} is not stored and cannot be held; `saltcellar jobs list` lists the stored jobs"
             )));
         }
 

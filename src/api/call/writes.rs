@@ -743,7 +743,7 @@ impl Save for EventReturn {
             tracing::warn!(
                 malformed,
                 total,
-                "event_return batch contains elements without tag or data, skipping them"
+                "event_return batch contains elements without tag or data, skipping them: report this message, with the version of their sender"
             );
         }
 

@@ -184,7 +184,7 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
             let head: Option<Head> = serde_json::from_slice(&line).ok();
             if head != Some(Head::of(events)) {
                 bail!(
-                    "resume {}: not an export of this kind and version; remove it",
+                    "resume {}: not an export of this kind and version; repeat its command, with or without --events, or remove it",
                     part.display()
                 );
             }

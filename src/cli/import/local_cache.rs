@@ -25,7 +25,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
@@ -105,9 +105,7 @@ fn root(dir: &Path) -> anyhow::Result<PathBuf> {
             .any(|item| item.is_ok_and(|item| is_top(&item.file_name().to_string_lossy()))))
     };
 
-    let reading = || format!("read {}", dir.display());
-
-    if has_tops(dir).with_context(reading)? {
+    if has_tops(dir).map_err(|error| unread(dir, error))? {
         return Ok(dir.to_owned());
     }
 
@@ -117,7 +115,8 @@ fn root(dir: &Path) -> anyhow::Result<PathBuf> {
     }
 
     // An empty directory is a cache without jobs.
-    if fs::read_dir(dir).with_context(reading)?.next().is_some() {
+    let mut all = fs::read_dir(dir).map_err(|error| unread(dir, error))?;
+    if all.next().is_some() {
         bail!(
             "find Salt's job cache in {}: no directories named by two hexadecimal digits; the default is \
              /var/cache/salt/master/jobs, see the master's option cachedir",
@@ -126,6 +125,16 @@ fn root(dir: &Path) -> anyhow::Result<PathBuf> {
     }
 
     Ok(dir.to_owned())
+}
+
+/// The error for a directory that cannot be read, with what helps.
+fn unread(dir: &Path, error: io::Error) -> anyhow::Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => ", run the import as root or the user of salt-master",
+        io::ErrorKind::NotFound => ", see the master's option cachedir",
+        _ => "",
+    };
+    anyhow::Error::new(error).context(format!("read {}{remedy}", dir.display()))
 }
 
 fn is_top(name: &str) -> bool {
@@ -182,12 +191,7 @@ impl Walk<'_> {
         let mut jobs: BinaryHeap<FoundJob> = BinaryHeap::new();
         let mut all = 0;
 
-        for top in list(self.root).with_context(|| {
-            format!(
-                "read {}, as root or the user of salt-master",
-                self.root.display()
-            )
-        })? {
+        for top in list(self.root).map_err(|error| unread(self.root, error))? {
             let name = top
                 .file_name()
                 .unwrap_or_default()

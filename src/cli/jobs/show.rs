@@ -327,7 +327,7 @@ fn returns(job: &JobAnswer) -> anyhow::Result<Value> {
         let value = rmpv::decode::read_value_with_max_depth(&mut packed, RMPV_ANSWER_DEPTH_MAX)
             .with_context(|| {
                 format!(
-                    "read the return of {}, run `saltcellar store verify`",
+                    "read the return of {}; report this message",
                     answer.minion.as_str()
                 )
             })?;

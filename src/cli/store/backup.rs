@@ -122,7 +122,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if !report.unreadable.is_empty() {
         let logs = count(report.unreadable.len() as u64, "log", "logs");
         return Err(finding(format!(
-            "backup made, but without {logs} that the disk cannot open; what an earlier backup had of them is kept"
+            "backup made, but without {logs} that the disk cannot open, check it for errors (`dmesg`); what an earlier backup had of them is kept"
         )));
     }
 

@@ -108,7 +108,7 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
     // Opening the store would create a missing one.
     if !config.state_dir.join("FORMAT").exists() {
         return Err(anyhow!(
-            "prune the store: the daemon is unreachable, and {} contains no store",
+            "prune the store: the daemon is unreachable, and {} contains no store; start the daemon, or name its directory with --state-dir",
             config.state_dir.display()
         ));
     }

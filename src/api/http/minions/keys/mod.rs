@@ -29,16 +29,16 @@ pub(super) enum NoKey {
         state: &'static str,
     },
     /// The accepted key cannot be read.
-    #[error(
-        "the accepted key of minion {id} cannot be read: {why}; give the daemon's user access to `pki_dir`"
-    )]
+    #[error("the accepted key of minion {id} cannot be read: {why}")]
     Unreadable { id: String, why: String },
 }
 
 /// What helps against a state in `salt-key`, which accepts by default pending keys only.
 fn remedy(id: &str, state: &str) -> String {
     match state {
-        UNKNOWN => "check that the minion's option `master` names this master".to_owned(),
+        UNKNOWN => {
+            "check that the minion's option `master` names this master, and restart it".to_owned()
+        }
         "pending" => format!("accept it with `salt-key -a {id}`"),
         _ => format!("accept it with `salt-key -a {id} --include-{state}`"),
     }
@@ -108,6 +108,12 @@ impl Keys {
             id: id.to_owned(),
             why: format!("{}: {why}", path.display()),
         };
+        let unread = |error: &std::io::Error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => unreadable(&format!(
+                "{error}; give the daemon's user access to `pki_dir`"
+            )),
+            _ => unreadable(error),
+        };
 
         // Read for each lookup, because a changed driver takes effect without a restart.
         if let Some(why) = self.not_files() {
@@ -128,7 +134,7 @@ impl Keys {
                     state: self.state(id),
                 });
             }
-            Err(error) => return Err(unreadable(&error)),
+            Err(error) => return Err(unread(&error)),
         };
 
         if let Some((known, key)) = self.known.get(id)
@@ -139,7 +145,7 @@ impl Keys {
 
         // The identity was taken before the text is read: if the file is replaced in between, the
         // next lookup reads it again.
-        let text = read_small(&path, PEM_BYTES_MAX).map_err(|error| unreadable(&error))?;
+        let text = read_small(&path, PEM_BYTES_MAX).map_err(|error| unread(&error))?;
         let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
 
         self.known.insert(id.to_owned(), (identity, key.clone()));
