@@ -204,7 +204,7 @@ fn report_stream(found: &mut Reporter<'_>, cluster: &Cluster, stream: &FoundStre
                 is_ok = false;
                 found.warn_because(
                     message,
-                    "a message may be gone before every master has read it",
+                    "an entry may not reach every master",
                     format!("`nats stream edit {name}`, or change `cluster` in each daemon's configuration"),
                 );
             }
