@@ -667,7 +667,7 @@ fn list(dir: &Path, main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
         // A directory that was named by mistake could have any number of files.
         if files.len() > limits::CONFIG_FILES_MAX {
             return Err(error(format!(
-                "more than {} files with settings",
+                "more than {} files with settings; move files away, or join them",
                 limits::CONFIG_FILES_MAX
             )));
         }

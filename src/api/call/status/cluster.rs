@@ -16,6 +16,9 @@ use crate::cluster::peers::{Links, PeerView};
 use crate::engines::runtime::Phase;
 use crate::wire::msgpack::Time;
 
+/// Where the cause of a connection that does not work is looked for.
+const CHECKS: &str = "; `saltcellar doctor` checks NATS and the stream";
+
 /// Seconds without a heartbeat of another master that need attention: a restart takes less.
 const SILENT_S_MAX: u64 = 60;
 
@@ -149,22 +152,23 @@ fn connection(found: &mut Reasons, row: &ClusterRow, status: &Status) {
                 format!("{why}; {not_reading}")
             };
             let message = format!(
-                "nothing is published for {} and nothing received, all of it is caught up with later: {why}",
+                "nothing is published for {} and nothing received, all of it is caught up with later: {why}{CHECKS}",
                 span(sink.lag_s)
             );
             found.add(overdue(sink.lag_s.max(behind_s)), "cluster", message);
         }
         (unpublished, not_reading) => {
             if let Some((sink, why)) = unpublished {
+                let checks = if sink.failures > 0 { CHECKS } else { "" };
                 let message = format!(
-                    "this master's history is {} behind for the other masters: {why}",
+                    "this master's history is {} behind for the other masters: {why}{checks}",
                     span(sink.lag_s)
                 );
                 found.add(overdue(sink.lag_s), "cluster", message);
             }
             if let Some(why) = not_reading {
                 let message = format!(
-                    "the histories of the other masters are not read, the last is {} behind: {why}",
+                    "the histories of the other masters are not read, the last is {} behind: {why}{CHECKS}",
                     span(behind_s)
                 );
                 found.add(overdue(behind_s), "cluster", message);
@@ -402,7 +406,7 @@ mod tests {
         rig.sink.error = Some("refused".to_owned());
         rig.check(&[(
             Warning,
-            "this master's history is 30s behind for the other masters: refused",
+            "this master's history is 30s behind for the other masters: refused; `saltcellar doctor` checks NATS and the stream",
         )]);
 
         // The other master cannot be heard either.
@@ -411,19 +415,19 @@ mod tests {
         rig.peers.receives(Some("refused".to_owned()));
         rig.check(&[(
             Warning,
-            "nothing is published for 30s and nothing received, all of it is caught up with later: refused",
+            "nothing is published for 30s and nothing received, all of it is caught up with later: refused; `saltcellar doctor` checks NATS and the stream",
         )]);
         rig.peers.receives(Some("no stream".to_owned()));
         rig.clock.wind(600_000_000);
         rig.check(&[(
             Problem,
-            "nothing is published for 30s and nothing received, all of it is caught up with later: refused; no stream",
+            "nothing is published for 30s and nothing received, all of it is caught up with later: refused; no stream; `saltcellar doctor` checks NATS and the stream",
         )]);
 
         rig.sink.failures = 0;
         rig.check(&[(
             Problem,
-            "the histories of the other masters are not read, the last is 12m behind: no stream",
+            "the histories of the other masters are not read, the last is 12m behind: no stream; `saltcellar doctor` checks NATS and the stream",
         )]);
         rig.sink.state = Phase::Paused;
         rig.peers.receives(None);
@@ -468,7 +472,7 @@ mod tests {
         rig.peers.receives(Some(why));
         rig.check(&[(
             Warning,
-            "the histories of the other masters are not read, the last is 0s behind: the stream s cannot be used: it is in memory",
+            "the histories of the other masters are not read, the last is 0s behind: the stream s cannot be used: it is in memory; `saltcellar doctor` checks NATS and the stream",
         )]);
     }
 
