@@ -342,7 +342,7 @@ impl SpillDrainer {
             self.logged_rejection = true;
             tracing::warn!(
                 bus = %shared.bus().display(), why = state.offered.refusal(),
-                "the store rejects bus events, they wait in the spill: run `saltcellar status`"
+                "the store rejects bus events, retrying; they are lost once memory and the spill are full: run `saltcellar status`"
             );
         }
     }
@@ -536,7 +536,7 @@ impl SpillDrainer {
     fn log_failure(&mut self, act: &str, error: &StoreError) {
         if self.log.is_due((), self.shared.clock.monotonic()) {
             let dir = self.disk.dir().display();
-            tracing::error!(%dir, act, %error, "spill failed, its events stay in memory, retrying: check the disk for errors and free space");
+            tracing::error!(%dir, act, %error, "cannot use the spill, its events wait, retrying: check the disk for errors and free space");
         }
     }
 
@@ -568,7 +568,9 @@ impl SpillDrainer {
         // What was offered goes between the existing files, newer events behind them. Numbers
         // therefore stay in order.
         let inserted = if self.bytes_max == 0 {
-            Err(StoreError::Refused("no spill is allowed".to_owned()))
+            Err(StoreError::Refused(
+                "the spill could not be opened, or ingest.spill_bytes_max is 0".to_owned(),
+            ))
         } else {
             self.disk.insert(&old)
         };
@@ -603,7 +605,16 @@ impl SpillDrainer {
         }
 
         drop(state);
-        tracing::warn!(bus = %self.shared.bus().display(), kept, lost, "the store did not accept all events before shutdown, the next start delivers them");
+        let bus_path = self.shared.bus();
+        let bus = bus_path.display();
+        if lost == 0 {
+            tracing::warn!(%bus, kept, "the store did not accept all events before shutdown, the next start delivers them");
+        } else {
+            tracing::error!(
+                %bus, kept, lost,
+                "neither the store nor the spill accepted all events before shutdown, some are lost: the messages before this one show the cause"
+            );
+        }
     }
 
     /// Records the safe position of the bus: periodically, and more often while a kill would lose events.
@@ -683,7 +694,7 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             }
             Err(error) => {
                 deps.metrics.spill_reads_failed.add(1);
-                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured, its events stay on disk: check the permissions of the directory");
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured, its events stay on disk: check the permissions and free space of the directory, then restart the daemon");
             }
         }
     }

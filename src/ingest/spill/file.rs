@@ -7,6 +7,7 @@
 //!   0000000007-2101.read       a file in delivery, whose first event has number 2101: its events may be stored already
 //!   0000000008-2893.spill      a file not in delivery yet
 //!   0000000003-1377.damaged    a delivered file with damage: a copy for administrators; only the newest few are kept
+//!   0000000005-1801.spill.aside  a file that is foreign, or that the daemon may not read: never delivered under this name
 //! ```
 //!
 //! Each file is a log like the logs of segments (`log`).
@@ -136,7 +137,7 @@ pub struct SpillContents {
     pub cut: u64,
     /// Files that could not be read and are retried.
     pub failed: u64,
-    /// Foreign files with names of spill files, renamed.
+    /// Files that are foreign, or that this daemon may not read, renamed.
     pub quarantined: u64,
 }
 
@@ -208,12 +209,13 @@ impl DiskQueue {
             let (Some(stem), Some(ending)) = (stem, ending) else {
                 continue;
             };
-            let name = FileName::parse(stem);
+            let aside = stem.rsplit_once('.').filter(|_| ending.starts_with(ASIDE));
+            let name = FileName::parse(aside.map_or(stem, |(stem, _)| stem));
 
             // New files do not reuse the number of a damaged one, which would overwrite it if they
-            // are damaged as well.
-            if ending == DAMAGED {
-                let behind = name.map_or(0, |name| name.number + 1);
+            // are damaged as well, nor of one set aside, which may get its name back.
+            if ending == DAMAGED || aside.is_some() {
+                let behind = name.map_or(0, |name| name.number + FILE_STEP);
                 queue.next_file = queue.next_file.max(behind);
             }
 
@@ -223,11 +225,15 @@ impl DiskQueue {
             }
 
             let Some(name) = name else {
-                queue.quarantine(&path, "not a name of a spill file", &mut found)?;
+                queue.quarantine(&path, "not a name of a spill file", false, &mut found)?;
                 continue;
             };
             match queue.examine(name, &path) {
-                Ok(Scan::Foreign(why)) => queue.quarantine(&path, &why, &mut found)?,
+                Ok(Scan::Foreign(why)) => queue.quarantine(&path, &why, false, &mut found)?,
+                Ok(Scan::Unread(why)) => {
+                    queue.next_file = queue.next_file.max(name.number + FILE_STEP);
+                    queue.quarantine(&path, &why, true, &mut found)?;
+                }
                 scan => scanned.push((name, read, scan)),
             }
         }
@@ -252,49 +258,59 @@ impl DiskQueue {
                 return Ok(Scan::Foreign("it is not a file".to_owned()));
             }
             Ok(_) => {}
-            Err(error) => return Ok(Scan::Foreign(error.to_string())),
+            Err(error) => return Ok(Scan::Unread(error.to_string())),
         }
 
         match scan(&*self.fs, path, id(self.store_id, name.first), false) {
             // Unlike another error, this does not pass by itself.
             Err(StoreError::Io { why, .. }) if why.kind() == io::ErrorKind::PermissionDenied => {
-                Ok(Scan::Foreign(why.to_string()))
+                let why = format!("{why}: give the daemon's user access to the file");
+                Ok(Scan::Unread(why))
             }
             scan => scan,
         }
     }
 
-    /// Renames a foreign file, which is then neither in the way nor lost.
+    /// Renames a file that is foreign or cannot be read, which is then neither in the way nor lost.
     fn quarantine(
         &self,
         path: &Path,
         why: &str,
+        is_own: bool,
         found: &mut SpillContents,
     ) -> Result<(), StoreError> {
         // A new name, because an earlier file must not be overwritten.
         let mut names = (0_u32..).map(|n| {
             let mut name = path.as_os_str().to_owned();
             name.push(if n == 0 {
-                ".aside".to_owned()
+                format!(".{ASIDE}")
             } else {
-                format!(".aside-{n}")
+                format!(".{ASIDE}-{n}")
             });
             PathBuf::from(name)
         });
 
         let aside = names
             .find(|name| !name.exists())
-            .unwrap_or_else(|| path.with_extension("aside"));
+            .unwrap_or_else(|| path.with_extension(ASIDE));
         self.fs
             .rename(path, &aside)
             .map_err(io_at("rename", path))?;
 
         found.quarantined += 1;
 
-        tracing::error!(
-            path = %path.display(), aside = %aside.display(), why,
-            "foreign file in the spill renamed, its contents are not delivered: inspect and delete it"
-        );
+        let (path, aside) = (path.display(), aside.display());
+        if is_own {
+            tracing::error!(
+                %path, %aside, why,
+                "cannot read a spill file, set aside, its events are not delivered: correct the cause, rename it to `path`, and restart the daemon"
+            );
+        } else {
+            tracing::error!(
+                %path, %aside, why,
+                "not a spill file of this store, set aside and not delivered: delete it if nobody needs it"
+            );
+        }
         Ok(())
     }
 
@@ -315,7 +331,7 @@ impl DiskQueue {
                 return self.fs.remove_file(&path).map_err(io_at("remove", &path));
             }
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later: check the disk and the permissions of the file");
+                tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later: check the disk for errors");
                 found.failed += 1;
 
                 // It keeps its place in the queue, because the order must hold once it can be read.
@@ -333,7 +349,7 @@ impl DiskQueue {
         // A daemon killed during a write leaves a torn end, which is not damage. It wrote only to
         // the newest file, and to none in delivery.
         if let Some(bytes) = scan.torn.filter(|_| newest && !read) {
-            tracing::warn!(path = %path.display(), offset = scan.end, bytes, "truncating the torn end of a spill file");
+            tracing::warn!(path = %path.display(), offset = scan.end, bytes, "incomplete last write of a spill file removed, its events are lost: see `saltcellar events list --tag 'saltcellar/gap/*'`");
             self.fs
                 .open_to_write(&path)
                 .and_then(|file| file.set_len(scan.end))
@@ -564,12 +580,12 @@ impl DiskQueue {
                 return Err(error);
             }
             Err(error) => error.to_string(),
-            Ok(Scan::Foreign(why)) => why,
+            Ok(Scan::Foreign(why) | Scan::Unread(why)) => why,
             Ok(Scan::Blank) => "its content is gone".to_owned(),
         };
 
         let path = self.path(name, true);
-        tracing::error!(path = %path.display(), error, "unreadable spill file skipped, its events are lost: check the disk");
+        tracing::error!(path = %path.display(), error, "unreadable spill file skipped, its events are lost: check the disk for errors");
         self.progress.skip();
         self.finish_file(at, true);
         Ok(())
@@ -641,7 +657,7 @@ impl DiskQueue {
 
             if let Err(error) = done {
                 // It is redelivered at the next start, and recognised as stored.
-                tracing::warn!(path = %path.display(), %error, "cannot remove a delivered spill file, its events are redelivered after a restart");
+                tracing::warn!(path = %path.display(), %error, "cannot remove a delivered spill file, its events are redelivered after a restart: check the disk for errors and the permissions of the directory");
             }
         }
     }
@@ -670,6 +686,8 @@ pub(super) const WAITING: &str = "spill";
 /// The ending of a file in delivery.
 pub(super) const READ: &str = "read";
 const DAMAGED: &str = "damaged";
+/// The ending of a file set aside, behind its former ending; a number may follow.
+const ASIDE: &str = "aside";
 
 /// The path of a file whose name shows its first event: the number.
 pub(super) fn first_of(path: &Path) -> Option<u64> {

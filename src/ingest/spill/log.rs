@@ -125,6 +125,8 @@ pub(super) enum Scan {
     Blank,
     /// Another file, and why.
     Foreign(String),
+    /// A spill file that this daemon cannot read, and why.
+    Unread(String),
     /// A spill file.
     Log(Box<FileScan>),
 }
@@ -160,7 +162,14 @@ pub(super) fn scan(
     let size = log.size()?;
 
     let header = match log.header() {
-        Err(error @ StoreError::Version { .. }) => return Ok(Scan::Foreign(error.to_string())),
+        // Its own words are about a state directory.
+        Err(StoreError::Version {
+            found, expected, ..
+        }) => {
+            return Ok(Scan::Unread(format!(
+                "it has format {found}, this release reads format {expected}: let the release that wrote it deliver its events"
+            )));
+        }
         header => header?,
     };
     if let Some(what) = header

@@ -316,7 +316,7 @@ impl SpillWriter {
         if self.shared.losses.is_due((), self.shared.clock.monotonic()) {
             tracing::error!(
                 bus = %self.shared.bus().display(), events,
-                "neither the store nor the spill accepts bus events, events are lost: check the disk for errors and free space"
+                "neither the store nor the spill accepts bus events, events are lost: check the disk for errors and free space, and whether `ingest.spill_bytes_max` is too low"
             );
         }
     }

@@ -79,7 +79,9 @@ fn frames(path: &Path) -> Vec<BlockMeta> {
     let id = super::log::id(STORE, super::file::first_of(path).unwrap());
     match super::log::scan(&Disk, path, id, false).unwrap() {
         Scan::Log(scan) => scan.blocks.into(),
-        Scan::Blank | Scan::Foreign(_) => panic!("{} is no spill file", path.display()),
+        Scan::Blank | Scan::Foreign(_) | Scan::Unread(_) => {
+            panic!("{} is no spill file", path.display())
+        }
     }
 }
 
@@ -933,6 +935,78 @@ fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.quarantined), (3, 0));
     assert_eq!(only_tags(&drained(&mut queue)), tags(1..4));
+}
+
+#[test]
+fn a_file_that_may_not_be_read_is_set_aside_and_is_delivered_under_its_name_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let spill = dir.path().join("bus");
+    let (mut queue, _) = open(&spill);
+    queue.append(&event(1, 10), 1).unwrap();
+    drop(queue);
+    let own = files(&spill).remove(0);
+    let aside = own.with_extension("spill.aside");
+
+    let logged = |plan: Plan| {
+        let path = dir.path().join("log");
+        let log = tracing_subscriber::fmt().with_writer(std::fs::File::create(&path).unwrap());
+        let fs = Arc::new(Faults::over(Arc::new(Disk), Arc::new(plan)));
+        let opened = || DiskQueue::open(fs, &spill, STORE).unwrap();
+        let (queue, found) = tracing::subscriber::with_default(log.finish(), opened);
+        (queue, found, std::fs::read_to_string(path).unwrap())
+    };
+
+    // Of another user: nobody may be told to delete its events.
+    let plan = Plan::default();
+    plan.add(Fault::lasting(Act::Read, Errno::ACCESS));
+    let (mut queue, found, log) = logged(plan);
+    assert_eq!((found.events, found.quarantined), (0, 1));
+    assert!(
+        log.contains("cannot read a spill file, set aside")
+            && log.contains("give the daemon's user access to the file")
+            && !log.contains("delete"),
+        "{log}"
+    );
+    queue.append(&event(2, 10), 2).unwrap();
+    drop(queue);
+    let (mut queue, found) = open(&spill);
+    assert_eq!((found.events, found.quarantined), (1, 0));
+    assert_eq!(only_tags(&drained(&mut queue)), tags(2..3));
+    queue.append(&event(3, 10), 3).unwrap();
+    drop(queue);
+
+    // Its number was not reused.
+    std::fs::rename(&aside, &own).unwrap();
+    let (mut queue, found) = open(&spill);
+    assert_eq!((found.events, found.quarantined), (2, 0));
+    assert_eq!(only_tags(&drained(&mut queue)), ["test/1", "test/3"]);
+    drop(queue);
+
+    // Of another release.
+    let (mut queue, _) = open(&spill);
+    queue.append(&event(4, 10), 4).unwrap();
+    drop(queue);
+    let path = files(&spill).remove(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] ^= 1;
+    let crc = crc32fast::hash(&bytes[..76]);
+    bytes[76..80].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let (_, found, log) = logged(Plan::default());
+    assert_eq!((found.events, found.quarantined), (0, 1));
+    assert!(
+        log.contains("cannot read a spill file, set aside") && log.contains("it has format"),
+        "{log}"
+    );
+
+    // Of somebody else.
+    std::fs::write(spill.join("0000000003-1.spill"), b"notes of a user").unwrap();
+    let (_, found, log) = logged(Plan::default());
+    assert_eq!(found.quarantined, 1);
+    assert!(
+        log.contains("not a spill file of this store") && log.contains("delete it"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(crate) fn faults(path: &Path, store_id: u64) -> Vec<Fault> {
             return Vec::new();
         }
         Err(why) => return vec![Fault::of_file(why.to_string())],
-        Ok(Scan::Foreign(why)) => return vec![Fault::of_file(why)],
+        Ok(Scan::Foreign(why) | Scan::Unread(why)) => return vec![Fault::of_file(why)],
         // Files of a spill are not synced: a power loss can leave zero bytes.
         Ok(Scan::Blank) => {
             let what = "no event can be read: zero bytes, or an incomplete header";
