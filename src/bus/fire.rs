@@ -40,7 +40,7 @@ pub enum FireError {
     #[error("the tag is not accepted: expected {TAG_EXPECTED}")]
     BadTag,
     /// The event is larger than Salt's buses take.
-    #[error("the event has {len} bytes, the limit is {max}")]
+    #[error("the event has {len} bytes, the limit is {max}: shorten its data")]
     TooLarge {
         /// Bytes of its data.
         len: usize,
@@ -64,11 +64,11 @@ pub enum FireError {
         known: String,
     },
     /// Salt's socket is unreachable or does not accept data; retry later.
-    #[error("Salt does not accept events at {}: {why}; is salt-master running? `saltcellar doctor` checks it", path.display())]
+    #[error("Salt does not accept events at {}: {why}", path.display())]
     Unreachable {
         /// The path of the socket.
         path: PathBuf,
-        /// The reason.
+        /// The reason, and what to do.
         why: String,
     },
     /// The master does not accept connections or data in time; retry later.
@@ -246,7 +246,9 @@ impl Firer {
 
         // Without a counterpart the event would go to the publisher's socket.
         if path == bus.path {
-            let why = format!("the socket name {name} has no counterpart for incoming events");
+            let why = format!(
+                "the socket name {name} has no counterpart for incoming events: set `bus` to the `sock_dir` of a master or minion"
+            );
             return Err(FireError::Unreachable { path, why });
         }
 
@@ -341,12 +343,11 @@ fn unreachable(path: &Path, why: &std::io::Error) -> FireError {
     }
 
     let why = match why.kind() {
-        ErrorKind::NotFound => "the socket does not exist; is the master running?".to_owned(),
-        ErrorKind::ConnectionRefused => {
-            "the socket has no listener; is the master running?".to_owned()
-        }
+        ErrorKind::NotFound => "the socket does not exist".to_owned(),
+        ErrorKind::ConnectionRefused => "the socket has no listener".to_owned(),
         _ => why.to_string(),
     };
+    let why = format!("{why}; is salt-master running? `saltcellar doctor` checks it");
     FireError::Unreachable { path, why }
 }
 
@@ -410,7 +411,8 @@ fn probe(target: &Target, clock: &Clock, patience: &Patience<'_>) -> Result<Fram
         pause *= 2;
     }
 
-    let why = "fired events do not appear on the bus; check the master".to_owned();
+    let why = "fired events do not appear on the bus; see the log of salt-master, and restart it"
+        .to_owned();
     Err(FireError::Unreachable {
         path: target.path.clone(),
         why,

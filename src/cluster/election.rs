@@ -205,8 +205,10 @@ impl Election {
         let runtime = match runtime {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::error!(%error, "cannot start the election, this reactor stays on standby: restart the daemon");
-                self.known.lock().problem = format!("cannot start the election: {error}");
+                tracing::error!(%error, "cannot start the election, this reactor stays on standby: raise LimitNOFILE of the unit, then restart the daemon");
+                self.known.lock().problem = format!(
+                    "cannot start the election: {error}; raise LimitNOFILE of the unit, then restart the daemon"
+                );
                 return;
             }
         };

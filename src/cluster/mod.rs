@@ -95,7 +95,7 @@ impl Cluster {
 /// A random number, 16 hexadecimal digits.
 pub(crate) fn random_name() -> Result<String, StoreError> {
     let mut bytes = [0; 8];
-    let no_random = |_| StoreError::Failed("the kernel provides no random bytes".to_owned());
+    let no_random = |_| StoreError::Refused("the kernel provides no random bytes".to_owned());
     SystemRandom::new().fill(&mut bytes).map_err(no_random)?;
     Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
 }

@@ -53,7 +53,7 @@ impl History {
 
         let numbering = OwnNumbering::of(store)
             .context("read the state of the shared history, run `saltcellar store verify`")?;
-        let instance = random_name().context("name this process")?;
+        let instance = random_name().context("start the shared history")?;
 
         let ReactorConfig {
             election,

@@ -247,7 +247,7 @@ impl Daemon {
 
         // The lock of the store is held from here on, so no other daemon uses these files.
         permissions::restrict(&config.state_dir, config.umask())
-            .context("restrict the state directory")?;
+            .context("restrict the permissions of the state directory")?;
 
         let (store, intake) = (opened.store, opened.intake);
         let (appender, committer) = (opened.appender, opened.committer);
@@ -654,7 +654,8 @@ fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtim
         .enable_all();
 
     let runtime = builder.build();
-    runtime.with_context(|| format!("start the threads {name}, {}", threads::TOO_FEW_TASKS))
+    // A thread that cannot be started is a panic of tokio. What fails here is its event queue.
+    runtime.with_context(|| format!("start the runtime {name}, raise LimitNOFILE of the unit"))
 }
 
 /// The thresholds of free space of the state directory.

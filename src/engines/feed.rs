@@ -145,7 +145,7 @@ impl Feed {
         let own = all
             .into_iter()
             .find(|status| status.record.name == self.name);
-        let own = own.ok_or_else(|| FeedError(format!("consumer {:?} was deleted", self.name)))?;
+        let own = own.ok_or_else(|| FeedError(format!("consumer {:?} was deleted; run `systemctl restart saltcellar`, which creates it again", self.name)))?;
 
         Ok(Progress {
             cursor: own.record.cursor,

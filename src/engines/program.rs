@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
 use crate::base::limits::{SINK_EXEC_STOP, SINK_REASON_BYTES_MAX};
+use crate::base::threads;
 use crate::client::secret::Revealed;
 use crate::config::Invalid;
 use crate::config::Text;
@@ -78,9 +79,15 @@ pub(super) fn start(
         );
     }
 
-    command
-        .spawn()
-        .map_err(|why| format!("cannot start {program}: {why}"))
+    command.spawn().map_err(|why| {
+        let remedy = match why.kind() {
+            io::ErrorKind::NotFound => "correct `command`, or install the program",
+            io::ErrorKind::PermissionDenied => "let the daemon's user execute it",
+            io::ErrorKind::WouldBlock => threads::TOO_FEW_TASKS,
+            _ => return format!("cannot start {program}: {why}"),
+        };
+        format!("cannot start {program}: {why}; {remedy}")
+    })
 }
 
 /// Waits up to [`SINK_EXEC_STOP`] for the end of a program while `is_patient`, then kills its
@@ -107,10 +114,7 @@ pub(super) fn signal(child: &Child, signal: Signal) {
 
 /// Starts a thread that ends with a pipe of the program.
 pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
-        .map(drop)
+    threads::spawn(name, work).map(drop)
 }
 
 /// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer lines are divided. Ends with

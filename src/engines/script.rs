@@ -413,7 +413,7 @@ impl Script {
                         script = name,
                         reason,
                         ?pause,
-                        "script failed, restarting it: its messages above show the cause"
+                        "script failed, restarting it: the reason and its messages above show the cause"
                     );
                     pause
                 }
@@ -481,7 +481,6 @@ impl Script {
     ) -> Result<bool, String> {
         let (sender, lines) = bounded(SCRIPT_LINES_WAITING);
 
-        let cannot = |why: std::io::Error| format!("cannot start a thread for a program: {why}");
         // The threads end with the pipes, which the end of the process group closes.
         if let Some(from) = child.stdout.take() {
             let work = move || {
@@ -492,7 +491,7 @@ impl Script {
                     }
                 }
             };
-            spawn("sc-script-out", work).map_err(cannot)?;
+            spawn("sc-script-out", work).map_err(|why| why.to_string())?;
         }
 
         if let Some(from) = child.stderr.take() {
@@ -504,7 +503,7 @@ impl Script {
                     true
                 });
             };
-            spawn("sc-script-err", work).map_err(cannot)?;
+            spawn("sc-script-err", work).map_err(|why| why.to_string())?;
         }
 
         loop {
@@ -565,7 +564,7 @@ impl Script {
                     // An unreachable bus is logged once per event.
                     if !std::mem::replace(&mut is_logged, true) {
                         let script = self.settings.name.as_str();
-                        tracing::warn!(script, %error, "cannot fire an event of a script, retrying: is salt-master running? `saltcellar doctor` checks it");
+                        tracing::warn!(script, %error, "cannot fire an event of a script, retrying");
                     }
                     if self.is_stopped_within(backoff.next()) {
                         return false;

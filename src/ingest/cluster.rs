@@ -175,8 +175,10 @@ impl Inbox {
         {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::error!(%error, "cannot start reading the histories of other masters: restart the daemon");
-                let why = format!("cannot start the inbox: {error}");
+                tracing::error!(%error, "cannot start reading the histories of other masters: raise LimitNOFILE of the unit, then restart the daemon");
+                let why = format!(
+                    "cannot start the inbox: {error}; raise LimitNOFILE of the unit, then restart the daemon"
+                );
                 return self.parts.peers.receives(Some(why));
             }
         };

@@ -28,7 +28,7 @@ use std::time::Duration;
 use self::master_keys::{Cleaned, MasterKeys};
 use self::redact::{Redacted, Redactor};
 use crate::base::clock::{Clock, Micros, digits};
-use crate::base::limits::{SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
+use crate::base::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::log_once::LogOnce;
 use crate::base::metrics::Metrics;
 use crate::base::named::named;
@@ -71,7 +71,7 @@ pub(crate) enum RejectReason {
     #[error("a tag of {0} bytes exceeds the limit of {TAG_BYTES_MAX}: shorten the tag")]
     TagTooLong(usize),
     /// Tag and data together exceed `store.entry_bytes_max`.
-    #[error("an event of {len} bytes exceeds the limit of {max}: raise store.entry_bytes_max")]
+    #[error("an event of {len} bytes exceeds the limit of {max}: send less{}", or_raise(*len))]
     TooLarge {
         /// Size of the event in bytes.
         len: usize,
@@ -188,7 +188,7 @@ impl Policy {
                 source = source.name(),
                 bytes = message.len(),
                 reason = %RejectReason::NoTag,
-                "event rejected and not stored: correct the sender, or raise `store.entry_bytes_max`"
+                "event rejected and not stored: correct the sender"
             );
         });
         Err(RejectReason::NoTag)
@@ -225,7 +225,7 @@ impl Policy {
         let max = self.entry_bytes_max;
         let reason = RejectReason::TooLarge { len, max };
         self.log("too large", || {
-            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender, or raise `store.entry_bytes_max`");
+            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected, it is too large and not stored");
         });
         reason
     }
@@ -241,8 +241,8 @@ impl Policy {
         self.metrics.returns_without_value.add(1);
         self.log("return without value", || {
             tracing::warn!(
-                source = source.name(), tag = %shown(tag), bytes = len, max = self.entry_bytes_max,
-                "return too large to be parsed, stored without value and exit code: raise `store.entry_bytes_max`"
+                source = source.name(), tag = %shown(tag), bytes = len, max = ENTRY_BYTES_MAX,
+                "return too large to be parsed, stored without value and exit code: return less from the function"
             );
         });
         Some(body)
@@ -272,14 +272,17 @@ impl Policy {
         // Counted only now, because a rule may drop it.
         let accepted = self.pass_instead(entry, body)?;
         self.metrics.returns_without_value.add(1);
+        let reason = RejectReason::TooLarge {
+            len: entry.raw_len(),
+            max: self.entry_bytes_max,
+        };
         self.log("return without value", || {
             tracing::warn!(
                 source = entry.source.name(),
                 jid = entry.jid,
                 minion = entry.minion,
-                bytes = entry.raw_len(),
-                max = self.entry_bytes_max,
-                "return too large, stored without its value: raise `store.entry_bytes_max`"
+                %reason,
+                "return too large, stored without its value"
             );
         });
         Some(accepted)
@@ -351,7 +354,7 @@ impl Policy {
         self.metrics.events_dropped_tag_too_long.add(1);
         let reason = RejectReason::TagTooLong(tag.len());
         self.log("tag too long", || {
-            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender, or raise `store.entry_bytes_max`");
+            tracing::warn!(source = source.name(), tag = %shown(tag), %reason, "event rejected and not stored: correct the sender");
         });
         Err(reason)
     }
@@ -630,6 +633,15 @@ fn noon(stamp: &[u8]) -> Option<Micros> {
     let noon = noon();
     LAST.set((date, noon));
     noon
+}
+
+/// The second remedy for an entry of `len` bytes, if there is one: a limit within which it fits.
+fn or_raise(len: usize) -> &'static str {
+    if len <= ENTRY_BYTES_MAX {
+        ", or raise store.entry_bytes_max"
+    } else {
+        ""
+    }
 }
 
 /// A tag for a log line, shortened.

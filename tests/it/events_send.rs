@@ -237,7 +237,7 @@ fn events_that_cannot_be_fired_are_rejected_with_the_reason() {
         );
     };
     check(&alone, &["t"], 1, "no bus is configured");
-    check(&cellar, &["t"], 75, "is the master running?");
+    check(&cellar, &["t"], 75, "is salt-master running?");
     check(
         &cellar,
         &["t", "--bus", "/elsewhere"],

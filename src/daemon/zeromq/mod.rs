@@ -65,7 +65,7 @@ pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Re
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("start a runtime")
+        .context("start a runtime, raise LimitNOFILE of the unit")
         .context(operation)?;
 
     match kind {
@@ -224,7 +224,7 @@ impl ZmqSocket {
         if let Some(thread) = threads::join_until(self.thread, until) {
             tracing::warn!(
                 kind = self.status.kind.name(),
-                "ZeroMQ process does not stop, killing it"
+                "ZeroMQ process does not stop, killing it: what it has not passed on is lost"
             );
             signal(&self.process, Signal::KILL);
             threads::join(thread);
@@ -270,7 +270,7 @@ impl ChildProcess {
             match ended {
                 Ok(status) if self.stopped.try_recv().is_ok() => {
                     if !status.success() {
-                        tracing::warn!(socket, %status, "ZeroMQ process failed while stopping");
+                        tracing::warn!(socket, %status, "ZeroMQ process failed while stopping, what it has not passed on is lost: its messages above show the cause");
                     }
                     return;
                 }
@@ -278,7 +278,7 @@ impl ChildProcess {
                     tracing::warn!(socket, %status, ?pause, "ZeroMQ process ended, restarting it: its messages above show the cause");
                 }
                 Err(error) => {
-                    tracing::error!(socket, %error, ?pause, "cannot start the ZeroMQ process, retrying: check the executable and the limits of the unit");
+                    tracing::error!(socket, %error, ?pause, "cannot start the ZeroMQ process, retrying: restart the daemon if its executable was replaced, otherwise raise TasksMax and LimitNOFILE of the unit");
                 }
             }
 

@@ -21,6 +21,7 @@ use crate::api::call as calls;
 use crate::api::call::events::{End, EventRow, FollowArgs};
 use crate::api::client::Client;
 use crate::base::limits::{ZMQ_BATCH_EVENTS, ZMQ_FLUSH_TIMEOUT, ZMQ_POLL, ZMQ_QUIET};
+use crate::base::threads::TOO_FEW_TASKS;
 
 /// The task that accepts connections, which never ends.
 const TASKS_OF_THE_LISTENER: usize = 1;
@@ -41,7 +42,7 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     let follower = std::thread::Builder::new()
         .name("sc-zmq-follow".to_owned())
         .spawn(move || follow(client, &to, &stop))
-        .context("start a thread")?;
+        .with_context(|| format!("start a thread, {TOO_FEW_TASKS}"))?;
 
     loop {
         let batch: Option<Vec<ZmqMessage>> = tokio::select! {

@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,6 +41,7 @@ use super::transport::{self, DeliverError, Item, Transcript};
 use crate::base::clock::Clock;
 use crate::base::file_fault::FileFault;
 use crate::base::limits::SINK_STOP_TIMEOUT;
+use crate::base::threads;
 use crate::engines::supervised::{Engine, Supervised};
 use crate::policy::redact::Redactor;
 use crate::store::Store;
@@ -67,7 +68,7 @@ pub(crate) enum SinkError {
     )]
     Own(String),
     #[error(
-        "the sink could not start: {0}; correct its settings and run `systemctl reload saltcellar`"
+        "the sink could not start: {0}; correct the cause and run `systemctl reload saltcellar`"
     )]
     NotStarted(String),
     #[error(transparent)]
@@ -179,7 +180,7 @@ impl Engines {
                 tracing::error!(
                     sink = settings.name,
                     error,
-                    "sink not started: correct its settings and run `systemctl reload saltcellar`"
+                    "sink not started, it delivers nothing: correct the cause and run `systemctl reload saltcellar`"
                 );
                 let state = SinkState::new(false);
                 state.failed(self.deps.clock.now(), &error);
@@ -538,5 +539,5 @@ fn spawn(sink: Sink) -> io::Result<JoinHandle<()>> {
             state.set_phase(Phase::Failed);
         }
     };
-    thread::Builder::new().name(thread_name).spawn(work)
+    threads::spawn(&thread_name, work)
 }

@@ -14,6 +14,7 @@ use super::reader::{Ahead, Encoded, Reader};
 use super::state::{Interrupt, Phase};
 use crate::base::backoff::Backoff;
 use crate::base::limits::SINK_IDLE;
+use crate::base::threads::TOO_FEW_TASKS;
 use crate::engines::feed::FeedError;
 use crate::engines::transport::Transport;
 
@@ -123,7 +124,7 @@ impl Sink {
         // Only the first failure is logged; the status shows the others. By the pauses and not by
         // the state: a delivery may succeed between two failed acknowledgements.
         if backoff.is_reset() {
-            tracing::warn!(sink = settings.name, %error, "cannot read events for a sink, retrying: run `saltcellar store verify`");
+            tracing::warn!(sink = settings.name, %error, "cannot read or acknowledge events for a sink, retrying: check the disk, unless the error names another cause");
         }
 
         state.wait(clock, backoff.next(), moves)
@@ -204,7 +205,8 @@ fn deliver(
             Ok(thread) => joined(thread),
             Err(error) => {
                 tracing::error!(sink = context.settings.name, %error, "cannot start a thread, retrying the delivery: raise TasksMax of the unit");
-                context.state.failed(context.clock.now(), &error.to_string());
+                let why = format!("cannot start a thread, {TOO_FEW_TASKS}: {error}");
+                context.state.failed(context.clock.now(), &why);
                 context.state.wait(&context.clock, SINK_IDLE, moves)?;
                 // Nothing is acknowledged, so all is fetched again.
                 Err(Interrupt::Moved)

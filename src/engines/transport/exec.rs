@@ -225,7 +225,7 @@ impl Program {
             .into_iter()
             .flatten()
             .collect::<io::Result<()>>()
-            .map_err(|why| format!("cannot start a thread for a program: {why}"))?;
+            .map_err(|why| why.to_string())?;
         Ok(started)
     }
 

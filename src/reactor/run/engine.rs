@@ -17,7 +17,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use salt_sls::Glob;
@@ -296,17 +296,17 @@ impl Reactor {
             threads: Vec::new(),
         };
 
-        reactor.spawn("sc-react".to_owned(), move || follower.run(live))?;
+        reactor.spawn("sc-react", move || follower.run(live))?;
 
         for n in 0..REACTOR_WORKERS {
             let (worker, drain) = (worker.clone(), drain.clone());
-            reactor.spawn(format!("sc-react-{n}"), move || worker.run(&drain))?;
+            reactor.spawn(&format!("sc-react-{n}"), move || worker.run(&drain))?;
         }
 
         if let Some(election) = election {
             let (control, drain) = (reactor.handle.control.clone(), drain.clone());
             // A thread for itself, because connecting to the master can take long.
-            reactor.spawn("sc-react-fit".to_owned(), move || {
+            reactor.spawn("sc-react-fit", move || {
                 loop {
                     election.set_unfit(control.unfit());
                     if drain.wait(ELECTION_RENEWAL) {
@@ -316,7 +316,7 @@ impl Reactor {
             })?;
         }
 
-        reactor.spawn("sc-react-keep".to_owned(), move || {
+        reactor.spawn("sc-react-keep", move || {
             let mut last_mode = Instant::now();
             while !drain.wait(REACTOR_CHECKPOINT_INTERVAL) {
                 // Nothing else triggers these: they repeat what failed, and end what got no result in time.
@@ -337,13 +337,12 @@ impl Reactor {
 
     fn spawn(
         &mut self,
-        name: String,
+        name: &str,
         work: impl FnOnce() + Send + 'static,
     ) -> Result<(), StoreError> {
-        let thread = Builder::new().name(name).spawn(work);
-        self.threads.push(thread.map_err(|why| {
-            StoreError::Failed(format!("cannot start a thread of the reactor: {why}"))
-        })?);
+        let thread = threads::spawn(name, work);
+        self.threads
+            .push(thread.map_err(|why| StoreError::Refused(why.to_string()))?);
         Ok(())
     }
 

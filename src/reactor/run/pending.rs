@@ -137,10 +137,7 @@ impl Pending {
         }
 
         if away {
-            tracing::warn!(
-                why,
-                "master unreachable, reactions wait: is salt-master running? `saltcellar doctor` checks it"
-            );
+            tracing::warn!(why, "master unreachable, reactions wait until it responds");
         } else {
             tracing::info!("master reachable, reactions continue");
             self.wake_all();

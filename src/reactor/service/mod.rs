@@ -6,7 +6,7 @@ mod executor;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, RwLock};
 use salt_sls::Map;
@@ -21,6 +21,7 @@ use crate::base::clock::Clock;
 use crate::base::limits::REACTOR_RELOAD;
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
+use crate::base::threads;
 use crate::bus::fire::Firer;
 use crate::cluster::election::Election;
 use crate::config::salt_master::{Role, SaltMaster, WatchedFiles, same_file};
@@ -168,10 +169,7 @@ impl ReactorService {
         // The reloader has a separate stop signal, because it stops before the reactor.
         let (follower, stops) = (reloader.clone(), drain.clone());
         let work = move || follower.follow(&stops);
-        let follower = Builder::new()
-            .name("sc-react-conf".to_owned())
-            .spawn(work)
-            .map_err(ServiceError::Reloader)?;
+        let follower = threads::spawn("sc-react-conf", work).map_err(ServiceError::Reloader)?;
 
         Ok(Some(Self {
             reactor,

@@ -89,7 +89,7 @@ impl Calls {
                 tracing::error!(
                     tag,
                     why,
-                    "cannot fire the response of the reactor onto the bus, salt-run times out: is salt-master running? `saltcellar doctor` checks it"
+                    "cannot fire the response of the reactor onto the bus, salt-run times out"
                 );
                 plan.fail(format!("cannot fire {tag}: {why}"));
             }
@@ -343,7 +343,7 @@ impl Calls {
             Consequence::Wait => TryResult::Pause(now.after(REACTOR_MASTER_RETRY)),
             Consequence::Retry => {
                 let pause = task.options.pause(progress.tries);
-                tracing::warn!(error = why, event, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying: is salt-master running? `saltcellar doctor` checks it");
+                tracing::warn!(error = why, event, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying");
                 TryResult::Pause(now.after(pause))
             }
             Consequence::Settle => {
