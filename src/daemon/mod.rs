@@ -468,7 +468,7 @@ impl Daemon {
                     // Off this thread, which must continue to feed the watchdog.
                     let work = move || reload::reload(&parts);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
-                        tracing::error!(%error, "reload failed, the previous configuration stays in use: run `saltcellar config check`");
+                        tracing::error!(%error, "reload panicked, a part of it may be in effect: restart the daemon and report the backtrace above");
                     }
                     watchdog::ready(started_with);
                 }

@@ -305,7 +305,7 @@ impl Policy {
         self.log("mended", || {
             tracing::warn!(
                 source = entry.source.name(), tag = %shown(entry.tag), jid = entry.jid, minion = entry.minion, %why,
-                "return stored without the parts that Salt's codec cannot read"
+                "return stored without the parts that Salt's codec cannot read: correct what the function returns"
             );
         });
         Some(accepted)
@@ -463,7 +463,7 @@ impl Policy {
         self.log("unparsed", || {
             tracing::warn!(
                 source = entry.source.name(), tag = %shown(entry.tag),
-                "data is not msgpack and cannot be searched for values to redact, replaced as a whole"
+                "data is not msgpack and cannot be searched for values to redact, replaced as a whole: correct the sender"
             );
         });
     }

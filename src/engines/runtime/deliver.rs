@@ -15,6 +15,7 @@ use super::shared::Shared;
 use super::state::{Interrupt, SinkState};
 use crate::base::backoff::Backoff;
 use crate::base::clock::Clock;
+use crate::cluster::OUTBOX;
 use crate::engines::event::Event;
 use crate::engines::settings::{SinkOrder, SinkSettings};
 use crate::engines::transport::{DeliverError, Item, Rejected, RequestLimits, Transport};
@@ -213,7 +214,15 @@ impl DeliverContext {
         // At least as long as the destination requests.
         let pause = backoff.next().max(after.unwrap_or_default());
         // Only the first failure after a success is logged; the status shows the others.
-        if self.state.failed(self.clock.now(), reason) {
+        let is_first = self.state.failed(self.clock.now(), reason);
+        if is_first && self.settings.name == OUTBOX {
+            // The daemon's own sink cannot be tested.
+            tracing::warn!(
+                error = reason,
+                ?pause,
+                "cannot publish to the shared history, retrying: `saltcellar doctor` checks NATS"
+            );
+        } else if is_first {
             tracing::warn!(
                 sink = self.settings.name,
                 error = reason,

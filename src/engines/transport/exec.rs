@@ -168,8 +168,9 @@ impl Transport for ExecTransport {
     fn check(&mut self) -> Result<String, String> {
         let path = PathBuf::from(self.settings.describe());
         let place = path.display();
-        rustix::fs::access(&path, rustix::fs::Access::EXEC_OK)
-            .map_err(|why| format!("{place} is not executable: {why}"))?;
+        rustix::fs::access(&path, rustix::fs::Access::EXEC_OK).map_err(|why| {
+            format!("{place} is not executable: {why}; correct `command`, or run `chmod +x` on it")
+        })?;
         Ok(format!("{place} is executable"))
     }
 
@@ -245,7 +246,7 @@ impl Program {
         input
             // The limit holds for a program that reads nothing: its pipe is full.
             .send_timeout(lines, timeout)
-            .map_err(|_| "the program does not read its input")?;
+            .map_err(|_| "the program does not read its input; raise `timeout`, or correct it")?;
 
         let mut rejected = Vec::new();
         for index in 0..count {
@@ -255,7 +256,7 @@ impl Program {
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = timeout.as_secs();
                     return Err(format!(
-                        "no acknowledgement of line {} within {seconds} s",
+                        "no acknowledgement of line {} within {seconds} s; raise `timeout`, or correct the program",
                         index + 1
                     ));
                 }
@@ -307,7 +308,9 @@ impl Program {
     /// acknowledgement.
     fn expect_silence(&self) -> Result<(), String> {
         match self.output.try_recv() {
-            Ok(line) => Err(format!("the program answered {line:?} without an item")),
+            Ok(line) => Err(format!(
+                "the program answered {line:?} without an item; it must write one line for each item"
+            )),
             Err(_) => Ok(()),
         }
     }
@@ -412,7 +415,10 @@ mod tests {
             "{endless}"
         );
         let silent = error(&mut *script("sleep 1000", ", timeout: 1s"));
-        assert_eq!(silent, "no acknowledgement of line 1 within 1 s");
+        assert!(
+            silent.starts_with("no acknowledgement of line 1 within 1 s"),
+            "{silent}"
+        );
         let mut missing = script(":", "");
         let found = error(&mut *missing);
         assert!(found.starts_with("the program has ended"), "{found}");

@@ -253,7 +253,9 @@ async fn publish(
             Ok(acknowledgement) => waiting.push(acknowledgement),
             // The item is too large for the server, now and later. The others are not held up.
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                let reason = shortened(&format!("{} bytes: {error}", item.bytes.len()));
+                let bytes = item.bytes.len();
+                let reason = format!("{bytes} bytes: {error}; raise max_payload of the server");
+                let reason = shortened(&reason);
                 rejected.push(Rejected {
                     index,
                     reason,
@@ -267,7 +269,10 @@ async fn publish(
     for acknowledgement in waiting {
         let stored = acknowledgement.await.map_err(|error| match error.kind() {
             PublishErrorKind::StreamNotFound => {
-                format!("no stream stores the subject {}", settings.subject)
+                format!(
+                    "no stream stores the subject {}; create one, or correct `subject`",
+                    settings.subject
+                )
             }
             _ => error.to_string(),
         })?;

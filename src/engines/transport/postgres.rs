@@ -331,7 +331,16 @@ fn message(error: &tokio_postgres::Error) -> String {
             .detail()
             .map(|detail| format!(" ({detail})"))
             .unwrap_or_default();
-        return format!("{} {}{detail}", db.code().code(), db.message());
+        let remedy = match db.code().code() {
+            "28000" | "28P01" => "; correct `user` and `password`",
+            "3D000" => "; correct `database`, or create it",
+            "42P01" | "42703" => {
+                "; create the tables as in Salt's documentation of its returner pgjsonb"
+            }
+            "42501" => "; grant the user INSERT and SELECT on the tables",
+            _ => "",
+        };
+        return format!("{} {}{detail}{remedy}", db.code().code(), db.message());
     }
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
     format!("{error}{}", source.unwrap_or_default())

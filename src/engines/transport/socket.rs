@@ -110,7 +110,13 @@ impl<D: SocketDestination> Transport for SocketTransport<D> {
 fn socket_error(place: &str, why: &io::Error) -> String {
     match why.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            format!("{place} accepts no messages (timeout)")
+            format!("{place} accepts no messages (timeout); restart its service if it hangs")
+        }
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("{place}: {why}; start its service, or correct the sink's address")
+        }
+        ErrorKind::PermissionDenied => {
+            format!("{place}: {why}; let the daemon's user write to it")
         }
         _ => format!("{place}: {why}"),
     }

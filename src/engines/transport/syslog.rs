@@ -337,7 +337,10 @@ impl Socket {
                         Err(why) if Errno::from_io_error(&why) == Some(Errno::MSGSIZE) => {
                             reject(
                                 index,
-                                format!("{} bytes are too many for a datagram", message.len()),
+                                format!(
+                                    "{} bytes are too many for a datagram; use a tcp or tls address",
+                                    message.len()
+                                ),
                             );
                         }
                         sent => _ = sent?,
@@ -576,7 +579,10 @@ mod tests {
             .deliver(&items(&[&long]), None)
             .unwrap_err()
             .to_string();
-        assert_eq!(error, format!("{address} accepts no messages (timeout)"));
+        assert!(
+            error.starts_with(&format!("{address} accepts no messages (timeout)")),
+            "{error}"
+        );
         drop(listener);
         let error = transport(&address)
             .deliver(&items(&["one"]), None)

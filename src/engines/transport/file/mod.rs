@@ -163,7 +163,7 @@ impl Transport for FileTransport {
             // After a failed sync the kernel may have dropped the data. Therefore the file is
             // reopened, and its end is searched for.
             self.open = None;
-            DeliverError::retry(format_args!("cannot write {path}: {why}"))
+            DeliverError::retry(format_args!("cannot write {path}: {why}{}", remedy(&why)))
         })?;
 
         if let Some(transcript) = transcript {
@@ -177,7 +177,7 @@ impl Transport for FileTransport {
         let path = self.settings.path.display().to_string();
         let bytes = match self.opened() {
             Ok(open) => open.bytes,
-            Err(why) => return Err(format!("cannot open {path}: {why}")),
+            Err(why) => return Err(format!("cannot open {path}: {why}{}", remedy(&why))),
         };
 
         let writable = format!("{path} is writable and has {bytes} bytes");
@@ -290,8 +290,23 @@ impl FileTransport {
         let result = synced.and_then(|()| self.settings.rotate.finish(fs, path));
 
         if let Some(error) = new_problem(&mut self.unfinished, result) {
-            tracing::warn!(path = %path.display(), error, "cannot compress or remove a rotated file, retrying after the next rotation");
+            tracing::warn!(path = %path.display(), error, "cannot compress or remove a rotated file, retrying after the next rotation: check the permissions and free space of the directory");
         }
+    }
+}
+
+fn remedy(why: &io::Error) -> &'static str {
+    match why.kind() {
+        io::ErrorKind::NotFound => "; create its directory, or correct `path`",
+        io::ErrorKind::PermissionDenied => "; let the daemon's user write to it",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free space on that file system"
+        }
+        // The units allow one directory only.
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; name the directory in a line `ReadWritePaths=DIR` below [Service] (`systemctl edit saltcellar`)"
+        }
+        _ => "",
     }
 }
 

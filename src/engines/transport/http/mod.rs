@@ -185,8 +185,14 @@ fn reason(answer: &Answer) -> String {
         .and_then(|status| status.canonical_reason())
         .unwrap_or_default();
 
+    let remedy = match answer.status {
+        401 | 403 => " (correct the sink's credentials, or their rights)",
+        300..=399 | 404 | 405 => " (correct the sink's address)",
+        _ => "",
+    };
+
     let body = answer.text();
-    let line = format!("{} {name}", answer.status);
+    let line = format!("{} {name}{remedy}", answer.status);
     if body.is_empty() {
         line
     } else {

@@ -133,13 +133,16 @@ fn each_status_means_delivered_refused_or_later() {
         retry("", "429 Too Many Requests", "Retry-After: soon\r\n").1,
         None
     );
-    for status in [
-        "301 Moved Permanently",
-        "401 Unauthorized",
-        "404 Not Found",
-        "500 Internal Server Error",
+    for (status, remedy) in [
+        ("301 Moved Permanently", " (correct the sink's address)"),
+        (
+            "401 Unauthorized",
+            " (correct the sink's credentials, or their rights)",
+        ),
+        ("404 Not Found", " (correct the sink's address)"),
+        ("500 Internal Server Error", ""),
     ] {
-        assert_eq!(retry("", status, "").0, format!("{status}: why"));
+        assert_eq!(retry("", status, "").0, format!("{status}{remedy}: why"));
     }
     for status in [
         "400 Bad Request",
