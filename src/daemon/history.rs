@@ -52,7 +52,7 @@ impl History {
         store.await_holds(CLUSTER_HOLDS_WAIT);
 
         let numbering = OwnNumbering::of(store)
-            .context("read the state of the shared history, run `saltcellar store verify`")?;
+            .context("read or save the state of the shared history, check the disk")?;
         let instance = random_name().context("start the shared history")?;
 
         let ReactorConfig {

@@ -31,7 +31,7 @@ impl Account {
         let account = User::named(user)
             .or_else(|| User::find(&getent(user)?, |found| found.name == user))
             .ok_or_else(|| {
-                format!("no such user {user:?}, which is `user` in Salt's configuration")
+                format!("no such user {user:?}, which is `user` in Salt's configuration: create it, or correct `user`")
             })?;
 
         if account.uid == own {
@@ -41,14 +41,14 @@ impl Account {
         // With the rights of another user Salt's Python would read or write the wrong files.
         if own != 0 {
             return Err(format!(
-                "Salt runs as user {user}, and only root can start Salt's Python as another user; this process has uid {own}"
+                "Salt runs as user {user}, and only root can start Salt's Python as another user; this process has uid {own}: run it as {user} or root"
             ));
         }
 
         // `CommandExt::uid` is no substitute, because it drops the supplementary groups.
         if setpriv().is_none() {
             return Err(format!(
-                "cannot switch to user {user}: setpriv (util-linux) is not installed"
+                "cannot switch to user {user}: setpriv is not installed; install util-linux"
             ));
         }
 

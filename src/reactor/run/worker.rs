@@ -227,7 +227,7 @@ impl Worker {
             match level {
                 NoteLevel::Error => {
                     self.metrics.reactor_errors.add(1);
-                    tracing::error!(event = event.seq.0, tag = event.tag, note = %text, "reaction failed to render, its calls are not made: correct the file, then run `saltcellar reactor replay --render EVENT`");
+                    tracing::error!(event = event.seq.0, tag = event.tag, note = %text, "reaction failed to render, its calls are not made: correct the cause, then run `saltcellar reactor replay --render EVENT`");
                 }
                 NoteLevel::Warning => {
                     tracing::warn!(event = event.seq.0, tag = event.tag, note = %text, "warning while rendering a reaction");

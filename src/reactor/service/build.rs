@@ -101,7 +101,7 @@ pub(super) fn build(
         && let Err(why) = SaltPython::new(python, master.configured_user())
         && said.is_new(&why)
     {
-        tracing::error!(file = %path.display(), why, "Salt's Python cannot be used, files that need it fail to render: correct reactor.python");
+        tracing::error!(file = %path.display(), why, "Salt's Python cannot be used, files that need it fail to render: correct the cause and restart the daemon");
     }
 
     let salt: Arc<dyn Salt> = match &python {
