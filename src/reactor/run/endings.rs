@@ -76,7 +76,7 @@ impl Endings {
         if why.may_lose_work() {
             tracing::warn!(
                 event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why = why.name(),
-                "reaction skipped; run `saltcellar reactor replay` to make its calls"
+                "reaction skipped; run `saltcellar reactor replay EVENT` to make its calls"
             );
         }
 
