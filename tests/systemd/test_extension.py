@@ -119,7 +119,8 @@ def test_a_minion_s_spool_is_shown_reported_and_flushed(site):
         shown = site.salt("salt-call", "--local", "saltcellar.status", check=False)["local"]
         assert (shown["reachable"], shown["spool"]["entries"]) == (False, 1), shown
         assert shown["error"] == (
-            "no response from the saltcellar daemon at /run/saltcellar/saltcellar.sock: [Errno 111] Connection refused; is it running?"), shown
+            "no response from the saltcellar daemon at /run/saltcellar/saltcellar.sock: no daemon listens there "
+            "([Errno 111] Connection refused): start it with `systemctl start saltcellar`, or correct saltcellar.socket"), shown
     (report, *_) = eventually("the beacon's event", lambda: events(site, "salt/beacon/web1/saltcellar_spool/*"))
     assert (report["data"]["entries"], report["data"]["lost"]) == (1, {}), report
     assert site.salt("salt-call", "--local", "saltcellar.flush")["local"]["entries"] == 0

@@ -73,7 +73,7 @@ def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, c
     )
     assert returners["saltcellar.get_jid"](JID)["web1"]["return"].startswith(oversize.TOO_LARGE)
     assert spool.counters() == {"value_too_large": 1}
-    assert f"returner for job {JID} is stored without its value" in caplog.text
+    assert f"returner of web1 for job {JID} is stored without its value" in caplog.text
     assert [
         cellar.counter(name)
         for name in ("entries_rejected_too_large", "socket_connections_closed_protocol")

@@ -407,6 +407,7 @@ def test_doctor_runs_the_program(runner, program, monkeypatch, run_dir):
     # Another user of the host could have put it there.
     run_dir.chmod(0o777)
     with pytest.raises(
-        CommandExecutionError, match=r"another user can replace it: anyone can write to .*chmod o-w"
+        CommandExecutionError,
+        match=r"another user could replace it: anyone can write to .*chmod o-w",
     ):
         runner("doctor")

@@ -155,8 +155,8 @@ class Engine:
         except OSError as exc:
             if self._show(
                 logging.ERROR,
-                "no reactor acts, because the state of the fallback cannot be stored: free space, or start "
-                "the daemon (`systemctl start saltcellar`): %s",
+                "no reactor acts, because the daemon does not respond and the state of the fallback cannot be stored: "
+                "free space, correct the owner of its directory, or see `saltcellar doctor` for the daemon: %s",
                 exc,
             ):
                 self._announce("unreachable", {"error": str(exc), "fallback": False})
@@ -229,15 +229,13 @@ class Engine:
         elif not self.enabled:
             self._show(
                 logging.ERROR,
-                "no reactor acts, unless the daemon runs and only this engine cannot reach it: run "
-                "`saltcellar doctor`: %s",
+                "no reactor acts, unless the daemon runs and only this engine cannot reach it: %s",
                 why,
             )
         elif not self.fallback.is_granted():
             self._show(
                 logging.ERROR,
-                "no reactor acts: the daemon has never granted a lease, so there is no fallback: start it "
-                "(`systemctl start saltcellar`): %s",
+                "no reactor acts: the daemon has never granted a lease, so there is no fallback: %s",
                 why,
             )
         elif waited < self._lease_s + MARGIN_S:
@@ -255,7 +253,13 @@ class Engine:
         try:
             self._fire(TAG + what, data)
         except Exception as exc:  # pylint: disable=broad-except
-            log.error("saltcellar: cannot fire %s%s, nobody is told: %s", TAG, what, exc)
+            log.error(
+                "saltcellar: cannot fire %s%s, so nothing that waits for this event acts: if it repeats, restart "
+                "salt-master: %s",
+                TAG,
+                what,
+                exc,
+            )
 
     def _show(self, level, state, *about):
         """Log a state when it changes, whatever it is about. Returns whether it did."""
@@ -308,8 +312,8 @@ class Fallback:
             if self._process.is_alive():
                 return True
             log.error(
-                "saltcellar: the fallback, Salt's reactor, ended with %s; it is started again if the daemon is still "
-                "unreachable",
+                "saltcellar: the fallback, Salt's reactor, ended with exit code %s; it is restarted if the daemon is "
+                "still unreachable: see the messages before this one, or `dmesg` if it was killed (-9)",
                 self._process.exitcode,
             )
             self._ended()
@@ -367,7 +371,10 @@ class Fallback:
             return {}
         except (OSError, ValueError) as exc:
             log.error(
-                "saltcellar: cannot read %s, a fallback needs a new lease: %s", self._file, exc
+                "saltcellar: cannot read %s, a fallback needs a new lease of the daemon: correct the owner of the file "
+                "(a damaged one is replaced with that lease): %s",
+                self._file,
+                exc,
             )
             return {}
         return found if isinstance(found, dict) else {}
@@ -378,7 +385,12 @@ class Fallback:
             self._write(**values)
         except OSError as exc:
             self._state = _merged(self._state, values)
-            log.error("saltcellar reactor: cannot write %s: %s", self._file, exc)
+            log.error(
+                "saltcellar reactor: cannot write %s, after a restart of the master the state of the fallback is "
+                "unknown: free space, or correct the owner of its directory: %s",
+                self._file,
+                exc,
+            )
 
     def _write(self, **values):
         """Store values, ``None`` to remove one, durably. Raises ``OSError``, and then nothing has changed."""

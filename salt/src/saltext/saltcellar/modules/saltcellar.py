@@ -115,7 +115,9 @@ def send(fun, value=None, success=True, retcode=None):
         salt-call saltcellar.send backup.nightly 'no space' success=False
     """
     if not isinstance(fun, str) or not fun:
-        raise SaltInvocationError(f"the name of a function must be text, not {fun!r}")
+        raise SaltInvocationError(
+            f"the name of a function must be a string such as backup.nightly, not {fun!r}"
+        )
     opts = _opts()
     jid = salt.utils.jid.gen_jid(opts)
     code = retcode if retcode is not None else (0 if success else 1)

@@ -54,7 +54,9 @@ def _ask(call, **args):
 def _known(jid, found):
     """What the daemon knows of a job. ``null`` means that there is no such job."""
     if found is None:
-        raise CommandExecutionError(f"there is no job {jid}")
+        raise CommandExecutionError(
+            f"there is no job {jid}; `salt-run saltcellar.jobs` lists the stored ones"
+        )
     return found
 
 
@@ -91,10 +93,13 @@ def doctor():
         program = trusted.program("saltcellar")
     except trusted.Untrusted as exc:
         raise CommandExecutionError(
-            f"`saltcellar` is not run, because another user can replace it: {exc}"
+            f"`saltcellar` is not run, because another user could replace it: {exc}"
         ) from exc
     if not program:
-        raise CommandExecutionError("there is no program `saltcellar` in PATH of this master")
+        raise CommandExecutionError(
+            "there is no program `saltcellar` in PATH of this process: "
+            "install it on this host, or add its directory to PATH"
+        )
     command = [
         program,
         "--socket",
@@ -115,11 +120,11 @@ def doctor():
         )
         answer = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError) as exc:
-        raise CommandExecutionError(f"cannot run {program}: {exc}") from exc
+        raise CommandExecutionError(f"cannot run {program}: {exc}; run it in a shell") from exc
     except ValueError as exc:
         shown = done.stderr.decode("utf-8", "replace")[-1000:]
         raise CommandExecutionError(
-            f"{program} doctor ended with {done.returncode}: {shown}"
+            f"{program} doctor ended with exit code {done.returncode}: {shown or 'no output; run it in a shell'}"
         ) from exc
     if done.returncode:
         _failed()
@@ -399,7 +404,7 @@ def hold(jid=None, reason="", release=False):
     if release:
         return _ask("store_hold", jid=_jid(jid), release=True)
     if not reason:
-        raise SaltInvocationError("hold needs a reason")
+        raise SaltInvocationError("hold needs a reason, such as reason='incident 17'")
     return _ask("store_hold", jid=_jid(jid), reason=str(reason))
 
 

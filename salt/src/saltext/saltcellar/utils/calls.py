@@ -92,10 +92,15 @@ class Link:
         try:
             for start in range(0, len(calls), WINDOW):
                 answers += self._window(calls[start : start + WINDOW])
-        except (wire.Broken, wire.TimedOut, wire.Refusal) as exc:
+        except (wire.Broken, wire.TimedOut) as exc:
             self.close()
             raise DaemonError(
-                f"no response from the saltcellar daemon at {self._settings.address}: {exc}; is it running?"
+                f"no response from the saltcellar daemon at {self._settings.address}: {exc}"
+            ) from exc
+        except wire.Refusal as exc:
+            self.close()
+            raise DaemonError(
+                f"the saltcellar daemon at {self._settings.address} cannot be used: {exc.message} ({exc.code})"
             ) from exc
         except BaseException:
             self.close()

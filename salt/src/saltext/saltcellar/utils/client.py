@@ -25,7 +25,6 @@ from saltext.saltcellar.utils import jids
 from saltext.saltcellar.utils import logs
 from saltext.saltcellar.utils import mirror
 from saltext.saltcellar.utils import oversize
-from saltext.saltcellar.utils import peer
 from saltext.saltcellar.utils import pool as pool_
 from saltext.saltcellar.utils import settings as settings_
 from saltext.saltcellar.utils import spool as spool_
@@ -145,7 +144,7 @@ class Client:
         except Exception:  # pylint: disable=broad-except
             logs.error(
                 "prep_jid failed",
-                "saltcellar: prep_jid failed, using a jid of Salt's own",
+                "saltcellar: unexpected error in prep_jid, using a job id of Salt: please report the traceback",
                 exc_info=True,
             )
             return jid or salt.utils.jid.gen_jid({})
@@ -166,14 +165,13 @@ class Client:
             logs.error(
                 "prep_jid",
                 "saltcellar: the daemon returned no job id but %r, generating job ids locally: "
-                "run `saltcellar doctor`",
+                "please report this message",
                 answer,
             )
         except (Unreachable, wire.Refusal) as exc:
             logs.error(
                 "prep_jid",
-                "saltcellar: daemon unreachable, generating job ids locally: start it with "
-                "`systemctl start saltcellar`: %s",
+                "saltcellar: the daemon makes no job ids now, generating them locally: %s",
                 exc,
             )
         return jids.local_jid(opts, self.spool, jids.slot_of(self.settings, self.spool))
@@ -200,8 +198,7 @@ class Client:
             if not load:
                 logs.error(
                     "get_load",
-                    "saltcellar: cannot look up the job %s, Salt shows no results: "
-                    "run `saltcellar doctor`: %s",
+                    "saltcellar: cannot look up the job %s, Salt shows no results: %s",
                     jid,
                     exc,
                 )
@@ -235,7 +232,8 @@ class Client:
         except Exception as exc:  # pylint: disable=broad-except
             logs.error(
                 "spooled_load",
-                "saltcellar: cannot read the spool %s, jobs that wait in it are not found: %s",
+                "saltcellar: cannot read the spool %s, jobs that wait in it are not found: "
+                "please report this message: %s",
                 self.spool.path,
                 exc,
             )
@@ -274,8 +272,7 @@ class Client:
         except (Unreachable, wire.Refusal) as exc:
             logs.error(
                 "get_jid",
-                "saltcellar: cannot read the returns of job %.100s, Salt shows none: "
-                "run `saltcellar doctor`: %s",
+                "saltcellar: cannot read the returns of job %.100s, Salt shows none: %s",
                 jid,
                 exc,
             )
@@ -306,7 +303,7 @@ class Client:
 
         Salt calls this for each return as well; the daemon distinguishes them.
         """
-        self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(minions)})
+        self.write("save_load", {"jid": str(jid), "load": load, "minions": _names(jid, minions)})
 
     def returner(self, opts: settings_.Opts, load: Any) -> None:
         """
@@ -332,7 +329,7 @@ class Client:
         syndic_id = None if syndic_id is None else str(syndic_id)
         self.write(
             "save_minions",
-            {"jid": str(jid), "minions": _names(minions) or [], "syndic_id": syndic_id},
+            {"jid": str(jid), "minions": _names(jid, minions) or [], "syndic_id": syndic_id},
         )
 
     # ---- writes and reads
@@ -374,9 +371,8 @@ class Client:
             about = f"not stored {call}"
             logs.error(
                 about,
-                "saltcellar: unexpected error, %s for job %s was NOT stored: please report the traceback",
-                call,
-                args.get("jid"),
+                "saltcellar: unexpected error, %s was NOT stored: please report the traceback",
+                oversize.about(call, args),
                 exc_info=True,
             )
             self.spool.count("failed", spool_.entries(call, args))
@@ -389,10 +385,8 @@ class Client:
             self.spool.count("value_too_large")
             logs.error(
                 "value too large",
-                "saltcellar: %s for job %s is stored without its value: return less, or raise "
-                "store.entry_bytes_max of the daemon: %s",
-                call,
-                oversize.jid_of(args),
+                "saltcellar: %s is stored without its value, because it is too large: return less: %s",
+                oversize.about(call, args),
                 refusal,
             )
         return parts
@@ -427,7 +421,7 @@ class Client:
         except (Unreachable, wire.Refusal) as exc:
             logs.error(
                 call,
-                "saltcellar: no response to %s, Salt gets an empty result: run `saltcellar doctor`: %s",
+                "saltcellar: no result of %s, Salt gets an empty one: %s",
                 call,
                 exc,
             )
@@ -451,7 +445,8 @@ class Client:
         except Exception as exc:  # pylint: disable=broad-except
             logs.error(
                 "keep_jobs",
-                "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: %s",
+                "saltcellar: invalid keep_jobs_seconds, the daemon keeps its value: write a whole number of seconds, 0 "
+                "or more (Salt 3006 and 3007 read keep_jobs, in hours, if keep_jobs_seconds is unset): %s",
                 exc,
             )
             keep_jobs_seconds = None
@@ -477,26 +472,16 @@ class Client:
             self.spool.count(exc.reason, spool_.entries(call, args))
             logs.error(
                 f"lost {exc.reason}",
-                "saltcellar: %s for job %s is LOST: %s (%s): start the daemon, and free space or raise "
-                "saltcellar.spool_bytes_max",
-                call,
-                oversize.jid_of(args),
+                "saltcellar: %s is LOST: %s; not stored by the daemon: %s",
+                oversize.about(call, args),
                 exc,
-                why or "spool in use",
+                why or "earlier entries wait in the spool",
             )
         else:
-            if getattr(why, "code", None) == "version":
-                logs.error(
-                    "version",
-                    "saltcellar: %s: update the older of the two; spooling to %s",
-                    why,
-                    self.spool.path,
-                )
-            elif why is not None:
+            if isinstance(why, (Unreachable, wire.Refusal)):
                 logs.error(
                     "unreachable",
-                    "saltcellar: daemon unreachable, spooling to %s: start it with "
-                    "`systemctl start saltcellar`: %s",
+                    "saltcellar: the daemon stores nothing now, spooling to %s: %s",
                     self.spool.path,
                     why,
                 )
@@ -506,9 +491,8 @@ class Client:
             self.spool.count(refusal.code, spool_.entries(call, args))
             logs.error(
                 f"refusal {refusal.code}",
-                "saltcellar: %s for job %s was not stored, the daemon rejects it: correct its sender: %s",
-                call,
-                oversize.jid_of(args),
+                "saltcellar: %s was not stored and is not sent again; correct what the daemon rejects: %s",
+                oversize.about(call, args),
                 refusal,
             )
         else:
@@ -526,11 +510,11 @@ class Client:
         tried.
         """
         if self.settings.error:
-            raise Unreachable(self.settings.error)
+            raise Unreachable(self.settings.nothing_is_sent)
         path = self.settings.address
         now = time.monotonic()
         if breaker.is_open(path, now):
-            raise Unreachable(f"{path} did not answer a moment ago")
+            raise Unreachable(f"{path}: {breaker.reasons.get(path)} (a moment ago)")
         deadline = now + (timeout or self.settings.timeout)
         try:
             while True:
@@ -564,9 +548,7 @@ class Client:
         except wire.Broken as exc:
             raise Unreachable(f"{path}: {exc}") from exc
         except wire.TimedOut as exc:
-            breaker.trip(path)
-            if isinstance(exc, peer.Untrusted):
-                logs.error("untrusted", "saltcellar: %s: %s", path, exc)
+            breaker.trip(path, str(exc))
             raise Unreachable(f"{path}: {exc}") from exc
         except wire.Refusal as exc:
             if exc.code in ("unavailable", "internal"):
@@ -596,7 +578,7 @@ class Client:
                     connection = None
                     return
         except wire.TimedOut as exc:
-            breaker.trip(path)
+            breaker.trip(path, str(exc))
             log.debug("saltcellar: handover stopped: %s", exc)
         except (wire.Broken, wire.Refusal, OSError) as exc:
             log.debug("saltcellar: handover stopped: %s", exc)
@@ -694,12 +676,10 @@ class Client:
     def _refused(self, record: spool_.Record, refusal: wire.Refusal) -> None:
         """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
         self.spool.count(refusal.code, record.entries)
-        call, jid = _about(record)
         logs.error(
             f"refusal {refusal.code}",
-            "saltcellar: spooled %s for job %s was not stored, the daemon rejects it: correct its sender: %s",
-            call,
-            jid,
+            "saltcellar: spooled %s was not stored and is not sent again; correct what the daemon rejects: %s",
+            _about(record),
             refusal,
         )
         if refusal.code == "too_large" and not self.spool.dead_letter(record):
@@ -709,9 +689,9 @@ class Client:
         if self.spool.dead_letter(record):
             logs.error(
                 "dead letter",
-                "saltcellar: the daemon keeps failing on %s for job %s, moved to %s.dead-letter: "
-                "see `journalctl -u saltcellar`",
-                *_about(record),
+                "saltcellar: the daemon keeps failing on %s, moved to %s.dead-letter: "
+                "see `journalctl -u saltcellar` on the daemon's host",
+                _about(record),
                 self.spool.path,
             )
             self.spool.count("dead_lettered", record.entries)
@@ -723,9 +703,9 @@ class Client:
     def _no_room_for_dead_letters(self, record: spool_.Record) -> None:
         logs.error(
             "dead letter full",
-            "saltcellar: %s for job %s is LOST, the daemon does not take it and %s.dead-letter is full: "
+            "saltcellar: %s is LOST, the daemon does not take it and %s.dead-letter is full: "
             "move that file away",
-            *_about(record),
+            _about(record),
             self.spool.path,
         )
 
@@ -733,17 +713,16 @@ class Client:
 _MISSING = object()
 
 
-def _about(record: spool_.Record) -> tuple[str, str]:
-    """Call and job of a spooled record, for a message."""
+def _about(record: spool_.Record) -> str:
+    """A spooled record, for a message."""
     try:
-        call, args = record.call()
+        return oversize.about(*record.call())
     except ValueError:
-        return "an unreadable call", "?"
-    return call, str(oversize.jid_of(args))
+        return "an unreadable call"
 
 
-def _names(minions: Any) -> list[str] | None:
-    """Minion ids as a list; ``None`` (unknown) stays ``None``."""
+def _names(jid: Any, minions: Any) -> list[str] | None:
+    """Minion ids of a job as a list; ``None`` (unknown) stays ``None``."""
     if minions is None:
         return None
     try:
@@ -753,8 +732,9 @@ def _names(minions: Any) -> list[str] | None:
     except TypeError:
         logs.error(
             "minions",
-            "saltcellar: a job is stored without its minions, because %.200r is not a list of them: "
-            "correct its sender",
+            "saltcellar: job %.100s is stored without its minions, because %.200r is not a list of ids: "
+            "correct the program that calls save_load or save_minions of the returner saltcellar",
+            jid,
             minions,
         )
         return []

@@ -20,6 +20,7 @@ import hashlib
 import http.client
 import logging
 import os
+import socket
 import ssl
 import struct
 import time
@@ -56,6 +57,25 @@ UNUSABLE_CODES = frozenset(
 
 _FIXED = struct.Struct(">q16sQ32sIH")
 _LENGTH = struct.Struct(">I")
+
+#: What to do about a port with another service.
+_NOT_A_DAEMON = "correct saltcellar.url, which must name the daemon's minion listener"
+#: What to do about a daemon that does not respond.
+_UNREACHABLE = (
+    "check that the daemon runs on that host with a minion listener, and that the network lets its "
+    "port through"
+)
+_SLOW = (
+    "no response in time: run `saltcellar doctor` on the daemon's host, "
+    "or raise saltcellar.timeout if the network is slow"
+)
+#: What to do about a certificate, by the code of OpenSSL's check.
+_CERTIFICATE_REMEDIES = {
+    9: "correct the clock of this host, or of the host that made it",
+    10: "renew it on the daemon's host",
+    62: "write a name that is in it into saltcellar.url",
+    64: "write a name or address that is in it into saltcellar.url",
+}
 
 _keys: dict[str, tuple[tuple[int, ...], Callable[[bytes], bytes]]] = {}
 _contexts: dict[str | None, tuple[tuple[int, ...] | None, ssl.SSLContext]] = {}
@@ -96,14 +116,16 @@ class Connection(wire.Connection):
             self._http.connect()
         except ssl.SSLCertVerificationError as exc:
             why = exc.verify_message or exc.reason or str(exc)
-            hint = "" if self._settings.ca else " (set saltcellar.ca to its CA file)"
-            raise Unusable(f"the daemon's certificate is not trusted: {why}{hint}") from exc
+            remedy = _CERTIFICATE_REMEDIES.get(exc.verify_code, "set saltcellar.ca to its CA file")
+            raise Unusable(f"the daemon's certificate is not trusted: {why}: {remedy}") from exc
         except TimeoutError as exc:
-            raise wire.TimedOut("no connection in time") from exc
+            raise wire.TimedOut(f"no connection in time: {_UNREACHABLE}") from exc
         except ssl.SSLError as exc:
-            raise Unusable(f"TLS handshake failed: {exc.reason or exc}") from exc
+            raise Unusable(f"TLS handshake failed: {exc.reason or exc}: {_NOT_A_DAEMON}") from exc
+        except socket.gaierror as exc:
+            raise wire.Broken(f"{exc}: correct the host in saltcellar.url") from exc
         except OSError as exc:
-            raise wire.Broken(str(exc)) from exc
+            raise wire.Broken(f"{exc}: {_UNREACHABLE}") from exc
         shown = self._http.sock.getpeercert(binary_form=True) or b""
         self._certificate = hashlib.sha256(shown).digest()
         hello = self._request("GET", HELLO_PATH, b"", deadline)
@@ -113,7 +135,7 @@ class Connection(wire.Connection):
             if len(self._challenge) != 16:
                 raise ValueError(f"a challenge of {len(self._challenge)} bytes")
         except (ValueError, TypeError, KeyError) as exc:
-            raise wire.Broken(f"malformed greeting: {exc}") from exc
+            raise wire.Broken(f"malformed greeting ({exc}): {_NOT_A_DAEMON}") from exc
 
     def close(self) -> None:
         """Close only the descriptor, without a TLS shutdown: a forked parent may still use the connection."""
@@ -135,7 +157,7 @@ class Connection(wire.Connection):
             packed = body(self._sent)
             size += len(packed) + _LENGTH.size
             if size > wire.REQUEST_BYTES_MAX:
-                raise wire.Refusal("too_large", f"a request of {len(packed)} bytes, not sent")
+                raise wire.Refusal("too_large", wire.too_large(size))
             out += (_LENGTH.pack(len(packed)), packed)
         payload = b"".join(out)
         self._number += 1
@@ -146,20 +168,16 @@ class Connection(wire.Connection):
     def receive(self, deadline: float) -> tuple[int, Any]:  # pylint: disable=unused-argument
         """The next response: ``(id, value)``, where the value of a refused request is a :class:`wire.Refusal`."""
         if len(self._answers) < _LENGTH.size:
-            raise wire.Broken("the daemon answered fewer requests than were sent")
+            raise wire.Broken("a request has no response: please report this message")
         (length,) = _LENGTH.unpack_from(self._answers)
         end = _LENGTH.size + length
         frame, self._answers = self._answers[_LENGTH.size : end], self._answers[end:]
         if len(frame) < length:
-            raise wire.Broken("truncated answer")
+            raise wire.Broken("a truncated response: please report this message")
         number, value = _answer(frame)
         if number is None:
             self.usable = False
-            raise (
-                value
-                if isinstance(value, wire.Refusal)
-                else wire.Broken("the daemon closed the connection without a reason")
-            )
+            raise value if isinstance(value, wire.Refusal) else wire.Broken(_closed("no reason"))
         return number, value
 
     # ---- HTTP
@@ -167,7 +185,7 @@ class Connection(wire.Connection):
     def _request(self, method: str, path: str, body: bytes, deadline: float) -> bytes:
         """The body of the response. Raises the refusal of an unsuccessful one."""
         if self._http.sock is None:
-            raise wire.Broken("the daemon closed the connection")
+            raise wire.Broken(_closed("after the last response"))
         try:
             self._http.sock.settimeout(_left(deadline))
             try:
@@ -178,12 +196,12 @@ class Connection(wire.Connection):
             response = self._http.getresponse()
             length = response.length
             if length is None or length > wire.ANSWER_BYTES_MAX:
-                raise wire.Broken(f"a response of {length} bytes: not a saltcellar daemon")
+                raise wire.Broken(f"a response of {length} bytes: {_NOT_A_DAEMON}")
             answer = response.read()
         except TimeoutError as exc:
-            raise wire.TimedOut("no response in time") from exc
+            raise wire.TimedOut(_SLOW) from exc
         except (OSError, http.client.HTTPException) as exc:
-            raise wire.Broken(str(exc) or type(exc).__name__) from exc
+            raise wire.Broken(_closed(str(exc) or type(exc).__name__)) from exc
         if response.status == 200:
             return answer
         self.usable = False
@@ -195,7 +213,7 @@ class Connection(wire.Connection):
         except wire.Broken:
             refusal = None
         if not isinstance(refusal, wire.Refusal):
-            return Unusable(f"HTTP status {status}: not a saltcellar daemon, or another path of it")
+            return Unusable(f"HTTP status {status}, not of a minion listener: {_NOT_A_DAEMON}")
         if refusal.code in UNUSABLE_CODES:
             return Unusable(str(refusal))
         return refusal
@@ -218,11 +236,9 @@ def _answer(frame: bytes) -> tuple[int | None, Any]:
     """Number and value of a response; the value of a refused request is a :class:`wire.Refusal`."""
     try:
         number, good, value = wire.unpack(frame)
-        return number, value if good else wire.Refusal(
-            str(value["code"]), str(value.get("message", ""))
-        )
+        return number, value if good else wire.refusal(value)
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise wire.Broken(f"malformed response: {exc}") from exc
+        raise wire.Broken(f"malformed response ({exc}): {_NOT_A_DAEMON}") from exc
 
 
 def _split(url: str) -> tuple[str, int]:
@@ -252,7 +268,9 @@ def _context(ca: str | None) -> ssl.SSLContext:
         if made is None or made[0] != version:
             made = _contexts[ca] = (version, ssl.create_default_context(cafile=ca or None))
     except (OSError, ssl.SSLError) as exc:
-        raise Unusable(f"saltcellar.ca: cannot load {ca}: {exc}") from exc
+        raise Unusable(
+            f"saltcellar.ca: cannot load {ca}, which must be a PEM file that this user can read: {exc}"
+        ) from exc
     return made[1]
 
 
@@ -265,7 +283,10 @@ def _sign(pki_dir: str, text: bytes) -> bytes:
                 _keys[path] = (version, _signer(file.read()))
         return _keys[path][1](text)
     except (OSError, ValueError, TypeError) as exc:
-        raise Unusable(f"cannot sign with {path}: {exc}") from exc
+        raise Unusable(
+            f"cannot sign with {path}, which must be the minion's RSA key "
+            f"(saltcellar.pki_dir names its directory): {exc}"
+        ) from exc
 
 
 def _signer(pem: bytes) -> Callable[[bytes], bytes]:
@@ -290,5 +311,9 @@ def _file_version(path: str) -> tuple[int, ...]:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise wire.TimedOut("out of time")
+        raise wire.TimedOut(_SLOW)
     return left
+
+
+def _closed(why: str) -> str:
+    return f"the daemon closed the connection ({why}): its log shows the cause"

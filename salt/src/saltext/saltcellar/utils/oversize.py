@@ -44,13 +44,17 @@ def _without_value(load: typing.Any, refusal: Exception) -> Args | None:
     return dict(load, **{"return": f"{TOO_LARGE}: {refusal}"})
 
 
-def jid_of(args: Args) -> typing.Any:
-    """The job of a call, for a log message."""
+def about(call: str, args: Args) -> str:
+    """A call, and what it is about, for a log message."""
     events = args.get("events")
-    of_event = (
-        events[0].get("data")
-        if isinstance(events, list) and len(events) == 1 and isinstance(events[0], dict)
-        else None
-    )
-    found = (args, args.get("load"), of_event)
-    return next((one["jid"] for one in found if isinstance(one, dict) and one.get("jid")), None)
+    first = events[0] if isinstance(events, (list, tuple)) and events else None
+    of_event = first.get("data") if isinstance(first, dict) and len(args["events"]) == 1 else None
+    found = [one for one in (args, args.get("load"), of_event) if isinstance(one, dict)]
+    jid = next((one["jid"] for one in found if one.get("jid")), None)
+    minion = next((one["id"] for one in found if one.get("id")), None)
+    if jid:
+        of = f" of {minion}" if minion else ""
+        return f"{call}{of} for job {str(jid)[:100]}"
+    if isinstance(first, dict):
+        return f"{call} (events: {len(args['events'])}, first tag: {first.get('tag')})"
+    return call

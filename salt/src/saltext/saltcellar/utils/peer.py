@@ -66,7 +66,11 @@ def verify(uid: int, path: str, daemon_user: str | None) -> None:
     if daemon_user:
         if uid == _uid(daemon_user):
             return
-        remedy = f"saltcellar.daemon_user is {daemon_user}"
+        remedy = (
+            f"saltcellar.daemon_user is {daemon_user}"
+            + ("" if _uid(daemon_user) is not None else ", which is no user of this host")
+            + f": if the daemon runs as {_name(uid)}, set it to that user"
+        )
     else:
         if uid == _directory_owner(path):
             return

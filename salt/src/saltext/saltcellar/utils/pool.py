@@ -19,7 +19,7 @@ PAUSE_MAX_S = 8.0
 def connect(settings: settings_.Settings, deadline: float) -> wire.Connection:
     """A new connection to the daemon of this host, or to ``url``."""
     if settings.error:
-        raise wire.Broken(settings.error)
+        raise wire.Broken(settings.nothing_is_sent)
     if settings.url:
         # Imported on demand: a master needs neither TLS nor HTTP.
         from saltext.saltcellar.utils import https
@@ -72,13 +72,16 @@ class Breaker:
     def __init__(self) -> None:
         #: By address: the end of the pause, and its length, in seconds.
         self.pauses: dict[str, tuple[float, float]] = {}
+        #: By address: the failure that began the pause.
+        self.reasons: dict[str, str] = {}
 
     def is_open(self, address: str, now: float) -> bool:
         """Whether the address is in a pause."""
         return now < self.pauses.get(address, (0.0, 0.0))[0]
 
-    def trip(self, address: str) -> None:
+    def trip(self, address: str, why: str) -> None:
         """A call timed out: begin a pause, twice as long as the one before."""
+        self.reasons[address] = why
         _, before = self.pauses.get(address, (0.0, 0.0))
         pause = min(max(PAUSE_S, 2 * before), PAUSE_MAX_S)
         self.pauses[address] = (time.monotonic() + pause, pause)
@@ -90,3 +93,4 @@ class Breaker:
     def clear(self) -> None:
         """Forget all pauses. For tests."""
         self.pauses.clear()
+        self.reasons.clear()

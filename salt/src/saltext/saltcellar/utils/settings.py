@@ -107,6 +107,11 @@ class Settings:
                 self.error,
             )
 
+    @property
+    def nothing_is_sent(self) -> str:
+        """Why a client with an ``error`` connects to nothing."""
+        return f"invalid setting, nothing is sent until it is corrected and Salt restarted: {self.error}"
+
     def with_short_listings(self) -> "Settings":
         """A copy whose calls for lists contain the timeout of other calls."""
         changed = copy.copy(self)
@@ -304,7 +309,10 @@ def _kwargs(allowed: Any, ret: Any) -> dict[str, Any]:
     left = sorted(key for key in known if key not in allowed)
     if left:
         log.warning(
-            "saltcellar: a job must not set %s, see saltcellar.return_kwargs", ", ".join(left)
+            "saltcellar: job %s must not set %s, ignored: to permit it, list it in saltcellar.return_kwargs of this "
+            "minion",
+            ret.get("jid"),
+            ", ".join(left),
         )
     return {key: value for key, value in known.items() if key in allowed}
 
@@ -324,7 +332,7 @@ def checked(key: str, kind: type, value: Any, default: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{NAME}.{key}: {value!r} is not a number") from None
     if isinstance(value, bool) or not 0 < number < 1e15:
-        raise ValueError(f"{NAME}.{key}: {value!r} is not above zero")
+        raise ValueError(f"{NAME}.{key}: {value!r} is not above 0 and below 10**15")
     return number
 
 

@@ -173,12 +173,17 @@ class Spool:
     def append_packed(self, payload: bytes, number: int) -> None:
         """As :meth:`append`, with packed ``[call, args]`` and the number of its entries."""
         if len(payload) > RECORD_BYTES_MAX:
-            raise SpoolError("too_large", f"an entry of {len(payload)} bytes")
+            raise SpoolError(
+                "too_large",
+                f"an entry of {len(payload)} bytes exceeds the fixed limit of {RECORD_BYTES_MAX}",
+            )
         try:
             with self._locked(create=True) as fd:
                 self._append(fd, _framed(payload, number), number)
         except OSError as exc:
-            raise SpoolError("spool_failed", f"cannot write {self.path}: {exc}") from exc
+            raise SpoolError(
+                "spool_failed", f"cannot write {self.path}: {exc}{_remedy(exc, self.directory)}"
+            ) from exc
 
     def _append(self, fd: int, record: bytes, number: int) -> None:
         state = self._good_state(fd)
@@ -188,7 +193,9 @@ class Spool:
         waiting = state.end - state.offset
         if waiting + len(record) > self.bytes_max or state.end + len(record) > 2 * self.bytes_max:
             raise SpoolError(
-                "spool_full", f"{self.path} holds {waiting} of at most {self.bytes_max} bytes"
+                "spool_full",
+                f"{self.path} has no room for {len(record)} bytes: {waiting} of at most {self.bytes_max} bytes wait, "
+                f"the file has {state.end}: raise saltcellar.spool_bytes_max",
             )
 
         try:
@@ -298,8 +305,8 @@ class Spool:
             return False
 
         log.error(
-            "saltcellar: %d entries of %s are LOST: daemon unreachable for longer than %s s: start it, or raise "
-            "saltcellar.spool_age_max",
+            "saltcellar: %d entries of %s are LOST: they waited for longer than %s s (saltcellar.spool_age_max); the "
+            "messages of saltcellar before this one show why the daemon does not take them",
             lost,
             self.path,
             self.age_max,
@@ -603,6 +610,15 @@ class Spool:
                 os.fsync(fd)
         finally:
             _close(fd)
+
+
+def _remedy(exc: OSError, directory: str) -> str:
+    """What to do about a spool that cannot be written, as the end of a message."""
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ": free space"
+    if exc.errno in (errno.EACCES, errno.EPERM):
+        return f": correct the owner of {directory} and of the files in it"
+    return ""
 
 
 def at_exit(function: Callable[[], object]) -> None:

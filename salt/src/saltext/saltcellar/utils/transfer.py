@@ -137,7 +137,7 @@ class Reader:
         self.end()
         if code == -signal.SIGALRM:
             return f"it could not be read within {JOB_TIMEOUT_S:.0f} s"
-        return f"the process that reads it ended with {code}"
+        return f"the process that reads it ended with exit code {code}"
 
     def _serve(self, pipe: Any) -> None:
         # Closes the copy of the parent's end, which would hide the end of the parent.
@@ -178,7 +178,10 @@ class Returner:
             if f"{name}.{function}" not in self._functions:
                 why = self._functions.missing_fun_string(f"{name}.{function}")
                 self.close()
-                raise CommandExecutionError(f"the returner {name} cannot be used: {why}")
+                raise CommandExecutionError(
+                    f"the returner {name} cannot be used: {why}; check its name, its dependencies, "
+                    f"and that it has the function {function}"
+                )
 
     def __enter__(self) -> "Returner":
         return self
@@ -209,7 +212,8 @@ class Returner:
             # One job without its jid ends the whole list of local_cache.
             if self.name != "local_cache":
                 raise CommandExecutionError(
-                    f"the returner {self.name} cannot list its jobs: {exc}"
+                    f"the returner {self.name} cannot list its jobs: {exc}; "
+                    f"`salt-run jobs.list_jobs ext_source={self.name}` must work first"
                 ) from exc
             log.warning(
                 "saltcellar: local_cache cannot list its jobs (%s), reading its directories", exc
@@ -336,7 +340,7 @@ class Daemon:
                     raise calls.DaemonError(
                         f"the daemon cannot store now: {answer.message}; run it again later"
                     )
-                raise Skip(f"the daemon refused an entry: {answer.message}")
+                raise Skip(f"the daemon rejects an entry: {answer.message}")
         return stored
 
     def events(self, start: int) -> Iterator[tuple[list[dict[str, Any]], int | None]]:
@@ -378,7 +382,7 @@ def copy(
         except Exception as exc:  # pylint: disable=broad-except
             # A returner may raise anything about one damaged job.
             log.error(
-                "saltcellar: job %s was not copied: %s",
+                "saltcellar: job %s was not copied; correct the cause and repeat the copy: %s",
                 jid,
                 exc,
                 exc_info=not isinstance(exc, Skip),
@@ -429,7 +433,7 @@ class Position:
             found = self._cache.fetch(_BANK, self._name)
         except SaltCacheError as exc:
             log.warning(
-                "saltcellar: cannot read the position of %s, starting at the beginning: %s",
+                "saltcellar: cannot read the position of %s, starting at the beginning; check the master's `cache`: %s",
                 self._name,
                 exc,
             )
@@ -442,7 +446,8 @@ class Position:
             self._cache.store(_BANK, self._name, {"at": at})
         except SaltCacheError as exc:
             log.warning(
-                "saltcellar: cannot keep the position of %s, an interrupted copy starts again at an earlier one: %s",
+                "saltcellar: cannot keep the position of %s, an interrupted copy continues at an earlier one; "
+                "check the master's `cache`: %s",
                 self._name,
                 exc,
             )
@@ -453,7 +458,8 @@ class Position:
             self._cache.flush(_BANK, self._name)
         except SaltCacheError as exc:
             log.warning(
-                "saltcellar: cannot remove the position of %s, the next copy does not start at the beginning: %s",
+                "saltcellar: cannot remove the position of %s, the next copy does not start at the beginning; "
+                "correct the master's `cache`, or pass start=1 then: %s",
                 self._name,
                 exc,
             )

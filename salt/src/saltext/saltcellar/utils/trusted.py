@@ -37,7 +37,7 @@ def program(name: str) -> str | None:
     # A directory such as `.` is that of whoever calls.
     if not os.path.isabs(found):
         raise Untrusted(
-            f"PATH of this process has a relative directory, in which {found} was found"
+            f"PATH of this process contains a relative directory, in which {found} was found: remove it"
         )
     try:
         for step in steps(found):

@@ -55,6 +55,14 @@ READ_BYTES_MAX = 1 << 20
 #: Makes the bytes of a request from its number.
 Body = Callable[[int], bytes]
 
+#: What to do about a response that no daemon sends.
+_NOT_A_DAEMON = "correct saltcellar.socket, or update the older of daemon and extension"
+#: What to do about a daemon of this host that hangs.
+_HUNG = (
+    "run `saltcellar doctor`, and look for disk errors in `dmesg`; "
+    "if only lists of jobs take longer, raise saltcellar.listing_timeout"
+)
+
 _LENGTH = struct.Struct(">I")
 _packb = salt.utils.msgpack.packb
 
@@ -74,6 +82,16 @@ class Refusal(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+
+
+def refusal(value: dict[str, Any]) -> Refusal:
+    """The refusal in an unsuccessful response. Raises as a missing key or a wrong type does."""
+    code, message = str(value["code"]), str(value.get("message", ""))
+    if code == "too_large":
+        message += " (store.entry_bytes_max of the daemon, at most 64MiB)"
+    if code == "internal":
+        message += "; the daemon's log shows the cause"
+    return Refusal(code, message)
 
 
 # ---- values
@@ -289,8 +307,8 @@ class Connection:
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as exc:
-            # For instance, the process has no descriptor left.
-            raise Broken(str(exc)) from exc
+            remedy = ": raise LimitNOFILE of its service" if exc.errno == errno.EMFILE else ""
+            raise Broken(f"this process cannot make a socket: {exc}{remedy}") from exc
         try:
             self._connect(path, deadline)
         except BaseException:
@@ -303,11 +321,11 @@ class Connection:
             try:
                 return self._socket.connect(path)
             except TimeoutError as exc:
-                raise TimedOut("no connection in time") from exc
+                raise TimedOut(f"no connection in time: {_HUNG}") from exc
             except OSError as exc:
                 # A full queue of connections waiting to be accepted shows as EAGAIN at once.
                 if exc.errno != errno.EAGAIN:
-                    raise Broken(str(exc)) from exc
+                    raise Broken(_why_no_connection(exc)) from exc
             time.sleep(min(0.02, _left(deadline)))
 
     def close(self) -> None:
@@ -327,7 +345,7 @@ class Connection:
             ids.append(self._number)
             packed = body(self._number)
             if len(packed) > REQUEST_BYTES_MAX:
-                raise Refusal("too_large", f"a request of {len(packed)} bytes, not sent")
+                raise Refusal("too_large", too_large(len(packed)))
             out += (_LENGTH.pack(len(packed)), packed)
         self._greeting = b""
         data = memoryview(b"".join(out))
@@ -336,31 +354,33 @@ class Connection:
             try:
                 data = data[self._socket.send(data) :]
             except TimeoutError as exc:
-                raise TimedOut("the request was not read in time") from exc
+                raise TimedOut(f"the request was not read in time: {_HUNG}") from exc
             except OSError as exc:
-                raise Broken(str(exc)) from exc
+                raise Broken(_closed(exc)) from exc
         return ids
 
     def receive(self, deadline: float) -> tuple[int, Any]:
         """The next response: ``(id, value)``, where the value of a refused request is a :class:`Refusal`."""
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size, deadline))
         if length > ANSWER_BYTES_MAX:
-            raise Broken(f"a response of {length} bytes: not a saltcellar daemon")
+            raise Broken(f"a response of {length} bytes: {_NOT_A_DAEMON}")
         body = self._exactly(length, deadline)
         try:
             answer = unpack(body)
             number, good, value = answer
             if not good:
-                value = Refusal(str(value["code"]), str(value.get("message", "")))
+                value = refusal(value)
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise Broken(f"malformed response: {exc}") from exc
+            raise Broken(f"malformed response ({exc}): {_NOT_A_DAEMON}") from exc
         if number is None:
             self.usable = False
-            raise (
-                value
-                if isinstance(value, Refusal)
-                else Broken("the daemon closed the connection without a reason")
-            )
+            if not isinstance(value, Refusal):
+                raise Broken(_closed("without a reason"))
+            if value.code == "version":
+                raise Refusal(
+                    value.code, f"{value.message}: update the older of daemon and extension"
+                )
+            raise value
         return number, value
 
     def ask(self, call: Call, deadline: float) -> Any:
@@ -394,16 +414,40 @@ class Connection:
         try:
             data = self._socket.recv(min(size, READ_BYTES_MAX))
         except TimeoutError as exc:
-            raise TimedOut("no response in time") from exc
+            raise TimedOut(f"no response in time: {_HUNG}") from exc
         except OSError as exc:
-            raise Broken(str(exc)) from exc
+            raise Broken(_closed(exc)) from exc
         if not data:
-            raise Broken("the daemon closed the connection")
+            raise Broken(_closed("no response"))
         return data
 
 
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimedOut("out of time")
+        raise TimedOut(f"no response in time: {_HUNG}")
     return left
+
+
+def too_large(size: int) -> str:
+    """Why a request is not sent."""
+    return f"a request of {size} bytes exceeds the fixed limit of {REQUEST_BYTES_MAX}, not sent"
+
+
+def _why_no_connection(exc: OSError) -> str:
+    """Why the system did not connect, and what to do about it."""
+    if exc.errno in (errno.ENOENT, errno.ECONNREFUSED):
+        return (
+            f"no daemon listens there ({exc}): start it with `systemctl start saltcellar`, "
+            "or correct saltcellar.socket"
+        )
+    if exc.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"this user may not open the socket ({exc}): add it to the socket's group, "
+            "which is socket_group of the daemon's configuration"
+        )
+    return f"{exc}: correct saltcellar.socket"
+
+
+def _closed(why: object) -> str:
+    return f"the daemon closed the connection ({why}): see `journalctl -u saltcellar`"
