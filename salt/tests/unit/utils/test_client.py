@@ -533,3 +533,56 @@ def test_options_that_cannot_be_understood_keep_the_minions_id_and_spool(opts, m
         "web1",
         opts["cachedir"] + "/saltcellar",
     )
+
+
+# ---- messages
+
+
+def errors_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_each_reason_not_to_use_the_daemon_has_its_remedy(daemon, opts, client, caplog):
+    client.write("returner", {"load": RETURN})
+    daemon.stop()
+    client.prep_jid(opts)
+    assert "no daemon listens there" in errors_of(caplog)[-1]
+    assert "`systemctl start saltcellar`" in errors_of(caplog)[-1]
+
+    # Another host: no command of this one helps.
+    client_.forget()
+    far = {**opts, "saltcellar.url": "https://localhost:1", "saltcellar.spool_dir": None}
+    client_.get_client(far).prep_jid(far)
+    assert "check that the daemon runs on that host" in errors_of(caplog)[-1]
+    assert "systemctl" not in errors_of(caplog)[-1]
+
+    client_.forget()
+    invalid = {**opts, "saltcellar.url": ["x"]}
+    client_.get_client(invalid).prep_jid(invalid)
+    assert "until it is corrected and Salt restarted: saltcellar.url" in errors_of(caplog)[-1]
+
+    daemon.start()
+    client_.forget()
+    daemon.answers["prep_jid"] = refuse("refused")
+    client.prep_jid(opts)
+    assert "generating them locally: refused: " in errors_of(caplog)[-1]
+    assert "systemctl" not in errors_of(caplog)[-1]
+
+
+def test_a_pause_after_a_failure_keeps_its_cause(daemon, client, caplog):
+    client.settings.timeout = 0.1
+    daemon.answers["returner"] = lambda _: time.sleep(0.3)
+    client.write("returner", {"load": RETURN})
+    client.read("get_jids", {}, {})
+    assert "get_jids failed" in errors_of(caplog)[-1]
+    assert "no response in time: run `saltcellar doctor`" in errors_of(caplog)[-1]
+
+
+def test_a_message_names_what_was_not_stored(daemon, client, caplog):
+    daemon.answers["event_return"] = daemon.answers["save_load"] = refuse("bad_args")
+    client.event_return([{"tag": "a/b", "data": {}}] * 3)
+    assert "event_return (events: 3, first tag: a/b) was not stored" in errors_of(caplog)[-1]
+    client_.forget()
+    client.save_load("17", {"id": "web1", "jid": "17", "return": 1}, 5)
+    assert "job 17 is stored without its minions, because 5" in errors_of(caplog)[-2]
+    assert "save_load of web1 for job 17 was not stored" in errors_of(caplog)[-1]

@@ -226,7 +226,7 @@ def test_a_permanent_rejection_is_counted(source, minion):
 @pytest.mark.parametrize(
     "certificate, settings, words",
     [
-        ("expired", {}, "certificate has expired"),
+        ("expired", {}, "certificate has expired: renew it"),
         ("server", {"ca": None}, "set saltcellar.ca to its CA file"),
         ("server", {"ca": str(DATA / "renewed.pem")}, "certificate is not trusted"),
         ("server", {"ca": "/nowhere/ca.pem"}, "saltcellar.ca: cannot load /nowhere/ca.pem"),
@@ -263,7 +263,7 @@ def test_the_name_must_be_the_certificates(source, minion, caplog):
     client = minion(f"https://127.0.0.2:{bound.getsockname()[1]}")
     with caplog.at_level(logging.ERROR):
         client.write("returner", ret(1))
-    assert "IP address mismatch" in caplog.text
+    assert "IP address mismatch" in caplog.text and "saltcellar.url" in caplog.text
     assert spooled(client) == [1]
     bound.close()
 

@@ -90,7 +90,11 @@ def test_another_user_than_the_configured_one_is_not_trusted(nobodys, opts, capl
     client = client_.get_client({**opts, "saltcellar.daemon_user": "daemon"})
     client.write("returner", {"load": RETURN})
     assert nobodys.frames == []
-    assert "saltcellar.daemon_user is daemon" in caplog.text
+    assert "saltcellar.daemon_user is daemon: if the daemon runs as nobody" in caplog.text
+    client_.forget()
+    client = client_.get_client({**opts, "saltcellar.daemon_user": "no-such-user"})
+    client.write("returner", {"load": RETURN})
+    assert "no-such-user, which is no user of this host" in caplog.text
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ class Link:
         except wire.Refusal as exc:
             self.close()
             raise DaemonError(
-                f"the saltcellar daemon at {self._settings.address} cannot be used: {exc.message} ({exc.code})"
+                f"no result from the saltcellar daemon at {self._settings.address}: {exc.message} ({exc.code})"
             ) from exc
         except BaseException:
             self.close()

@@ -371,8 +371,9 @@ class Client:
             about = f"not stored {call}"
             logs.error(
                 about,
-                "saltcellar: unexpected error, %s was NOT stored: please report the traceback",
-                oversize.about(call, args),
+                "saltcellar: unexpected error, %s for job %s was NOT stored: please report the traceback",
+                call,
+                args.get("jid"),
                 exc_info=True,
             )
             self.spool.count("failed", spool_.entries(call, args))
@@ -385,7 +386,7 @@ class Client:
             self.spool.count("value_too_large")
             logs.error(
                 "value too large",
-                "saltcellar: %s is stored without its value, because it is too large: return less: %s",
+                "saltcellar: %s is stored without its value: %s",
                 oversize.about(call, args),
                 refusal,
             )
@@ -421,7 +422,7 @@ class Client:
         except (Unreachable, wire.Refusal) as exc:
             logs.error(
                 call,
-                "saltcellar: no result of %s, Salt gets an empty one: %s",
+                "saltcellar: %s failed, Salt gets an empty result: %s",
                 call,
                 exc,
             )
@@ -481,7 +482,7 @@ class Client:
             if isinstance(why, (Unreachable, wire.Refusal)):
                 logs.error(
                     "unreachable",
-                    "saltcellar: the daemon stores nothing now, spooling to %s: %s",
+                    "saltcellar: the daemon does not take entries now, spooling to %s: %s",
                     self.spool.path,
                     why,
                 )

@@ -53,8 +53,8 @@ def about(call: str, args: Args) -> str:
     jid = next((one["jid"] for one in found if one.get("jid")), None)
     minion = next((one["id"] for one in found if one.get("id")), None)
     if jid:
-        of = f" of {minion}" if minion else ""
+        of = f" of {str(minion)[:100]}" if minion else ""
         return f"{call}{of} for job {str(jid)[:100]}"
     if isinstance(first, dict):
-        return f"{call} (events: {len(args['events'])}, first tag: {first.get('tag')})"
+        return f"{call} (events: {len(args['events'])}, first tag: {str(first.get('tag'))[:100]})"
     return call

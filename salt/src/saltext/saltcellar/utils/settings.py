@@ -330,9 +330,11 @@ def checked(key: str, kind: type, value: Any, default: Any) -> Any:
     try:
         number = kind(value)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{NAME}.{key}: {value!r} is not a number") from None
+        raise ValueError(
+            f"{NAME}.{key}: {value!r} is not a {'whole ' if kind is int else ''}number"
+        ) from None
     if isinstance(value, bool) or not 0 < number < 1e15:
-        raise ValueError(f"{NAME}.{key}: {value!r} is not above 0 and below 10**15")
+        raise ValueError(f"{NAME}.{key}: {value!r} is not a number above 0 and below 10**15")
     return number
 
 

@@ -175,7 +175,7 @@ class Spool:
         if len(payload) > RECORD_BYTES_MAX:
             raise SpoolError(
                 "too_large",
-                f"an entry of {len(payload)} bytes exceeds the fixed limit of {RECORD_BYTES_MAX}",
+                f"an entry of {len(payload)} bytes exceeds the fixed limit of {RECORD_BYTES_MAX}: send less",
             )
         try:
             with self._locked(create=True) as fd:
@@ -618,7 +618,9 @@ def _remedy(exc: OSError, directory: str) -> str:
         return ": free space"
     if exc.errno in (errno.EACCES, errno.EPERM):
         return f": correct the owner of {directory} and of the files in it"
-    return ""
+    if exc.errno == errno.EAGAIN:
+        return f" (another process has its lock for {LOCK_WAIT_S:.0f} s): look for disk errors in `dmesg`"
+    return ": look for disk errors in `dmesg`" if exc.errno in (errno.EIO, errno.EROFS) else ""
 
 
 def at_exit(function: Callable[[], object]) -> None:

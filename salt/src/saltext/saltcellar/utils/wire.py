@@ -87,8 +87,6 @@ class Refusal(Exception):
 def refusal(value: dict[str, Any]) -> Refusal:
     """The refusal in an unsuccessful response. Raises as a missing key or a wrong type does."""
     code, message = str(value["code"]), str(value.get("message", ""))
-    if code == "too_large":
-        message += " (store.entry_bytes_max of the daemon, at most 64MiB)"
     if code == "internal":
         message += "; the daemon's log shows the cause"
     return Refusal(code, message)
@@ -431,7 +429,7 @@ def _left(deadline: float) -> float:
 
 def too_large(size: int) -> str:
     """Why a request is not sent."""
-    return f"a request of {size} bytes exceeds the fixed limit of {REQUEST_BYTES_MAX}, not sent"
+    return f"a request of {size} bytes exceeds the fixed limit of {REQUEST_BYTES_MAX}, not sent: send less"
 
 
 def _why_no_connection(exc: OSError) -> str:
