@@ -121,7 +121,9 @@ class Connection(wire.Connection):
         except TimeoutError as exc:
             raise wire.TimedOut(f"no connection in time: {_UNREACHABLE}") from exc
         except ssl.SSLError as exc:
-            raise Unusable(f"TLS handshake failed: {exc.reason or exc}: {_NOT_A_DAEMON}") from exc
+            raise Unusable(
+                f"TLS handshake failed: {exc.reason or exc}: {_NOT_A_DAEMON}; its log may show more"
+            ) from exc
         except socket.gaierror as exc:
             raise wire.Broken(f"{exc}: correct the host in saltcellar.url") from exc
         except OSError as exc:

@@ -195,7 +195,7 @@ class Spool:
             raise SpoolError(
                 "spool_full",
                 f"{self.path} has no room for {len(record)} bytes: {waiting} of at most {self.bytes_max} bytes wait, "
-                f"the file has {state.end}: raise saltcellar.spool_bytes_max",
+                f"the file has {state.end} bytes: raise saltcellar.spool_bytes_max",
             )
 
         try:

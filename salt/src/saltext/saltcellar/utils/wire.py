@@ -441,8 +441,8 @@ def _why_no_connection(exc: OSError) -> str:
         )
     if exc.errno in (errno.EACCES, errno.EPERM):
         return (
-            f"this user may not open the socket ({exc}): add it to the socket's group, "
-            "which is socket_group of the daemon's configuration"
+            f"this user may not open the socket ({exc}): it must be in the group that socket_group "
+            "of the daemon's configuration names"
         )
     return f"{exc}: correct saltcellar.socket"
 
