@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::log::frame::FRAME_VERSION;
-
 /// The store's error type; each variant calls for a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -70,7 +68,7 @@ pub enum StoreError {
         what: String,
     },
     /// A log has a frame of another release.
-    #[error("{}: the frame at byte {offset} has version {version}, this release reads {FRAME_VERSION}: start the release that wrote it", path.display())]
+    #[error("{}: the frame at byte {offset} has version {version}, this release reads {reads}: start the release that wrote it", path.display())]
     FrameVersion {
         /// The log.
         path: PathBuf,
@@ -78,6 +76,8 @@ pub enum StoreError {
         offset: u64,
         /// Its version.
         version: u16,
+        /// The version that this release reads.
+        reads: u16,
     },
     /// A segment does not match its path, because an administrator renamed or copied a directory.
     #[error("{}: {what}; its directory was renamed or copied: restore the original name, or move the copy out of the store", path.display())]

@@ -32,7 +32,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "status",
         not_ok_when: "the daemon reports a reason of [its status](#reasons-of-status) that no other check covers",
-        run: Run::Daemon(check_reasons),
+        run: Run::ByAnother,
     },
     Check {
         name: "store",
@@ -124,40 +124,46 @@ pub(super) fn ask(socket: &Path) -> Result<(Client, Status), ClientError> {
     Ok((client, status))
 }
 
-/// Parts of the daemon with separate checks, which show more detail than the reasons of `status`.
-const CHECKED_PARTS: [&str; 8] = [
-    "disk",
-    "bus ",
-    "spool ",
-    "reactor",
-    "sink ",
-    "clock",
-    "master keys",
-    "since the start",
+/// Parts of the daemon with a check that shows more detail than the reasons of `status`: how the
+/// part begins, and the names of the checks.
+const CHECKED_PARTS: [(&str, &[&str]); 8] = [
+    ("disk", &["store"]),
+    ("bus ", &["bus"]),
+    ("spool ", &["spool"]),
+    ("reactor", &["reactor", "reactions"]),
+    ("sink ", &["sinks"]),
+    ("clock", &["clock"]),
+    ("master keys", &["master_keys"]),
+    ("since the start", &["counters"]),
 ];
 
-/// Reports the reasons of `status`, because `doctor` must never find less than `status`.
-fn check_reasons(found: &mut Findings, daemon: &mut Daemon<'_>) {
-    let status = &daemon.status;
-    let mut found = found.of("status");
-
+/// Reports the reasons of `status`, because `doctor` must never find less than `status`. Comes last:
+/// a reason is left out only if the check of its part found something as bad.
+pub(super) fn check_reasons(found: &mut Findings, status: &Status) {
     for Reason {
         level,
         part,
         message,
     } in &status.health.reasons
     {
-        // A check of its own reports the same with more detail.
-        if CHECKED_PARTS.iter().any(|known| part.starts_with(known)) {
-            continue;
-        }
-
         let result = match level {
             Level::Problem => CheckResult::Problem,
             Level::Warning => CheckResult::Warning,
             Level::Ok => CheckResult::Ok,
         };
-        found.add(result, format!("{part}: {message}"));
+
+        let checks = CHECKED_PARTS
+            .iter()
+            .find(|(start, _)| part.starts_with(start))
+            .map_or(&[][..], |(_, checks)| checks);
+        if checks
+            .iter()
+            .any(|check| found.worst(check) >= Some(result))
+        {
+            continue;
+        }
+
+        found.of("status").add(result, format!("{part}: {message}"));
     }
 }
 
@@ -341,6 +347,55 @@ mod tests {
     use super::*;
     use crate::api::call::status::health;
     use crate::base::clock::Micros;
+
+    #[test]
+    fn a_reason_of_status_is_left_out_only_if_the_check_of_its_part_found_as_much() {
+        let reason = |level, part: &str| Reason {
+            level,
+            part: part.to_owned(),
+            message: "stalled".to_owned(),
+        };
+        let reported = |reason: &Reason, check, result| {
+            let mut status = Status::default();
+            status.health.reasons = vec![reason.clone()];
+            let mut found = Findings::default();
+            found.of(check).add(result, "its own");
+            check_reasons(&mut found, &status);
+            found
+                .0
+                .iter()
+                .skip(1)
+                .map(|one| one.result)
+                .collect::<Vec<_>>()
+        };
+        let problem = reason(Level::Problem, "disk");
+        assert_eq!(reported(&problem, "store", CheckResult::Problem), []);
+        for result in [CheckResult::Ok, CheckResult::Skipped, CheckResult::Warning] {
+            assert_eq!(reported(&problem, "store", result), [CheckResult::Problem]);
+        }
+        assert_eq!(
+            reported(&problem, "bus", CheckResult::Problem),
+            [CheckResult::Problem],
+            "another check"
+        );
+
+        let warning = reason(Level::Warning, "reactor");
+        for (check, left_out) in [
+            ("reactor", true),
+            ("reactor.loops", true),
+            ("reactors", false),
+        ] {
+            let reported = reported(&warning, check, CheckResult::Warning);
+            assert_eq!(reported.is_empty(), left_out, "{check}");
+        }
+
+        let other = reason(Level::Warning, "log");
+        assert_eq!(
+            reported(&other, "log", CheckResult::Problem),
+            [CheckResult::Warning],
+            "no check is known"
+        );
+    }
 
     #[test]
     fn a_counter_of_loss_is_for_doctor_what_it_is_for_status() {

@@ -41,6 +41,16 @@ impl Findings {
         Reporter { check, found: self }
     }
 
+    /// The worst finding of a check, and of its parts: `reactor` is also that of `reactor.loops`.
+    pub(super) fn worst(&self, check: &str) -> Option<CheckResult> {
+        let is_of_it = |name: &str| {
+            let rest = name.strip_prefix(check);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let of_it = self.0.iter().filter(|finding| is_of_it(finding.check));
+        of_it.map(|finding| finding.result).max()
+    }
+
     pub(super) fn problems(&self) -> usize {
         self.0
             .iter()

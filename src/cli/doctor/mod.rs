@@ -142,18 +142,16 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     daemon::check_socket(&mut found, &choice.path, &config);
     let answer = daemon::check_daemon(&mut found, answer);
 
-    let unreachable = answer.is_none();
+    let mut daemon = answer.map(|(client, status)| Daemon {
+        client,
+        status,
+        config: &config,
+    });
 
-    if let Some((client, status)) = answer {
-        let mut daemon = Daemon {
-            client,
-            status,
-            config: &config,
-        };
-
+    if let Some(daemon) = &mut daemon {
         for check in checks() {
             if let Run::Daemon(run) = check.run {
-                run(&mut found, &mut daemon);
+                run(&mut found, daemon);
             }
         }
     }
@@ -165,7 +163,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let machine = Machine {
         config: &config,
         daemon_uid: daemon::daemon_uid(&choice.path),
-        daemon_answers: !unreachable,
+        daemon_answers: daemon.is_some(),
         spools: spools(args, &config, has_master.then_some(&salt_master)),
     };
 
@@ -179,7 +177,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         check_master(&mut found, &salt_master, &machine, &choice.path, args);
     }
 
-    report(global, &found, unreachable)
+    if let Some(daemon) = &daemon {
+        daemon::check_reasons(&mut found, &daemon.status);
+    }
+
+    report(global, &found, daemon.is_none())
 }
 
 /// The spools that are checked in addition to the configured spools.

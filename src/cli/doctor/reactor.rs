@@ -6,6 +6,7 @@ use super::super::reactor::failures;
 use super::check::{Check, Daemon, Run};
 use super::finding::{CheckResult, Findings};
 use crate::api::call::reactor::{HistoryArgs, ReactionRow, ReactorState, RunningReactor};
+use crate::api::call::status::REACTOR_BEHIND_MAX;
 use crate::api::call::{self as calls, NoArgs};
 use crate::api::client::Client;
 use crate::base::clock::{Clock, Micros};
@@ -29,7 +30,7 @@ const NAMED: usize = 5;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "reactor",
-        not_ok_when: "no reactor acts on a rule, or both do; Salt's reactor is on in addition to saltcellar's, which is therefore in shadow mode; its configuration cannot be used; the master does not respond, or its `transport` is not `zeromq`",
+        not_ok_when: "no reactor acts on a rule, or both do; Salt's reactor is on in addition to saltcellar's, which is therefore in shadow mode; its configuration cannot be used; the master does not respond, or its `transport` is not `zeromq`; it is more than 10,000 entries behind",
         run: Run::Daemon(check),
     },
     Check {
@@ -88,6 +89,14 @@ fn check(found: &mut Findings, daemon: &mut Daemon<'_>) {
                 "it runs in shadow mode, because Salt's reactor is enabled in the minion of {file}: remove it from `engines` there to disable it"
             ),
         });
+    }
+
+    if reactor.behind > REACTOR_BEHIND_MAX {
+        found.of(CHECK).warn_because(
+            format!("{} log entries behind", reactor.behind),
+            "reactions come late",
+            "if the number does not fall, `saltcellar reactor history` shows slow rules",
+        );
     }
 
     if found.0.len() == before {

@@ -401,6 +401,7 @@ impl LogFile {
             path: self.path.clone(),
             offset,
             version,
+            reads: FRAME_VERSION,
         }
     }
 

@@ -57,7 +57,7 @@ pub(crate) const SPOOL_WAITS_MAX: i64 = 300;
 /// Seconds without an iteration after which the appender counts as blocked.
 const APPENDER_BLOCKED_S: u64 = 10;
 /// Lag of the reactor that needs attention, in entries.
-const REACTOR_BEHIND_MAX: u64 = 10_000;
+pub(crate) const REACTOR_BEHIND_MAX: u64 = 10_000;
 /// Validity of the certificate below which it must be renewed.
 const CERTIFICATE_LEFT_US: i64 = 14 * 86_400 * 1_000_000;
 /// Days of disk space below which it needs attention.

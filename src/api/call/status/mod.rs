@@ -16,7 +16,7 @@ pub(crate) use answer::{
 };
 pub(crate) use cluster::explains_outbox;
 pub use health::loss_counters;
-pub(crate) use health::{LossCounter, SPOOL_WAITS_MAX, health};
+pub(crate) use health::{LossCounter, REACTOR_BEHIND_MAX, SPOOL_WAITS_MAX, health};
 pub(crate) use level::{Health, Level, Reason};
 
 use std::path::Path;
