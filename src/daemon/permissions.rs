@@ -35,10 +35,11 @@ pub(super) fn restrict(dir: &Path, mask: u32) -> anyhow::Result<()> {
         None => restrict_one(dir, mask),
         Some(other) => {
             let mode = fs::metadata(dir)?.mode() & 0o7777;
-            if mode & mask != 0 {
+            let less = mode & !mask;
+            if mode != less {
                 tracing::warn!(
-                    state_dir = %dir.display(), mode = %format_args!("{mode:04o}"), other = %other.display(),
-                    "state directory is open to others and contains foreign files, permissions not changed: run `chmod 700` on it, or choose another --state-dir"
+                    state_dir = %dir.display(), mode = %format_args!("{mode:04o}"), wanted = %format_args!("{less:04o}"), other = %other.display(),
+                    "state directory is open to others and contains foreign files, permissions not changed: run `chmod` with the wanted mode, or choose another --state-dir"
                 );
             }
             Ok(())
@@ -68,8 +69,8 @@ fn restrict_one(path: &Path, mask: u32) -> anyhow::Result<()> {
         ),
         // Owned by another user, or on a file system without permissions.
         Err(error) => tracing::warn!(
-            path = %path.display(), mode = %format_args!("{mode:04o}"), %error,
-            "file open to other users and its permissions cannot be changed: run `chmod o-rwx` on it"
+            path = %path.display(), mode = %format_args!("{mode:04o}"), wanted = %format_args!("{less:04o}"), %error,
+            "path open to users who must not have access, and the daemon cannot change its mode: give it to the daemon's user (`chown`), or run `chmod` with the wanted mode"
         ),
     }
 

@@ -413,7 +413,7 @@ impl Script {
                         script = name,
                         reason,
                         ?pause,
-                        "script failed, restarting it: the reason and its messages above show the cause"
+                        "script failed, restarting it: see the reason and its messages above, or `dmesg` if it was killed"
                     );
                     pause
                 }

@@ -341,6 +341,9 @@ impl Machine {
         }
         let event = map(vec![("tag", "test/1".into()), ("data", map(vec![]))]);
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+        // What `store prune --accept-salt` accepts.
+        let keep = ("keep_jobs_seconds", 86_400.into());
+        cellar.ask("clean_old_jobs", vec![keep]);
 
         let machine = Self {
             seq: record["seq"].to_string(),

@@ -367,7 +367,9 @@ fn a_killed_process_is_replaced_and_ends_with_its_daemon() {
         });
     }
     assert_eq!(cellar.counter("zmq_restarts"), 2);
-    cellar.logged("ZeroMQ process ended, restarting it: its messages above show the cause");
+    cellar.logged(
+        "ZeroMQ process ended, restarting it: see its messages above, or `dmesg` if it was killed",
+    );
     let mut push = Peer::push(&cellar);
     let mut sub = Peer::sub(&cellar, &mut push, &["a"]);
     push.send(&event("a", 7));

@@ -204,7 +204,10 @@ async fn run(
             drop(answer);
 
             if body.len() > SALT_API_BYTES {
-                return Err(too_large("the chunks of this request"));
+                return Err(too_large(
+                    "the results of this request",
+                    "send fewer chunks in a request",
+                ));
             }
             room.lock().hold(body.len())?;
         }
@@ -491,10 +494,8 @@ fn time_of(text: &str) -> Option<i64> {
     Some(zoned.timestamp().as_microsecond())
 }
 
-fn too_large(what: &str) -> HttpError {
-    let why = format!(
-        "{what} have more than {SALT_API_BYTES} bytes of results together; /api/v1/jobs/JID has pages"
-    );
+fn too_large(what: &str, remedy: &str) -> HttpError {
+    let why = format!("{what} have more than {SALT_API_BYTES} bytes together; {remedy}");
     HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", why)
 }
 
@@ -634,7 +635,7 @@ impl Jobs<'_> {
                     let job = Json::from(job.into_fields());
                     bytes += json_len(&job);
                     if bytes > self.bytes_max {
-                        return Err(too_large("the jobs"));
+                        return Err(too_large("the jobs", "/api/v1/jobs has pages"));
                     }
                     jobs.insert(row.jid, job);
                 }
@@ -686,9 +687,10 @@ impl Jobs<'_> {
 
     fn check_bytes(&self, bytes: usize, jid: &str) -> Result<(), HttpError> {
         if bytes > self.bytes_max {
-            return Err(too_large(&format!(
-                "job {jid:.50} and the chunks before it"
-            )));
+            return Err(too_large(
+                &format!("job {jid:.50} and the results before it"),
+                "send this chunk alone, or read the job's returns from /api/v1/jobs/JID, which has pages",
+            ));
         }
         Ok(())
     }

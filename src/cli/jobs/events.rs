@@ -188,7 +188,10 @@ fn data(event: &Send) -> anyhow::Result<Value> {
         Value::Map(pairs) => Ok(Value::Map(pairs)),
         // An empty string is nil in YAML.
         Value::Nil => Ok(Value::Map(Vec::new())),
-        other => bail!("expected a map such as '{{\"key\": \"value\"}}', found {other}"),
+        other => bail!(
+            "expected a map such as '{{\"key\": \"value\"}}', found {:.100}",
+            other.to_string()
+        ),
     }
 }
 

@@ -298,7 +298,8 @@ fn active_jobs_have_all_returns_however_many_pages_they_take() {
     assert_eq!(job["Result"].as_object().unwrap().len(), 3);
     let answer = post(&address, "/", &token, &json!([chunk, chunk]));
     assert_eq!(answer.status, 413, "{} bytes", answer.body.len());
-    assert!(answer.text().contains("bytes of results together"));
+    let why = answer.text();
+    assert!(why.contains("send this chunk alone"), "{why}");
 
     // A single job can be too large as well, counted with its first page.
     let load = map(vec![
@@ -333,7 +334,7 @@ fn the_chunks_of_a_request_have_one_limit_of_bytes_together() {
         [200, 200, 413]
     );
     let why = answers[2].text();
-    assert!(why.contains("of results together"), "{why}");
+    assert!(why.contains("send this chunk alone"), "{why}");
     assert!(answers[1].body.len() > 12 << 20);
     const { assert!(2 * (7 << 20) < SALT_API_BYTES && SALT_API_CHUNKS * (6 << 20) > SALT_API_BYTES) };
 }

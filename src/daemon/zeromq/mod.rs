@@ -51,14 +51,15 @@ pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Re
     // would find its socket in use.
     let parent = rustix::process::getppid().map(Pid::as_raw_nonzero);
     if parent.is_none_or(|parent| u32::try_from(parent.get()) != Ok(of)) {
-        anyhow::bail!("serve a ZeroMQ socket: the daemon, process {of}, has ended");
+        return Err(anyhow::anyhow!("the daemon, process {of}, has ended").context(operation));
     }
 
     limit_resources();
     let socket = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
-        .context("use the inherited socket")?;
+        .context("use the inherited socket, raise LimitNOFILE of the unit")
+        .context(operation)?;
 
     let listener = std::os::unix::net::UnixListener::from(socket);
 
@@ -189,10 +190,12 @@ impl ZmqSocket {
         let child = ChildProcess {
             kind,
             // A duplicate, because the daemon keeps the socket open while a child restarts.
-            socket: listener
-                .as_fd()
-                .try_clone_to_owned()
-                .context("duplicate a ZeroMQ socket")?,
+            socket: listener.as_fd().try_clone_to_owned().with_context(|| {
+                format!(
+                    "duplicate the socket of zeromq.{}, raise LimitNOFILE of the unit",
+                    kind.name()
+                )
+            })?,
             daemon: daemon.to_owned(),
             status: status.clone(),
             process: Arc::clone(&process),
@@ -203,7 +206,7 @@ impl ZmqSocket {
         let thread = threads::spawn(&format!("sc-zmq-{}", kind.name()), move || {
             child.supervise();
         })
-        .context("supervise a ZeroMQ process")?;
+        .with_context(|| format!("supervise the process of zeromq.{}", kind.name()))?;
 
         Ok(Self {
             status,
@@ -270,12 +273,12 @@ impl ChildProcess {
             match ended {
                 Ok(status) if self.stopped.try_recv().is_ok() => {
                     if !status.success() {
-                        tracing::warn!(socket, %status, "ZeroMQ process failed while stopping, what it has not passed on is lost: its messages above show the cause");
+                        tracing::warn!(socket, %status, "ZeroMQ process failed while stopping, what it has not passed on is lost: see its messages above, or `dmesg` if it was killed");
                     }
                     return;
                 }
                 Ok(status) => {
-                    tracing::warn!(socket, %status, ?pause, "ZeroMQ process ended, restarting it: its messages above show the cause");
+                    tracing::warn!(socket, %status, ?pause, "ZeroMQ process ended, restarting it: see its messages above, or `dmesg` if it was killed");
                 }
                 Err(error) => {
                     tracing::error!(socket, %error, ?pause, "cannot start the ZeroMQ process, retrying: restart the daemon if its executable was replaced, otherwise raise TasksMax and LimitNOFILE of the unit");

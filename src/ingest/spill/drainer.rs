@@ -714,7 +714,7 @@ pub(super) fn bus_of(fs: &dyn Fs, metrics: &Metrics, dir: &Path) -> PathBuf {
     };
 
     metrics.spill_reads_failed.add(1);
-    tracing::warn!(path = %dir.join(BUS).display(), why, "the bus of a spill is unknown, using the directory's name");
+    tracing::warn!(path = %dir.join(BUS).display(), why, "the bus of a spill is unknown, its events are stored under the directory's name: check the permissions of the file, and the disk for errors");
     dir.to_owned()
 }
 
@@ -729,7 +729,7 @@ fn read_seen(fs: &dyn Fs, dir: &Path, shared: &Shared) -> std::io::Result<Option
     let seen = Position::parse(&content.bytes).filter(|_| !content.is_damaged());
     if seen.is_none() {
         shared.metrics.spill_reads_failed.add(1);
-        tracing::warn!(path = %path.display(), "saved bus position malformed or unreadable, a gap may be recorded");
+        tracing::warn!(path = %path.display(), "saved bus position malformed or unreadable, a gap is recorded although nothing may be missing: check the disk for errors");
     }
     Ok(seen)
 }

@@ -497,6 +497,10 @@ impl Retention {
             None => self.classes.all().collect(),
         };
 
+        if options.accept_salt {
+            self.salt_keeps.ensure_reported()?;
+        }
+
         let _one = self.round.lock();
 
         // From here on as in a round, which would otherwise decide about the same segments.

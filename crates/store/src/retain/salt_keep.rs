@@ -20,6 +20,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::error::StoreError;
 use crate::settings::{Save, Setting, Settings};
 use saltcellar_base::file_fault::FileFault;
 use saltcellar_base::limits::SALT_KEEP_TTL;
@@ -120,7 +121,7 @@ impl SaltKeeps {
         // administrator decides.
         state.in_effect = if is_uncertain {
             tracing::error!(
-                "saved `keep_jobs_seconds` of Salt may be lost, jobs are kept forever: run `saltcellar store prune --accept-salt`"
+                "saved `keep_jobs_seconds` of Salt may be lost, classes that follow it keep jobs forever: once a master has reported it again, run `saltcellar store prune --accept-salt`"
             );
             Some(SaltKeep::Forever)
         } else {
@@ -171,11 +172,23 @@ impl SaltKeeps {
             .then_some(reported)
     }
 
+    /// Fails if there is nothing to accept, because no master has reported since the start.
+    pub(crate) fn ensure_reported(&self) -> Result<(), StoreError> {
+        if self.state.lock().reported.is_some() {
+            return Ok(());
+        }
+        Err(StoreError::Refused(
+            "no master has reported keep_jobs_seconds since the daemon started: a master with saltcellar as its job cache does every minute, \
+             repeat the command then"
+                .to_owned(),
+        ))
+    }
+
     /// An administrator accepts the reported time.
     pub(crate) fn accept(&self) {
         let mut state = self.state.lock();
+        // `ensure_reported` says so.
         let Some((reported, _)) = state.reported else {
-            // Nothing was reported since the start.
             return;
         };
 
@@ -286,7 +299,9 @@ mod tests {
         assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever));
         keeps.accept();
         assert_eq!(keeps.in_effect(), Some(SaltKeep::Forever), "none reported");
+        assert!(keeps.ensure_reported().is_err());
         keeps.report(DAY, at(0));
+        assert!(keeps.ensure_reported().is_ok());
         keeps.accept();
         assert_eq!(
             (keeps.in_effect(), keeps.shorter()),

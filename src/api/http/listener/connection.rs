@@ -70,7 +70,7 @@ impl SignedSession {
             // All batches of this connection are then rejected: an all-zero challenge is known to
             // everyone, and the check of a batch refuses it.
             tracing::error!(
-                "the kernel provides no random bytes for a challenge, connection closed: check that getrandom(2) is allowed in this sandbox"
+                "the kernel provides no random bytes for a challenge, the batches of this connection are rejected: check that getrandom(2) is allowed in this sandbox"
             );
         }
 

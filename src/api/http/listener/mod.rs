@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -296,7 +297,11 @@ fn advised(error: &std::io::Error) -> String {
         AddrInUse => "`ss -ltnp` shows the program that uses it",
         AddrNotAvailable => "no interface of this host has it, correct it in the configuration",
         PermissionDenied => "choose a port from 1024 on, or give the unit CAP_NET_BIND_SERVICE",
-        _ => return error.to_string(),
+        _ => match Errno::from_io_error(error) {
+            Some(Errno::AFNOSUPPORT) => "this host has no IPv6, configure an IPv4 address",
+            Some(Errno::MFILE | Errno::NFILE) => "raise LimitNOFILE of the unit",
+            _ => return error.to_string(),
+        },
     };
     format!("{error}; {remedy}")
 }

@@ -322,14 +322,20 @@ impl SignedRequest<'_> {
         }
 
         // A default challenge means that the kernel had no random bytes: see `SignedSession::new`.
-        let session = self.connection.session.get().filter(|session| {
-            session.challenge == envelope.challenge && session.challenge != Challenge::default()
-        });
+        let known = self.connection.session.get();
+        let is_unusable = known.is_some_and(|session| session.challenge == Challenge::default());
+        let session =
+            known.filter(|session| !is_unusable && session.challenge == envelope.challenge);
 
         let Some(session) = session else {
-            let message = format!(
-                "the batch of minion {id} was made for another connection: it was sent twice, or without GET {HELLO_PATH} before"
-            );
+            let why = if is_unusable {
+                "cannot be verified, because the daemon has no random bytes: see its log".to_owned()
+            } else {
+                format!(
+                    "was made for another connection: it was sent twice, or without GET {HELLO_PATH} before"
+                )
+            };
+            let message = format!("the batch of minion {id} {why}");
             return Err(self.unproven("replayed", &metrics.https_rejected_replayed, message));
         };
 

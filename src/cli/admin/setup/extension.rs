@@ -211,8 +211,12 @@ impl Salt {
     /// Salt's version, if its loader finds the returner.
     pub(super) fn loads(&self, module_dir: Option<&Path>) -> anyhow::Result<String> {
         self.run(VERSION, module_dir).with_context(|| {
+            let user = match self.master.configured_user() {
+                Some(user) => format!(" as user {user}"),
+                None => String::new(),
+            };
             format!(
-                "load the extension in Salt's Python, {}",
+                "load the extension in Salt's Python, {}{user} (--salt-python names another Python)",
                 self.python.display()
             )
         })

@@ -48,9 +48,9 @@ pub fn restore(
 
     if !from.is_dir() {
         return Err(not(if from.exists() {
-            "not a directory"
+            "not a directory; name the directory of a backup"
         } else {
-            "no such directory"
+            "no such directory; name the directory of a backup"
         }));
     }
 
@@ -59,7 +59,7 @@ pub fn restore(
         let why = if from.join("FORMAT").is_file() {
             "it is a store; stop its daemon and copy the directory, or create a backup of it"
         } else {
-            "it contains no MANIFEST: no backup was ever completed there"
+            "it contains no MANIFEST: no backup was ever completed there; make one with `saltcellar store backup`, or name another directory"
         };
         return Err(not(why));
     };
