@@ -202,7 +202,7 @@ def test_temporarily_rejected_entries_wait_and_arrive_later(source, minion, capl
     # Repetition does not dead-letter the entry.
     for _ in range(client_.spool_.TRIES_MAX + 5):
         client_.forget()
-        client.hand_over()
+        client.hand_over(60)
     assert spooled(client) == [1, 2]
     far.refusal = None
     client_.forget()

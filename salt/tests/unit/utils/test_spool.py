@@ -37,7 +37,7 @@ def hand_over_again_and_again(client):
     """Hands over until the spool is empty: more often than the tries of one record."""
     for _ in range(spool_.TRIES_MAX * 3):
         client_._handover_not_before.clear()
-        client.hand_over()
+        client.hand_over(60)
         if not client.spool.pending():
             return
 
@@ -125,7 +125,7 @@ def test_a_tail_of_garbage_is_cut_before_the_next_record(spool, tail):
 def test_a_torn_tail_alone_is_emptied_by_a_handover(daemon, client, spool):
     put(spool, 1)
     os.truncate(spool.path, 10)
-    client.hand_over()
+    client.hand_over(60)
     assert not spool.pending()
     assert daemon.calls == []
 
@@ -137,7 +137,7 @@ def test_damage_in_the_middle_costs_one_record(daemon, client, spool):
         file.seek(third + 12)
         file.write(b"\xff\xff")
     assert waiting(spool) == [1, 3]
-    client.hand_over()
+    client.hand_over(60)
     assert numbers(daemon.calls) == [1, 3]
     assert not spool.pending()
     assert spool.counters() == {"damaged": 1}
@@ -148,7 +148,7 @@ def test_damage_that_hides_all_later_records_counts_them(daemon, client, spool):
     with open(spool.path, "r+b") as file:
         # Its length.
         file.write(b"\xff\xff\xff\xff")
-    client.hand_over()
+    client.hand_over(60)
     assert not spool.pending()
     assert spool.counters() == {"damaged": 3}
 
@@ -169,7 +169,7 @@ def test_a_rejected_record_that_finds_no_room_for_inspection_is_logged_as_lost(
     put(spool, 1)
     spool.bytes_max = 10
     daemon.answers["returner"] = refuse("too_large")
-    client.hand_over()
+    client.hand_over(60)
     assert spool.counters() == {"too_large": 1}
     assert "LOST" in caplog.text and "dead-letter is full" in caplog.text
 
@@ -179,7 +179,7 @@ def test_damage_up_to_the_end_is_counted(daemon, client, spool):
     with open(spool.path, "r+b") as file:
         file.seek(12)
         file.write(b"\xff\xff")
-    client.hand_over()
+    client.hand_over(60)
     assert daemon.calls == []
     assert not spool.pending()
     assert spool.counters() == {"damaged": 1}
@@ -191,7 +191,7 @@ def test_a_damaged_state_file_restarts_the_handover(daemon, client, spool, state
     with open(f"{spool.path}.state", "wb") as file:
         file.write(state)
     put(spool, 3)
-    client.hand_over()
+    client.hand_over(60)
     assert numbers(daemon.calls) == [1, 2, 3]
 
 
@@ -264,7 +264,7 @@ def test_a_handover_frees_space(daemon, opts):
     for number in range(30):
         client.write("returner", {"load": {"n": number, "return": "x" * 100}})
     daemon.start()
-    client.hand_over()
+    client.hand_over(60)
     daemon.stop()
     client.write("returner", {"load": {"n": 99}})
     assert waiting(client.spool) == [99]
@@ -457,7 +457,7 @@ def test_spooled_records_are_delivered_once_and_in_order(daemon, client, spool):
     assert all(args["replay"] is True for args in daemon.named("returner"))
     ats = [args["at"] for args in daemon.named("returner")]
     assert ats == sorted(ats)
-    client.hand_over()
+    client.hand_over(60)
     assert len(daemon.named("returner")) == 300
     assert os.stat(spool.path).st_size == 0
 
@@ -472,7 +472,7 @@ def test_a_spooled_value_is_handed_over_in_the_bytes_it_was_spooled_in(daemon, c
     }
     spool.append("returner", {"load": load})
     ((payload,),) = [[record.payload for record in spool.records()]]
-    client.hand_over()
+    client.hand_over(60)
     assert daemon.frames == [b"\x93\x01" + payload[1:]]
 
 
@@ -480,7 +480,7 @@ def test_answers_are_matched_in_any_order(daemon, client, spool, refuse):
     put(spool, *range(8))
     daemon.backwards = 7
     daemon.answers["returner"] = refuse("refused", lambda args: args["load"]["n"] == 2)
-    client.hand_over()
+    client.hand_over(60)
     assert numbers(daemon.calls) == [0, 1, 3, 4, 5, 6, 7]
     assert spool.counters() == {"refused": 1}
     assert not spool.pending()
@@ -490,7 +490,7 @@ def test_answers_are_matched_in_any_order(daemon, client, spool, refuse):
 def test_a_permanently_rejected_record_is_counted_and_skipped(daemon, client, spool, refuse, code):
     put(spool, 1, 2, 3)
     daemon.answers["returner"] = refuse(code, lambda args: args["load"]["n"] == 2)
-    client.hand_over()
+    client.hand_over(60)
     assert numbers(daemon.calls) == [1, 3]
     assert spool.counters() == {code: 1}
     assert not spool.pending()
@@ -504,7 +504,7 @@ def test_only_the_oversized_event_of_a_spooled_list_is_dead_lettered(daemon, cli
     daemon.answers["event_return"] = refuse(
         "too_large", lambda args: any(e["data"]["n"] == 6 for e in args["events"])
     )
-    client.hand_over()
+    client.hand_over(60)
     taken = [args for call, args in daemon.calls if call == "event_return"]
     assert sorted(e["data"]["n"] for args in taken for e in args["events"]) == [
         0,
@@ -532,13 +532,13 @@ def test_only_the_oversized_event_of_a_spooled_list_is_dead_lettered(daemon, cli
 def test_a_temporarily_rejected_record_and_later_ones_wait(daemon, client, spool, refuse, code):
     put(spool, *range(5))
     daemon.answers["returner"] = refuse(code, lambda args: args["load"]["n"] >= 2)
-    client.hand_over()
+    client.hand_over(60)
     assert waiting(spool) == [2, 3, 4]
     daemon.answers["returner"] = None
-    client.hand_over()
+    client.hand_over(60)
     assert waiting(spool) == [2, 3, 4], "not immediately again"
     client_._handover_not_before.clear()
-    client.hand_over()
+    client.hand_over(60)
     assert numbers(daemon.calls) == [0, 1, 2, 3, 4]
 
 
@@ -598,7 +598,7 @@ def test_a_long_outage_dead_letters_no_record(
         daemon.answers["returner"] = refuse(code)
     for _ in range(spool_.TRIES_MAX + 5):
         client_._handover_not_before.clear()
-        client.hand_over()
+        client.hand_over(60)
     assert len(daemon.frames) == spool_.TRIES_MAX + 5
     assert waiting(spool) == [1]
     assert spool.counters() == {}
@@ -651,7 +651,7 @@ def test_records_spooled_by_others_during_a_handover_are_not_lost(daemon, client
     pids = [in_child(others, process, wait=False) for process in (1, 2, 3)]
     until = time.monotonic() + 10
     while pids and time.monotonic() < until:
-        client.hand_over()
+        client.hand_over(60)
         pids = [pid for pid in pids if os.waitpid(pid, os.WNOHANG) == (0, 0)]
     assert not pids
     client.hand_over(5)
@@ -680,9 +680,9 @@ def test_only_one_process_hands_over_at_a_time(daemon, client, spool):
     put(spool, 1)
     with spool.handover_lock() as mine:
         assert mine
-        client.hand_over()
+        client.hand_over(60)
         assert daemon.calls == []
-    client.hand_over()
+    client.hand_over(60)
     assert numbers(daemon.calls) == [1]
 
 
@@ -714,8 +714,8 @@ def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(
     daemon.hang = True
     client.settings.timeout = 0.3
     with took() as long:
-        client.hand_over()
-        client.hand_over()
+        client.hand_over(60)
+        client.hand_over(60)
     assert 0.25 < long() < 1.5
     assert waiting(spool) == list(range(10))
     with open(f"{spool.path}.state", "rb") as file:
@@ -724,7 +724,7 @@ def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(
 
 def test_an_empty_spool_costs_one_file_check(client, monkeypatch):
     monkeypatch.setattr(spool_.Spool, "handover_lock", lambda self: pytest.fail("looked further"))
-    client.hand_over()
+    client.hand_over(60)
 
 
 # ---- expiry
