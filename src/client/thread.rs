@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::base::threads::TOO_FEW_TASKS;
-
 /// A thread on which a client responds to its peer even while its caller is idle.
 pub(crate) struct ClientThread(Option<Runtime>);
 
@@ -21,8 +19,9 @@ impl ClientThread {
             .thread_name(name)
             .enable_all()
             .build();
-        let runtime = runtime
-            .map_err(|why| format!("cannot start the client's thread, {TOO_FEW_TASKS}: {why}"))?;
+        let runtime = runtime.map_err(|why| {
+            format!("cannot start the client's runtime, raise LimitNOFILE of the unit: {why}")
+        })?;
         Ok(Self(Some(runtime)))
     }
 

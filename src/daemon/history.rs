@@ -51,8 +51,8 @@ impl History {
         // Retention must wait: other masters may hold jobs of which this store does not know yet.
         store.await_holds(CLUSTER_HOLDS_WAIT);
 
-        let numbering = OwnNumbering::of(store)
-            .context("read or save the state of the shared history, check the disk")?;
+        let numbering =
+            OwnNumbering::of(store).context("read or save the state of the shared history")?;
         let instance = random_name().context("start the shared history")?;
 
         let ReactorConfig {

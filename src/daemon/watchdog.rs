@@ -117,7 +117,7 @@ pub(super) fn store_socket(listener: &mut Listener) {
     match sd_notify::notify_with_fds(&[NotifyState::FdStore, STORED_AS], &[listener.as_fd()]) {
         Ok(()) => listener.keep(),
         Err(error) => {
-            tracing::warn!(%error, "cannot hand the socket to systemd, connections fail during a restart: is NOTIFY_SOCKET accessible?");
+            tracing::warn!(%error, "cannot hand the socket to systemd, connections fail during a restart: run the daemon with the packaged unit");
         }
     }
 }

@@ -180,7 +180,7 @@ impl Bus {
             Err(error) => {
                 // Reading goes on without a disk, because Salt's publisher waits for no subscriber.
                 self.deps.metrics.spill_reads_failed.add(1);
-                tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only: check the permissions and free space of the directory, then restart the daemon");
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill, bus events are kept in memory only: once it can be opened, restart the daemon");
                 (
                     SpillDrainer::without_disk(&self.spill_writer, &dir, fs),
                     Seen::default(),

@@ -371,6 +371,7 @@ fn a_master_that_answers_bad_load_is_retried_and_nothing_is_lost() {
         call("worse/1")
     );
     lab.cellar.logged("call failed, retrying");
+    lab.cellar.logged("see the master's log");
     assert_eq!(lab.cellar.counter("reactor_calls_dead"), 1);
     lab.cellar.ask(
         "reactor_replay",

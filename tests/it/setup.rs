@@ -300,7 +300,7 @@ fn the_extension_is_loaded_from_its_directory_and_checked_before() {
     let output = setup(&shop, &flags);
     assert_eq!(code(&output), 1, "{}", stdout(&output));
     let expected = format!(
-        "saltcellar: cannot load the extension in Salt's Python, {} (--salt-python names another Python): exit status: 3: it printed nothing\n",
+        "saltcellar: cannot load the extension in Salt's Python, {}: exit status: 3: it printed nothing\n",
         python.display()
     );
     assert_eq!(stderr(&output), expected);

@@ -314,7 +314,7 @@ def test_pip_that_fails_leaves_nothing_behind(installed):
     fails("find the extension: there is no saltext_saltcellar-*.whl in /root; install the package saltcellar, or name its directory with "
           "--extension-dir; `--extension module-dirs` needs no wheel", "--extension-dir", "/root")
     fails("install the extension, which was uninstalled: load the extension in Salt's Python, "
-          f"{PYTHON} (--salt-python names another Python): exit status: 1: remove saltcellar from disable_returners in the master's configuration")
+          f"{PYTHON}: exit status: 1: remove saltcellar from disable_returners in the master's configuration")
     installed.write("/etc/salt/master", "user: root\n")
     broken = f"/root/share/{wheel.split('/')[-1]}"
     installed.sh(f"mkdir /root/share; head -c 999 {wheel} > {broken}")

@@ -221,7 +221,7 @@ pub(crate) struct PruneArgs {
     pub(crate) bytes: Option<u64>,
     /// Keep at most this many entries
     pub(crate) entries: Option<u64>,
-    /// Accept the shorter age that Salt has reported
+    /// Accept the shorter age that Salt has reported; refused until a master has reported since the start of the daemon
     #[serde(default)]
     pub(crate) accept_salt: bool,
     /// Delete nothing

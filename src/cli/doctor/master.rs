@@ -362,8 +362,9 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
         return;
     };
 
-    // No group helps if the daemon runs as root without `socket_group`.
-    let group = users::group_name(closed.gid()).filter(|_| closed.gid() != 0);
+    // No group helps if the daemon runs as root without `socket_group`, or its members have no right.
+    let has_right = closed.gid() != 0 && closed.mode() & 0o070 != 0;
+    let group = users::group_name(closed.gid()).filter(|_| has_right);
     let name = &user.name;
     let remedy = match group {
         Some(group) => {
@@ -372,7 +373,7 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
             )
         }
         None => format!(
-            "set `socket_group` in the daemon's configuration and restart it, add {name} to that group, and restart the master; \
+            "set `socket_group` and a `socket_mode` of 0660 in the daemon's configuration and restart it, add {name} to that group, and restart the master; \
              or run the daemon as that user"
         ),
     };

@@ -124,7 +124,7 @@ impl Sink {
         // Only the first failure is logged; the status shows the others. By the pauses and not by
         // the state: a delivery may succeed between two failed acknowledgements.
         if backoff.is_reset() {
-            tracing::warn!(sink = settings.name, %error, "cannot read or acknowledge events for a sink, retrying: check the disk, unless the error names another cause");
+            tracing::warn!(sink = settings.name, %error, "cannot read or acknowledge events for a sink, retrying");
         }
 
         state.wait(clock, backoff.next(), moves)

@@ -536,7 +536,7 @@ impl SpillDrainer {
     fn log_failure(&mut self, act: &str, error: &StoreError) {
         if self.log.is_due((), self.shared.clock.monotonic()) {
             let dir = self.disk.dir().display();
-            tracing::error!(%dir, act, %error, "cannot use the spill, its events wait, retrying: check the disk for errors and free space");
+            tracing::error!(%dir, act, %error, "cannot use the spill, events that do not fit into memory are lost");
         }
     }
 
@@ -612,7 +612,7 @@ impl SpillDrainer {
         } else {
             tracing::error!(
                 %bus, kept, lost,
-                "neither the store nor the spill accepted all events before shutdown, some are lost: the messages before this one show the cause"
+                "neither the store nor the spill accepted all events before shutdown, some are lost: check the disk for errors and free space, and whether `ingest.spill_bytes_max` is too low"
             );
         }
     }
@@ -694,7 +694,7 @@ pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps:
             }
             Err(error) => {
                 deps.metrics.spill_reads_failed.add(1);
-                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured, its events stay on disk: check the permissions and free space of the directory, then restart the daemon");
+                tracing::error!(dir = %dir.display(), %error, "cannot open the spill of a bus that is no longer configured, its events stay on disk: once it can be opened, restart the daemon");
             }
         }
     }

@@ -331,7 +331,7 @@ impl DiskQueue {
                 return self.fs.remove_file(&path).map_err(io_at("remove", &path));
             }
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "cannot read a spill file, retrying later: check the disk for errors");
+                tracing::error!(path = %path.display(), %error, "cannot read a spill file, its events wait, retrying later");
                 found.failed += 1;
 
                 // It keeps its place in the queue, because the order must hold once it can be read.

@@ -167,7 +167,7 @@ pub(super) fn scan(
             found, expected, ..
         }) => {
             return Ok(Scan::Unread(format!(
-                "it has format {found}, this release reads format {expected}: let the release that wrote it deliver its events"
+                "it has format {found}, this release reads format {expected}: start the release that wrote it"
             )));
         }
         header => header?,

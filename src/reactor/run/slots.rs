@@ -84,7 +84,7 @@ impl RunnerSlots {
                 ))
             }
             Err(error) => {
-                tracing::warn!(%error, jid, "cannot read a runner's events, its slot stays in use, retrying: run `saltcellar store verify`");
+                tracing::warn!(%error, jid, "cannot read a runner's events, its slot stays in use, retrying");
                 None
             }
         }

@@ -284,7 +284,7 @@ impl Team {
         tracing::warn!(
             events = unhandled.len(),
             first = unhandled.first().map(|event| event.0),
-            "no reactor has handled these events within `reactor.age_max`: run `saltcellar reactor replay` on the master whose reactor leads"
+            "no reactor has handled these events within `reactor.age_max`: run `saltcellar reactor replay EVENT` for each, from the first on, on the master whose reactor leads"
         );
         self.metrics
             .reactor_events_unhandled

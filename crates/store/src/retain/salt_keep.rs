@@ -203,7 +203,7 @@ impl SaltKeeps {
         let fault = || {
             FileFault::new(
                 self.settings.dir(),
-                "the time for which Salt keeps jobs may be lost: classes that follow Salt's keep_jobs_seconds keep jobs forever until `saltcellar store prune --accept-salt`",
+                "the time for which Salt keeps jobs may be lost: classes that follow Salt's keep_jobs_seconds keep jobs forever until a master has reported it again and `saltcellar store prune --accept-salt` was run",
             )
         };
         self.state.lock().is_uncertain.then(fault)

@@ -175,6 +175,7 @@ def test_an_event_that_cannot_be_fired_does_not_stop_the_engine(make, daemon, ca
     daemon.stop()
     engine.step(after(engine, 15))
     assert "cannot fire saltcellar/reactor/unreachable, so nothing that waits" in caplog.text
+    assert "restart salt-master: no bus" in caplog.text
 
 
 # ---- the process

@@ -582,6 +582,11 @@ def test_a_message_names_what_was_not_stored(daemon, client, caplog):
     daemon.answers["event_return"] = daemon.answers["save_load"] = refuse("bad_args")
     client.event_return([{"tag": "a/b", "data": {}}] * 3)
     assert "event_return (events: 3, first tag: a/b) was not stored" in errors_of(caplog)[-1]
+    # A minion chose the tag.
+    client_.forget()
+    client.event_return([{"tag": "a\nfirst" * 100, "data": {}}])
+    (last,) = errors_of(caplog)[-1].splitlines()
+    assert "first tag: a\\nfirst" in last and len(last) < 400
     client_.forget()
     client.save_load("17", {"id": "web1", "jid": "17", "return": 1}, 5)
     assert "job 17 is stored without its minions, because 5" in errors_of(caplog)[-2]

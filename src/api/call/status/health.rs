@@ -475,7 +475,7 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
 
     if row.failures > 0 {
         let message = format!(
-            "{} failed attempts, {} behind: {error}; `saltcellar sinks test {}` shows the request and the response",
+            "{} failed attempts, {} behind (`saltcellar sinks test {}` shows the request and the response): {error}",
             row.failures,
             span(row.lag_s),
             row.name
@@ -536,7 +536,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow, is_of_sink: bool) {
             Problem,
             part.clone(),
             format!(
-                "{} entries expired before the consumer read them; `saltcellar consumers pin {}` keeps unread entries longer",
+                "{} entries expired before the consumer read them; raise `keep` of their class, or pin the consumer (`saltcellar consumers pin {}`)",
                 row.lost, row.name
             ),
         );
@@ -756,7 +756,7 @@ mod tests {
             &[(
                 Warning,
                 "sink s",
-                "2 failed attempts, 9s behind: refused; `saltcellar sinks test s` shows the request and the response",
+                "2 failed attempts, 9s behind (`saltcellar sinks test s` shows the request and the response): refused",
             )],
         );
         check(
@@ -764,7 +764,7 @@ mod tests {
             &[(
                 Problem,
                 "sink s",
-                "2 failed attempts, 10m behind: refused; `saltcellar sinks test s` shows the request and the response",
+                "2 failed attempts, 10m behind (`saltcellar sinks test s` shows the request and the response): refused",
             )],
         );
         check(&with(row("paused", 0, 6_000)), &[]);
@@ -846,7 +846,7 @@ mod tests {
                 (
                     Problem,
                     "consumer s",
-                    "4 entries expired before the consumer read them; `saltcellar consumers pin s` keeps unread entries longer",
+                    "4 entries expired before the consumer read them; raise `keep` of their class, or pin the consumer (`saltcellar consumers pin s`)",
                 ),
                 (
                     Warning,
@@ -898,7 +898,7 @@ mod tests {
                 (
                     Problem,
                     "consumer c",
-                    "4 entries expired before the consumer read them; `saltcellar consumers pin c` keeps unread entries longer",
+                    "4 entries expired before the consumer read them; raise `keep` of their class, or pin the consumer (`saltcellar consumers pin c`)",
                 ),
                 (
                     Warning,

@@ -120,12 +120,7 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     match found.as_slice() {
         [one] => {
             // Salt will run what is in it.
-            TrustedPath::check(one, own_uid()).with_context(|| {
-                format!(
-                    "use {}; copy it to a directory that only root can change, and name that with --extension-dir",
-                    one.display()
-                )
-            })?;
+            TrustedPath::check(one, own_uid()).with_context(|| format!("use {}", one.display()))?;
             Ok(one.clone())
         }
         [] => bail!(
@@ -156,9 +151,10 @@ opts = salt.config.apply_master_config({**given, "conf_file": sys.argv[1]}, salt
 opts["module_dirs"] = [*opts.get("module_dirs", []), *sys.argv[2:]]
 returners = salt.loader.returners(opts, {})
 if "saltcellar.prep_jid" not in returners:
-    if "saltcellar" in opts.get("disable_returners", []):
+    if "saltcellar" in (opts.get("disable_returners") or []):
         sys.exit("remove saltcellar from disable_returners in the master's configuration")
-    sys.exit(returners.missing_fun_string("saltcellar.prep_jid"))
+    why = returners.missing_fun_string("saltcellar.prep_jid").rstrip(".")
+    sys.exit(why + "; if the master runs in another Python, name it with --salt-python")
 "#;
 /// After [`LOAD`]: prints Salt's version.
 const VERSION: &str = "print(salt.version.__version__)\n";
@@ -216,7 +212,7 @@ impl Salt {
                 None => String::new(),
             };
             format!(
-                "load the extension in Salt's Python, {}{user} (--salt-python names another Python)",
+                "load the extension in Salt's Python, {}{user}",
                 self.python.display()
             )
         })

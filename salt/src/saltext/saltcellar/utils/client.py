@@ -515,7 +515,7 @@ class Client:
         path = self.settings.address
         now = time.monotonic()
         if breaker.is_open(path, now):
-            raise Unreachable(f"{path}: {breaker.reasons.get(path)} (a moment ago)")
+            raise Unreachable(f"{path}, a moment ago: {breaker.reasons.get(path)}")
         deadline = now + (timeout or self.settings.timeout)
         try:
             while True:

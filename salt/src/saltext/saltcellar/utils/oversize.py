@@ -53,8 +53,13 @@ def about(call: str, args: Args) -> str:
     jid = next((one["jid"] for one in found if one.get("jid")), None)
     minion = next((one["id"] for one in found if one.get("id")), None)
     if jid:
-        of = f" of {str(minion)[:100]}" if minion else ""
-        return f"{call}{of} for job {str(jid)[:100]}"
+        of = f" of {_shown(minion)}" if minion else ""
+        return f"{call}{of} for job {_shown(jid)}"
     if isinstance(first, dict):
-        return f"{call} (events: {len(args['events'])}, first tag: {str(first.get('tag'))[:100]})"
+        return f"{call} (events: {len(args['events'])}, first tag: {_shown(first.get('tag'))})"
     return call
+
+
+def _shown(value: typing.Any) -> str:
+    """A value of a minion: short, and on one line."""
+    return ascii(str(value)[:100])[1:-1]

@@ -441,8 +441,8 @@ def _why_no_connection(exc: OSError) -> str:
         )
     if exc.errno in (errno.EACCES, errno.EPERM):
         return (
-            f"this user may not open the socket ({exc}): it must be in the group that socket_group "
-            "of the daemon's configuration names"
+            f"this user may not open the socket ({exc}): add it to the socket's group (socket_group "
+            "of the daemon's configuration), and restart Salt"
         )
     return f"{exc}: correct saltcellar.socket"
 
