@@ -176,7 +176,7 @@ TOOLS := $(abspath $(TARGET))/tools
 deny: ## check licences, sources and bans of all dependencies, and advisories if their database can be fetched
 	@$(call cargo-tool,cargo-deny,0.20.2); \
 	$(CARGO) deny check bans licenses sources; \
-	if $(CARGO) deny fetch db >"$(TOOLS)-fetch.log" 2>&1; then $(CARGO) deny check --disable-fetch advisories; \
+	if $(CARGO) deny fetch db >"$(TOOLS)-fetch.log" 2>&1; then $(CARGO) deny --offline check advisories; \
 	else echo "advisories: SKIPPED, their database cannot be fetched ($(TOOLS)-fetch.log)"; fi
 
 # saltcellar-bench, and the release build of the daemon beside it, which it measures.
