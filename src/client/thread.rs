@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
+use crate::base::advice::TOO_FEW_FILES;
+
 /// A thread on which a client responds to its peer even while its caller is idle.
 pub(crate) struct ClientThread(Option<Runtime>);
 
@@ -19,9 +21,8 @@ impl ClientThread {
             .thread_name(name)
             .enable_all()
             .build();
-        let runtime = runtime.map_err(|why| {
-            format!("cannot start the client's runtime, raise LimitNOFILE of the unit: {why}")
-        })?;
+        let runtime = runtime
+            .map_err(|why| format!("cannot start the client's runtime, {TOO_FEW_FILES}: {why}"))?;
         Ok(Self(Some(runtime)))
     }
 

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Cluster;
 use super::stream::{exists, is_missing, with_cause};
+use crate::base::advice::TOO_FEW_FILES;
 use crate::base::clock::{Clock, Micros, micros};
 use crate::base::limits::{
     CLUSTER_WORD_BYTES_MAX, ELECTION_EXPIRY, ELECTION_EXPIRY_MAX, ELECTION_RENEWAL, ELECTION_VALID,
@@ -207,7 +208,7 @@ impl Election {
             Err(error) => {
                 tracing::error!(%error, "cannot start the election, this reactor stays on standby: raise LimitNOFILE of the unit, then restart the daemon");
                 self.known.lock().problem = format!(
-                    "cannot start the election: {error}; raise LimitNOFILE of the unit, then restart the daemon"
+                    "cannot start the election: {error}; {TOO_FEW_FILES}, then restart the daemon"
                 );
                 return;
             }

@@ -51,6 +51,7 @@ use crate::api::sign_in::SignIn;
 use crate::api::sign_in::sessions::Sessions;
 use crate::api::sign_in::tokens::Tokens;
 use crate::api::socket::serve;
+use crate::base::advice::TOO_FEW_FILES;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
     DRAIN_TIMEOUT, ELECTION_RENEWAL, HOOK_CALLS_MAX, HTTP_CALLS_MAX, HTTPS_ASKING_MAX,
@@ -655,7 +656,7 @@ fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtim
 
     let runtime = builder.build();
     // A thread that cannot be started is a panic of tokio. What fails here is its event queue.
-    runtime.with_context(|| format!("start the runtime {name}, raise LimitNOFILE of the unit"))
+    runtime.with_context(|| format!("start the runtime {name}, {TOO_FEW_FILES}"))
 }
 
 /// The thresholds of free space of the state directory.

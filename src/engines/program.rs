@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
+use crate::base::advice::TOO_FEW_TASKS;
 use crate::base::limits::{SINK_EXEC_STOP, SINK_REASON_BYTES_MAX};
 use crate::base::threads;
 use crate::client::secret::Revealed;
@@ -83,7 +84,7 @@ pub(super) fn start(
         let remedy = match why.kind() {
             io::ErrorKind::NotFound => "correct `command`, or install the program",
             io::ErrorKind::PermissionDenied => "let the daemon's user execute it",
-            io::ErrorKind::WouldBlock => threads::TOO_FEW_TASKS,
+            io::ErrorKind::WouldBlock => TOO_FEW_TASKS,
             _ => return format!("cannot start {program}: {why}"),
         };
         format!("cannot start {program}: {why}; {remedy}")

@@ -23,6 +23,7 @@ use async_nats::jetstream::message::Message;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::oneshot;
 
+use crate::base::advice::TOO_FEW_FILES;
 use crate::base::backoff::Backoff;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
@@ -177,7 +178,7 @@ impl Inbox {
             Err(error) => {
                 tracing::error!(%error, "cannot start reading the histories of other masters: raise LimitNOFILE of the unit, then restart the daemon");
                 let why = format!(
-                    "cannot start the inbox: {error}; raise LimitNOFILE of the unit, then restart the daemon"
+                    "cannot start the inbox: {error}; {TOO_FEW_FILES}, then restart the daemon"
                 );
                 return self.parts.peers.receives(Some(why));
             }

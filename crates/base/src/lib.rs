@@ -1,7 +1,9 @@
 //! What all parts of the daemon use, without anything of them: the time, every limit, every counter, the stop signal, pauses between
 //! attempts, repeated lines of the log, connecting to unix sockets, short forms of numbers, names of variants, unreadable files, text from
-//! bytes, text that is safe to show, the umask, users and groups, threads, programs that may be run as root.
+//! bytes, text that is safe to show, the umask, users and groups, threads, programs that may be run as root, what an administrator
+//! can do.
 
+pub mod advice;
 pub mod backoff;
 pub mod clock;
 pub mod connect;

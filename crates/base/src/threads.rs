@@ -5,19 +5,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What an administrator can do if a thread cannot be started.
-pub const TOO_FEW_TASKS: &str = "raise TasksMax of the unit, or the limit of processes of its user";
+use crate::advice::TOO_FEW_TASKS;
 
 /// Starts a named thread. If it panics, the rest continues, and [`join`] reports it.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     // The kernel cuts longer names.
     debug_assert!(name.len() <= 15 && name.starts_with("sc-"), "{name}");
     let started = Builder::new().name(name.to_owned()).spawn(work);
-    // The usual cause is a limit of the kernel, which names none.
-    started.map_err(|error| {
-        let text = format!("the thread {name} cannot be started, {TOO_FEW_TASKS}: {error}");
-        io::Error::new(error.kind(), text)
-    })
+    started.map_err(|why| not_started(name, &why))
+}
+
+/// Why a thread cannot be started. The usual cause is a limit of the kernel, which names none.
+pub fn not_started(name: &str, why: &io::Error) -> io::Error {
+    let text = format!("the thread {name} cannot be started, {TOO_FEW_TASKS}: {why}");
+    io::Error::new(why.kind(), text)
 }
 
 /// Starts a named critical thread: if it panics, the process exits, and systemd can restart it.

@@ -34,6 +34,7 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
+use saltcellar_base::advice::WRITABLE_DIRECTORY;
 use saltcellar_base::connect;
 use saltcellar_base::limits::{
     LISTEN_BACKLOG, PEER_TIMEOUT, SOCKET_IN_USE_TIMEOUT, SOCKET_LEFT_POLL, SOCKET_LEFT_TIMEOUT,
@@ -72,16 +73,15 @@ pub enum SocketError {
     NoGroup { name: String, key: &'static str },
 }
 
-fn remedy(why: &io::Error) -> &'static str {
-    match why.kind() {
+fn remedy(why: &io::Error) -> String {
+    let remedy = match why.kind() {
         io::ErrorKind::PermissionDenied => {
-            "; the daemon's user must own the directory and the socket (`chown`)"
+            "the daemon's user must own the directory and the socket (`chown`)"
         }
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "; name the directory in a line `ReadWritePaths=DIR` below [Service] (`systemctl edit saltcellar`)"
-        }
-        _ => "",
-    }
+        io::ErrorKind::ReadOnlyFilesystem => WRITABLE_DIRECTORY,
+        _ => return String::new(),
+    };
+    format!("; {remedy}")
 }
 
 /// A bound and listening socket, whose file is removed on drop unless the service manager keeps the socket open.

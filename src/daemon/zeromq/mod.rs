@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::api::monitor::{ZmqKind, ZmqSocketStatus};
+use crate::base::advice::TOO_FEW_FILES;
 use crate::base::backoff::Backoff;
 use crate::base::limits::{
     ZMQ_CHILD_BYTES_MAX, ZMQ_RESTART_PAUSE, ZMQ_RESTART_PAUSE_MAX, ZMQ_STABLE, ZMQ_STOP_TIMEOUT,
@@ -58,7 +59,7 @@ pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Re
     let socket = std::io::stdin()
         .as_fd()
         .try_clone_to_owned()
-        .context("use the inherited socket, raise LimitNOFILE of the unit")
+        .with_context(|| format!("use the inherited socket, {TOO_FEW_FILES}"))
         .context(operation)?;
 
     let listener = std::os::unix::net::UnixListener::from(socket);
@@ -66,7 +67,7 @@ pub(crate) fn serve(daemon: Option<&Path>, kind: ZmqKind, of: u32) -> anyhow::Re
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("start a runtime, raise LimitNOFILE of the unit")
+        .with_context(|| format!("start a runtime, {TOO_FEW_FILES}"))
         .context(operation)?;
 
     match kind {
@@ -192,7 +193,7 @@ impl ZmqSocket {
             // A duplicate, because the daemon keeps the socket open while a child restarts.
             socket: listener.as_fd().try_clone_to_owned().with_context(|| {
                 format!(
-                    "duplicate the socket of zeromq.{}, raise LimitNOFILE of the unit",
+                    "duplicate the socket of zeromq.{}, {TOO_FEW_FILES}",
                     kind.name()
                 )
             })?,

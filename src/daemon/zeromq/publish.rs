@@ -21,13 +21,16 @@ use crate::api::call as calls;
 use crate::api::call::events::{End, EventRow, FollowArgs};
 use crate::api::client::Client;
 use crate::base::limits::{ZMQ_BATCH_EVENTS, ZMQ_FLUSH_TIMEOUT, ZMQ_POLL, ZMQ_QUIET};
-use crate::base::threads::TOO_FEW_TASKS;
+use crate::base::threads;
 
 /// The task that accepts connections, which never ends.
 const TASKS_OF_THE_LISTENER: usize = 1;
 
 /// Batches between the thread that reads from the daemon and the socket.
 const BATCHES_WAITING: usize = 2;
+
+/// The thread that reads from the daemon.
+const FOLLOWER: &str = "sc-zmq-follow";
 
 pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
@@ -40,9 +43,9 @@ pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result
     let stop = stopping.clone();
 
     let follower = std::thread::Builder::new()
-        .name("sc-zmq-follow".to_owned())
+        .name(FOLLOWER.to_owned())
         .spawn(move || follow(client, &to, &stop))
-        .with_context(|| format!("start a thread, {TOO_FEW_TASKS}"))?;
+        .map_err(|why| threads::not_started(FOLLOWER, &why))?;
 
     loop {
         let batch: Option<Vec<ZmqMessage>> = tokio::select! {

@@ -14,7 +14,7 @@ use super::reader::{Ahead, Encoded, Reader};
 use super::state::{Interrupt, Phase};
 use crate::base::backoff::Backoff;
 use crate::base::limits::SINK_IDLE;
-use crate::base::threads::TOO_FEW_TASKS;
+use crate::base::threads;
 use crate::engines::feed::FeedError;
 use crate::engines::transport::Transport;
 
@@ -205,7 +205,7 @@ fn deliver(
             Ok(thread) => joined(thread),
             Err(error) => {
                 tracing::error!(sink = context.settings.name, %error, "cannot start a thread, retrying the delivery: raise TasksMax of the unit");
-                let why = format!("cannot start a thread, {TOO_FEW_TASKS}: {error}");
+                let why = threads::not_started(name, &error).to_string();
                 context.state.failed(context.clock.now(), &why);
                 context.state.wait(&context.clock, SINK_IDLE, moves)?;
                 // Nothing is acknowledged, so all is fetched again.

@@ -129,6 +129,9 @@ pub fn open_watched(
     open_locked(options, lock, indexes, watch)
 }
 
+/// The thread that opens the store.
+const OPENER: &str = "sc-rebuild";
+
 fn open_locked(
     options: &Options,
     lock: format::Lock,
@@ -139,14 +142,9 @@ fn open_locked(
 
     std::thread::scope(|scope| {
         let opening = std::thread::Builder::new()
-            .name("sc-rebuild".to_owned())
+            .name(OPENER.to_owned())
             .spawn_scoped(scope, move || Store::open_locked(options, lock))
-            .map_err(|why| {
-                StoreError::Failed(format!(
-                    "the thread sc-rebuild cannot be started, {}: {why}",
-                    threads::TOO_FEW_TASKS
-                ))
-            })?;
+            .map_err(|why| StoreError::Failed(threads::not_started(OPENER, &why).to_string()))?;
 
         // The progress is what can be seen from outside: opening a store does not report any.
         while !opening.is_finished() {

@@ -32,6 +32,7 @@ use self::tls::{Certificate, CertificateChange, Files};
 use super::access::Peer;
 use crate::api::call::Ctx;
 use crate::api::monitor::{ListenerMonitor, ListenerState};
+use crate::base::advice::TOO_FEW_FILES;
 use crate::base::clock::Micros;
 use crate::base::limits::{
     HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_POLL, PEER_TIMEOUT,
@@ -299,7 +300,7 @@ fn advised(error: &std::io::Error) -> String {
         PermissionDenied => "choose a port from 1024 on, or give the unit CAP_NET_BIND_SERVICE",
         _ => match Errno::from_io_error(error) {
             Some(Errno::AFNOSUPPORT) => "this host has no IPv6, configure an IPv4 address",
-            Some(Errno::MFILE | Errno::NFILE) => "raise LimitNOFILE of the unit",
+            Some(Errno::MFILE | Errno::NFILE) => TOO_FEW_FILES,
             _ => return error.to_string(),
         },
     };

@@ -21,6 +21,7 @@ use super::deliver::{
     Transport,
 };
 use super::item::Item;
+use crate::base::advice::WRITABLE_DIRECTORY;
 use crate::base::clock::Micros;
 use crate::config::{Invalid, Mode};
 use crate::engines::framing::Framing;
@@ -295,19 +296,17 @@ impl FileTransport {
     }
 }
 
-fn remedy(why: &io::Error) -> &'static str {
-    match why.kind() {
-        io::ErrorKind::NotFound => "; create its directory, or correct `path`",
-        io::ErrorKind::PermissionDenied => "; let the daemon's user write to it",
+fn remedy(why: &io::Error) -> String {
+    let remedy = match why.kind() {
+        io::ErrorKind::NotFound => "create its directory, or correct `path`",
+        io::ErrorKind::PermissionDenied => "let the daemon's user write to it",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; free space on that file system"
+            "free space on that file system"
         }
-        // The units allow one directory only.
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "; name the directory in a line `ReadWritePaths=DIR` below [Service] (`systemctl edit saltcellar`)"
-        }
-        _ => "",
-    }
+        io::ErrorKind::ReadOnlyFilesystem => WRITABLE_DIRECTORY,
+        _ => return String::new(),
+    };
+    format!("; {remedy}")
 }
 
 /// Writes the lines of items from an offset on; returns the offset behind them.
