@@ -147,14 +147,14 @@ def test_the_circuit_breaker_opens_longer_while_the_daemon_hangs(daemon, client)
     pauses = []
     for _ in range(5):
         client.write("returner", {"load": RETURN})
-        until, pause = client_.breaker.pauses[client.settings.socket]
+        until, pause, why = client_.breaker.pauses[client.settings.socket]
         pauses.append(pause)
-        client_.breaker.pauses[client.settings.socket] = (0, pause)
+        client_.breaker.pauses[client.settings.socket] = (0, pause, why)
     assert pauses == [1, 2, 4, 8, 8]
 
 
 def test_an_answer_closes_the_circuit_breaker(daemon, client):
-    client_.breaker.pauses[client.settings.socket] = (0, 4)
+    client_.breaker.pauses[client.settings.socket] = (0, 4, "hung")
     client.write("returner", {"load": RETURN})
     assert client_.breaker.pauses == {}
 

@@ -514,8 +514,9 @@ class Client:
             raise Unreachable(self.settings.nothing_is_sent)
         path = self.settings.address
         now = time.monotonic()
-        if breaker.is_open(path, now):
-            raise Unreachable(f"{path}, a moment ago: {breaker.reasons.get(path)}")
+        paused = breaker.reason(path, now)
+        if paused is not None:
+            raise Unreachable(f"{path}, a moment ago: {paused}")
         deadline = now + (timeout or self.settings.timeout)
         try:
             while True:
@@ -564,7 +565,9 @@ class Client:
             return
         path = self.settings.address
         now = time.monotonic()
-        if now < _handover_not_before.get(self.spool.path, 0) or breaker.is_open(path, now):
+        if now < _handover_not_before.get(self.spool.path, 0):
+            return
+        if breaker.reason(path, now) is not None:
             return
         connection = None
         try:

@@ -66,25 +66,26 @@ class Pool(threading.local):
         self._held.clear()
 
 
+_NO_PAUSE = (0.0, 0.0, "")
+
+
 class Breaker:
     """Refuses calls to an address for some seconds after one that timed out."""
 
     def __init__(self) -> None:
-        #: By address: the end of the pause, and its length, in seconds.
-        self.pauses: dict[str, tuple[float, float]] = {}
-        #: By address: the failure that began the pause.
-        self.reasons: dict[str, str] = {}
+        #: By address: the end of the pause and its length, in seconds, and the failure that began it.
+        self.pauses: dict[str, tuple[float, float, str]] = {}
 
-    def is_open(self, address: str, now: float) -> bool:
-        """Whether the address is in a pause."""
-        return now < self.pauses.get(address, (0.0, 0.0))[0]
+    def reason(self, address: str, now: float) -> str | None:
+        """The failure that began the pause in which the address is; ``None`` if it is in none."""
+        end, _, why = self.pauses.get(address, _NO_PAUSE)
+        return why if now < end else None
 
     def trip(self, address: str, why: str) -> None:
         """A call timed out: begin a pause, twice as long as the one before."""
-        self.reasons[address] = why
-        _, before = self.pauses.get(address, (0.0, 0.0))
+        before = self.pauses.get(address, _NO_PAUSE)[1]
         pause = min(max(PAUSE_S, 2 * before), PAUSE_MAX_S)
-        self.pauses[address] = (time.monotonic() + pause, pause)
+        self.pauses[address] = (time.monotonic() + pause, pause, why)
 
     def reset(self, address: str) -> None:
         """A call was answered: the next pause is a short one."""
@@ -93,4 +94,3 @@ class Breaker:
     def clear(self) -> None:
         """Forget all pauses. For tests."""
         self.pauses.clear()
-        self.reasons.clear()
