@@ -439,8 +439,15 @@ impl Simulated {
     }
 
     fn show_equal_events(&mut self, [first, second, third]: [usize; 3]) {
-        // The second source must not be further behind than the memory of deduplication certainly reaches.
-        let first = first.min(2 * self.limits.dedupe_window);
+        // The second source must not be further behind than the memory of deduplication certainly reaches: a single source, whichever
+        // it is, is remembered for as many events as a generation has fingerprints.
+        let reach = 2 * self.limits.dedupe_window;
+        let first = first.min(reach);
+        let second = if first == 0 {
+            second.min(reach)
+        } else {
+            second
+        };
         let sources = [
             (Source::Bus, first),
             (Source::EventReturn, second),
